@@ -1,0 +1,63 @@
+"""`ctx-embed distill`: train an encoder to give a teacher's embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ctx_embed.cli.options import OUTPUT, architecture_options, corpus_files, data_option
+
+
+def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Make the recipe's values the defaults of the other options."""
+    if value is not None:
+        from ctx_embed.training.recipe import read_recipe
+
+        names = {option.name or "" for option in context.command.params} - {"recipe", "output", "data", "cache", "more"}
+        context.default_map = read_recipe(value, names)
+    return value
+
+
+@click.command()
+@click.option("--corpus", multiple=True, required=True, metavar="FILE...", help="Text files, a sentence a line.")
+@click.argument("more", nargs=-1, metavar="")
+@click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
+@click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
+@click.option(
+    "--recipe",
+    type=click.Path(path_type=Path),
+    is_eager=True,
+    callback=_read_recipe,
+    metavar="FILE.toml",
+    help="Options by name; those given here go first.",
+)
+@data_option
+@click.option("--cache", type=OUTPUT, metavar="DIR", help="Keeps the teacher's embeddings; else OUT.teacher.")
+@click.option("--sentences", type=click.IntRange(min=1), help="Read about so many sentences; else all.")
+@click.option("--encoder", default="contextualizer", show_default=True, help="The system to train.")
+@click.option("--tokenizer", metavar="FILE", help="tokenizer.json; else learned from the corpus.")
+@click.option("--vocabulary-size", default=32_000, show_default=True, type=click.IntRange(min=3))
+@architecture_options(dimension=256, steps=3, rank=64, positions="none", scale="mean", initial_context="ones")
+@click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1))
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2))
+@click.option("--learning-rate", default=5e-3, show_default=True, type=click.FloatRange(min=0, min_open=True))
+@click.option(
+    "--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Sentences not trained on."
+)
+@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--teacher-dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
+@click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16"]))
+def distill(output: Path, corpus: tuple[str, ...], more: tuple[str, ...], data: Path | None, **options: Any) -> None:
+    """Train an encoder over a token table to give the embeddings of a teacher.
+
+    The teacher's embeddings are kept in shards and the training's state in OUT.partial, so that the same command
+    goes on where it was interrupted.
+
+    Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
+    """
+    from ctx_embed.training.recipe import distill_from_files
+
+    summary = distill_from_files(corpus_files(corpus + more, data), output, **options)
+    click.echo(f"{output}: held-out 1 - cos {summary['held_out_distance']:.4f} after {summary['sentences']} sentences")

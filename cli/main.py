@@ -1,0 +1,68 @@
+"""The command `ctx-embed`: its commands, imported when called for, and the one place where errors become lines."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ctx_embed import __version__
+from ctx_embed.errors import InputError
+
+# Commands by the module that defines them and their line in the help text, so that `--help` loads none of them.
+COMMANDS = {
+    "demo": "Index the docstrings of the Python standard library and answer a few queries.",
+    "distill": "Train a Contextualizer to give a teacher's embeddings.",
+    "encode": "Embed texts into a .npy file.",
+    "eval": "Evaluate encoders on probe tasks.",
+    "index": "Build and query search indexes.",
+    "train": "Train a Contextualizer and a linear head on labelled text.",
+    "vocab": "Learn a vocabulary from text.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of ``ctx_embed.cli``, imported at the first use of each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"ctx_embed.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a user's mistake becomes one line and exit code 1, a bug keeps its traceback."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            raise click.ClickException(str(error)) from None
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="ctx-embed")
+def main() -> None:
+    """Fast sentence embeddings with the Contextualizer.
+
+    Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"
+    """
+
+
+def run() -> None:
+    """The entry point of the installed command; a closed pipe (`| head`) ends it quietly."""
+    try:
+        main()
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,66 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OUTPUT = click.Path(path_type=Path)
+
+
+def data_option(command: Command) -> Command:
+    """Add ``--data``: the folder of real data."""
+    return click.option(
+        "--data",
+        envvar="CTX_EMBED_DATA",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Folder of data sets; also read from CTX_EMBED_DATA.",
+    )(command)
+
+
+def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
+    """Add the options of a Contextualizer's config with these defaults."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--initial-context", type=click.Choice(["ones", "learned", "uniform"]), help="The context c^0."
+            ),
+            click.option("--scale", type=click.Choice(["mean", "sum"]), help="Position weights average or sum to 1."),
+            click.option("--positions", type=click.Choice(["none", "relative", "absolute"]), help="Position weights."),
+            click.option("--rank", type=click.IntRange(min=1), help="Rank u of the attention."),
+            click.option("--steps", type=click.IntRange(min=1), help="Steps K."),
+            click.option("--dimension", type=click.IntRange(min=1), help="Dimension m of the embedding."),
+        ):
+            command = option(command)
+        for parameter in command.__click_params__:  # type: ignore[attr-defined]
+            if parameter.name in defaults:
+                parameter.default = defaults[parameter.name]
+                parameter.show_default = True
+        return command
+
+    return add
+
+
+def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
+    """The files that are named, or that match a pattern under the data folder, in order.
+
+    Raises:
+        InputError: a name that is no file and matches none.
+    """
+    from ctx_embed.errors import InputError
+
+    files: list[Path] = []
+    for name in names:
+        found = [Path(name)] if Path(name).is_file() else sorted(data.glob(name)) if data and name[0] != "/" else []
+        if not found:
+            where = f" and matches nothing under {data}" if data else "; patterns need --data or CTX_EMBED_DATA"
+            raise InputError(f"{name}: no such file{where}")
+        files.extend(found)
+    return files

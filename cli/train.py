@@ -1,0 +1,79 @@
+"""`ctx-embed train`: an encoder and a linear head, end to end from labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ctx_embed.cli.options import OUTPUT, architecture_options
+
+
+@click.command()
+@click.argument("train_file", metavar="TRAIN.tsv")
+@click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
+@click.option("--valid", "valid_file", metavar="FILE", help="Validation texts; else 10 % of TRAIN are held out.")
+@click.option("--test", "test_file", metavar="FILE", help="Also report the accuracy on these texts.")
+@click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
+@click.option("--tokenizer", metavar="FILE", help="tokenizer.json of a model from scratch; else learned from TRAIN.")
+@click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
+@architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
+@click.option("--epochs", default=10, show_default=True, type=click.IntRange(min=1))
+@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
+@click.option("--learning-rate", default=1e-4, show_default=True, type=click.FloatRange(min=0, min_open=True))
+@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def train(
+    train_file: str,
+    output: Path,
+    valid_file: str | None,
+    test_file: str | None,
+    start: str | None,
+    tokenizer: str | None,
+    vocabulary_size: int,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    seed: int,
+    device: str | None,
+    as_json: bool,
+    **architecture: Any,
+) -> None:
+    """Train on lines of label<TAB>text; the best epoch on validation texts is kept.
+
+    The defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The options of the
+    architecture are read where the model starts from scratch. An interrupted run resumes after its last epoch.
+
+    Example: ctx-embed train reviews.tsv -o reviews-model --from default --learning-rate 1e-3
+    """
+    from ctx_embed.files import replaced_folder, require_folder
+    from ctx_embed.texts import read_labelled
+    from ctx_embed.training.checkpoint import Checkpoint, identity
+    from ctx_embed.training.supervised import Labelled, SupervisedOptions, new_encoder, train_classifier
+
+    require_folder(output)
+    data = Labelled(*read_labelled(train_file))
+    valid = Labelled(*read_labelled(valid_file)) if valid_file else None
+    test = Labelled(*read_labelled(test_file)) if test_file else None
+    options = SupervisedOptions(epochs, batch_size, learning_rate, seed=seed)
+    encoder = new_encoder(start, data.texts, tokenizer, vocabulary_size, seed, device, **architecture)
+    settings = {**vars(options), **architecture, "from": start, "vocabulary_size": vocabulary_size}
+    checkpoint = Checkpoint(output, identity(settings, tokenizer, data.labels, data.texts, valid and valid.texts))
+    classifier, history = train_classifier(encoder, data, valid, options, checkpoint)
+    best = max(history, key=lambda epoch: epoch["valid_accuracy"])
+    result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
+    if test is not None:
+        result["test_accuracy"] = classifier.accuracy(test)
+    with replaced_folder(output) as beside:
+        classifier.save(beside)
+        record = {"options": settings, "result": result, "history": history}
+        (beside / "training.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+    checkpoint.remove()
+    if as_json:
+        click.echo(json.dumps({"model": str(output), **result}))
+    else:
+        figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in result.items())
+        click.echo(f"{output}: {figures}")

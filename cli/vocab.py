@@ -1,0 +1,30 @@
+"""`ctx-embed vocab`: learn a vocabulary from text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ctx_embed.cli.options import OUTPUT
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-o", "--output", required=True, type=OUTPUT, metavar="TOKENIZER.json", help="The tokenizer to write.")
+@click.option("--size", default=32_000, show_default=True, type=click.IntRange(min=3), help="Entries at most.")
+def vocab(files: tuple[str, ...], output: Path, size: int) -> None:
+    """Learn a lower-case WordPiece vocabulary from text files (plain or gzip; `-` is standard input).
+
+    Example: ctx-embed vocab corpus/*.txt.gz -o tokenizer.json --size 32000
+    """
+    from ctx_embed.files import replaced_file, require_folder
+    from ctx_embed.texts import read_documents
+    from ctx_embed.training.vocabulary import learn_vocabulary
+
+    require_folder(output)
+    texts = (document.text for file in files for document in read_documents(file))
+    tokenizer = learn_vocabulary(texts, size)
+    with replaced_file(output) as beside:
+        tokenizer.save(str(beside))
+    click.echo(f"{output}: {tokenizer.get_vocab_size()} entries")

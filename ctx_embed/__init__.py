@@ -1,0 +1,37 @@
+"""Fast sentence embeddings with the Contextualizer: linear-time second-order attention."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctx_embed.errors import InputError
+    from ctx_embed.index import Hit, SearchIndex
+    from ctx_embed.loading import load
+    from ctx_embed.modules import Contextualizer, ContextualizerPooling
+
+__version__ = "0.1.0"
+__all__ = ["Contextualizer", "ContextualizerPooling", "Hit", "InputError", "SearchIndex", "load"]
+
+# Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
+_HOMES = {
+    "Contextualizer": "ctx_embed.modules",
+    "ContextualizerPooling": "ctx_embed.modules",
+    "Hit": "ctx_embed.index",
+    "InputError": "ctx_embed.errors",
+    "SearchIndex": "ctx_embed.index",
+    "load": "ctx_embed.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,22 @@
+"""What a user did wrong, told in one line.
+
+Every mistake of a user (a missing file, a broken line, an unknown name) raises :class:`InputError`; the command line
+turns it into one line and exit code 1. Any other exception is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """The input cannot be used; the message says what was got, what is needed and how to get it."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return InputError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")

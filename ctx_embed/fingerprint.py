@@ -1,0 +1,50 @@
+"""Who a model is: one hash over everything that decides its embeddings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def _tokenizer_json(module: torch.nn.Module) -> str:
+    """The tokenizer's canonical JSON; padding and truncation, which calls change in passing, are left out."""
+    tokenizer: Any = getattr(module, "tokenizer", None)
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if tokenizer is None or not hasattr(tokenizer, "to_str"):
+        return ""
+    content = json.loads(tokenizer.to_str())
+    content.pop("padding", None)
+    content.pop("truncation", None)
+    return json.dumps(content, sort_keys=True)
+
+
+def _config_json(module: torch.nn.Module) -> str:
+    describe: Any = getattr(module, "get_config_dict", dict)
+    return json.dumps([type(module).__name__, describe()], sort_keys=True, default=str)
+
+
+def fingerprint(model: SentenceTransformer) -> str:
+    """The sha256 over the modules' configs, tokenizers, and sorted tensor names, dtypes, shapes and bytes.
+
+    Two models with one fingerprint give the same embeddings; a bfloat16 copy of a model is another model.
+
+    Args:
+        model: any SentenceTransformer.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for module in model.children():
+        digest.update(_config_json(module).encode())
+        digest.update(_tokenizer_json(module).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

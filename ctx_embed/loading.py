@@ -1,0 +1,134 @@
+"""Loading a model: the trained default inside the package, a folder, or a name on the hub."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ctx_embed.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+PRETRAINED = Path(__file__).parent / "pretrained"
+DEFAULT_MODEL = PRETRAINED / "default"
+# A model folder names classes; these packages alone may define them, so that a folder never runs foreign code.
+TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error})") from None
+
+
+def _module_class(reference: str, folder: Path) -> Any:
+    """The class that ``modules.json`` names, if it comes from a trusted package."""
+    if not reference.startswith(TRUSTED_PACKAGES):
+        trusted = ", ".join(f"{package}*" for package in TRUSTED_PACKAGES)
+        raise InputError(
+            f"{folder}: modules.json names {reference!r}, only classes of {trusted} are loaded; for a third party's class use SentenceTransformer(path, trust_remote_code=True)"
+        )
+    home, _, name = reference.rpartition(".")
+    try:
+        return getattr(import_module(home), name)
+    except (ImportError, AttributeError):
+        raise InputError(f"{folder}: modules.json names {reference!r}, which does not exist here") from None
+
+
+def _local_folder(path: str, **hub: Any) -> Path:
+    """The folder itself, or that of the model of that name on the hub, downloaded."""
+    if Path(path).exists():
+        return Path(path)
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        raise InputError(f"{path}: no such model folder")
+    from huggingface_hub import snapshot_download
+
+    if "/" not in path:
+        path = f"sentence-transformers/{path}"
+    try:
+        return Path(snapshot_download(path, **hub))
+    except Exception as error:
+        raise InputError(
+            f"{path}: no such folder here, and no model of that name could be had from the hub ({type(error).__name__})"
+        ) from None
+
+
+def load(
+    path: str | Path | None = None,
+    device: str | None = None,
+    *,
+    dtype: str | torch.dtype | None = None,
+    prompts: dict[str, str] | None = None,
+    default_prompt_name: str | None = None,
+    similarity_fn_name: str | None = None,
+    truncate_dim: int | None = None,
+    cache_folder: str | None = None,
+    revision: str | None = None,
+    token: bool | str | None = None,
+    local_files_only: bool = False,
+    model_kwargs: dict[str, Any] | None = None,
+) -> SentenceTransformer:
+    """Load a SentenceTransformer without running code from its folder.
+
+    Args:
+        path: a model folder or a name on the hub; None or ``default`` gives the default model of this package.
+        device: as in sentence-transformers; None chooses.
+        dtype: of the parameters, e.g. ``float32`` or ``bfloat16``; None is the model's own choice (float32
+            for a Contextualizer).
+        prompts, default_prompt_name, similarity_fn_name, truncate_dim: take the place of the saved ones.
+        cache_folder, revision, token, local_files_only: for the hub.
+        model_kwargs: handed to every module's ``load``.
+
+    Returns:
+        The model; ``encode`` gives float32 arrays (texts, m).
+
+    Raises:
+        InputError: no such model, a damaged one, or one whose modules come from elsewhere.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    folder = (
+        DEFAULT_MODEL
+        if path is None or str(path) == "default"
+        else _local_folder(
+            str(path), cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
+        )
+    )
+    if not (folder / "modules.json").is_file():
+        raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+    config_path = folder / "config_sentence_transformers.json"
+    config = _read_json(config_path) if config_path.is_file() else {}
+    kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
+    modules: OrderedDict[str, Any] = OrderedDict()
+    forward_arguments: dict[str, list[str]] = {}
+    try:
+        for entry in _read_json(folder / "modules.json"):
+            module_class = _module_class(entry["type"], folder)
+            modules[entry["name"]] = module_class.load(
+                str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)
+            )
+            forward_arguments[entry["name"]] = entry.get("kwargs", [])
+    except InputError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else "no reason given"
+        raise InputError(f"{folder}: the model cannot be loaded ({type(error).__name__}: {reason})") from error
+    model = SentenceTransformer(
+        modules=cast(Any, modules),
+        device=device,
+        prompts={**(config.get("prompts") or {}), **(prompts or {})},
+        default_prompt_name=default_prompt_name or config.get("default_prompt_name"),
+        similarity_fn_name=cast(Any, similarity_fn_name or config.get("similarity_fn_name")),
+        truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
+    )
+    model.module_kwargs = forward_arguments
+    card = folder / "README.md"
+    if card.is_file():
+        cast(Any, model)._model_card_text = card.read_text(encoding="utf-8")
+    return model

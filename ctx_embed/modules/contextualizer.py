@@ -1,0 +1,190 @@
+"""The Contextualizer as the first module of a SentenceTransformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+
+from ctx_embed import second_order
+from ctx_embed.modules.second_order_steps import LONG_DOCUMENT_TOKENS, SecondOrderSteps
+from ctx_embed.modules.token_encoder import TokenEncoder
+
+# Documents are taken through the steps in groups of about so many tokens: their intermediate values then stay in cache.
+GROUP_TOKENS = 4096
+# In which products held for the vocabulary are as exact as those computed token by token.
+EXACT_DTYPES = (torch.float32, torch.float64)
+
+
+class Products(NamedTuple):
+    """What the steps need of each vocabulary entry alone, where positions play no part (x_i = e).
+
+    Args:
+        first: (entries, m) the whole first step's a^1 * e, whose sum over a text's tokens needs no further product;
+            None where c^0 differs between texts.
+        of_steps: U_k e, (entries, u), of each step that ``first`` does not hold.
+    """
+
+    first: Tensor | None
+    of_steps: list[Tensor]
+
+
+def grouped(lengths: list[int], most: int) -> Iterator[tuple[int, list[int]]]:
+    """Cut documents into runs of at most ``most`` tokens; a long document is a run of its own.
+
+    Args:
+        lengths: of the documents, in tokens.
+        most: tokens of a run, unless a single document has more.
+
+    Returns:
+        For each run the tokens before it and its documents' lengths.
+    """
+    start = total = 0
+    group: list[int] = []
+    for length in lengths:
+        is_long = length > LONG_DOCUMENT_TOKENS
+        if group and (is_long or total + length > most or group[0] > LONG_DOCUMENT_TOKENS):
+            yield start, group
+            start, total, group = start + total, 0, []
+        group.append(length)
+        total += length
+    if group:
+        yield start, group
+
+
+def _version(tensor: Tensor) -> int:
+    """The tensor's count of in-place changes; inference tensors keep none and do not change."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+class Contextualizer(TokenEncoder):
+    """Tokenizer, token table and K steps of second-order attention: text in, c^K out.
+
+        x_i = e(w_i) * p(i)
+        a_i^k = W_k (U_k x_i * V_k c^{k-1}) + b_k
+        c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i)
+        sentence embedding = c^K
+
+    Cost O(n u m) a step for n tokens. Text without a token gives c^0. No special tokens are added.
+
+    Args:
+        tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
+        dimension: m, the features of the embedding.
+        steps: K.
+        rank: u of the attention's factors.
+        positions: ``none`` (order is not seen), ``relative`` (i / n) or ``absolute`` (the paper's i).
+        scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
+        initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (drawn by the text's own seed).
+        max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
+        weights: (vocabulary, dimension) token table; None draws it from a normal distribution.
+
+    Raises:
+        InputError: a size below 1, an unknown option, a table of another shape, a tokenizer of another kind.
+
+    Source: Maupome & Meurs (2022), Information 13(6):290.
+    """
+
+    config_file_name = "contextualizer_config.json"
+    config_keys = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        steps: int = 3,
+        rank: int = 64,
+        positions: str = "none",
+        scale: str = "mean",
+        initial_context: str = "ones",
+        max_seq_length: int | None = None,
+        weights: Tensor | np.ndarray | None = None,
+    ) -> None:
+        super().__init__(tokenizer, dimension, max_seq_length=max_seq_length, weights=weights)
+        self.attention = SecondOrderSteps(
+            dimension, steps=steps, rank=rank, positions=positions, scale=scale, initial_context=initial_context
+        )
+        self.steps = steps
+        self.rank = rank
+        self.positions = positions
+        self.scale = scale
+        self.initial_context = initial_context
+        self._held: tuple[tuple[Any, ...], Products] | None = None
+
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """c^K of packed documents, (B, m): long ones one at a time, the others in groups that fit into cache.
+
+        Args:
+            ids: (N,) the documents' token ids one after the other.
+            lengths: B numbers of tokens, 0 included, whose sum is N.
+        """
+        # In training a large group shares more: an entry's products and its gradient are computed once a group.
+        most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
+        parts: list[Tensor] = []
+        for start, group in grouped(lengths, most):
+            stop = start + sum(group)
+            if group[0] > LONG_DOCUMENT_TOKENS:
+                context = self.attention.fold(self.embedding.weight, ids[start:stop])[-1]
+            else:
+                offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
+                context = self._embed_group(ids[start:stop], offsets)
+            parts.append(context.to(self.embedding.weight.dtype))
+        return torch.cat(parts) if parts else self.embedding.weight.new_zeros(0, self.dimension)
+
+    def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        if self.positions != "none" or self.scale != "mean" or self.embedding.weight.dtype not in EXACT_DTYPES:
+            contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
+            return contexts[-1]
+        # Without positions x_i is e(w_i): whatever depends on the vocabulary entry alone is computed once an entry. In
+        # training the entries are those of the group, after it all of the vocabulary, held until a parameter changes.
+        context = self.attention.first_context(ids, offsets)
+        if torch.is_grad_enabled():
+            entries, ids = torch.unique(ids, return_inverse=True)
+            table = self.embedding(entries)
+            return self._steps_over(table, self._products(table), ids, offsets, context)
+        return self._steps_over(self.embedding.weight, self._held_products(), ids, offsets, context)
+
+    def _products(self, table: Tensor) -> Products:
+        """What the steps need of each row of a table (entries, m)."""
+        steps = self.attention.parameters_of_steps
+        if self.initial_context == "uniform":
+            return Products(None, [table @ U.T for U in steps.U])
+        one = torch.zeros(2, dtype=torch.int64, device=table.device)
+        vc = self.attention.first_context(table.new_zeros(0), one) @ steps.V[0].T
+        first = torch.addmm(steps.b[0], table @ steps.U[0].T * vc, steps.W[0].T) * table
+        return Products(first, [table @ U.T for U in steps.U[1:]])
+
+    def _held_products(self) -> Products:
+        """:meth:`_products` of the whole vocabulary for the present parameters."""
+        # Optimizers write in place and count versions up; a loaded or moved parameter has another address.
+        key = tuple((parameter.data_ptr(), _version(parameter)) for parameter in self.parameters())
+        if self._held is None or self._held[0] != key:
+            self._held = (key, self._products(self.embedding.weight))
+        return self._held[1]
+
+    def _steps_over(self, table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor) -> Tensor:
+        """c^K (B, m) of packed rows ``ids`` of a table: :meth:`SecondOrderSteps.forward` with the products' help."""
+        steps = list(zip(*self.attention.parameters_of_steps, strict=True))
+        context = context.to(table.dtype)
+        if products.first is not None:
+            *_, gain, bias = steps.pop(0)
+            total = F.embedding_bag(ids, products.first, offsets, mode="sum", include_last_offset=True)
+            context = second_order.corrected(context, total, gain, bias, offsets)
+        if not steps:
+            return context
+        documents = second_order.document_ids(offsets)
+        x = F.embedding(ids, table)
+        for product, (_, V, W, b, gain, bias) in zip(products.of_steps, steps, strict=True):
+            a = second_order.attended(F.embedding(ids, product), context @ V.T, documents, W, b)
+            context = second_order.corrected(context, second_order.segment_sum(a * x, offsets), gain, bias, offsets)
+        return context
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process, or a copy, computes its own.
+        return {**self.__dict__, "_held": None}

@@ -1,0 +1,149 @@
+"""The learned part that both modules share: K steps of second-order attention with their options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from ctx_embed import second_order
+from ctx_embed.errors import unknown_name
+from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.second_order import Steps
+
+# Documents longer than this are folded block by block instead of step by step over their tokens.
+LONG_DOCUMENT_TOKENS = 1024
+BLOCK_TOKENS = 4096
+
+
+class SecondOrderSteps(nn.Module):
+    """K steps of second-order attention over packed tokens, with position weights and a first context.
+
+    Args:
+        dimension: m, the features of a token and of the context.
+        steps: K.
+        rank: u.
+        positions: ``none``, ``relative`` or ``absolute``.
+        scale: ``mean`` or ``sum``.
+        initial_context: ``ones``, ``learned`` or ``uniform``.
+
+    Raises:
+        InputError: a size below 1 or an unknown option.
+
+    Source: Maupome & Meurs (2022).
+    """
+
+    def __init__(
+        self, dimension: int, *, steps: int, rank: int, positions: str, scale: str, initial_context: str
+    ) -> None:
+        super().__init__()
+        for name, value in (("dimension", dimension), ("steps", steps), ("rank", rank)):
+            require_size(name, value)
+        for kind, name, known in (
+            ("positions", positions, second_order.POSITIONS),
+            ("scale", scale, second_order.SCALES),
+            ("initial_context", initial_context, second_order.INITIAL_CONTEXTS),
+        ):
+            if name not in known:
+                raise unknown_name(kind, name, known)
+        self.positions = positions
+        self.scale = scale
+        self.initial_context = initial_context
+        self.U = nn.Parameter(torch.empty(steps, rank, dimension))
+        self.V = nn.Parameter(torch.empty(steps, rank, dimension))
+        self.W = nn.Parameter(torch.empty(steps, dimension, rank))
+        self.b = nn.Parameter(torch.empty(steps, dimension))
+        self.gain = nn.Parameter(torch.empty(steps, dimension))
+        self.bias = nn.Parameter(torch.empty(steps, dimension))
+        # Absent parameters stay None, so that every saved tensor is one that the embedding depends on.
+        self.s = nn.Parameter(torch.empty(dimension)) if positions != "none" else None
+        self.c0 = nn.Parameter(torch.empty(dimension)) if initial_context == "learned" else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw U, V and W at a scale that keeps variances; begin with b = 1, flat positions and c^0 of ones."""
+        for weight in (self.U, self.V, self.W):
+            weight.normal_(std=weight.shape[-1] ** -0.5)
+        for ones in (self.b, self.gain, self.c0):
+            if ones is not None:
+                ones.fill_(1)
+        for zeros in (self.bias, self.s):
+            if zeros is not None:
+                zeros.zero_()
+
+    @torch.no_grad()
+    def begin_as_mean(self) -> None:
+        """Set W = 0 and b = 1: the steps then start as the layer-normalised sum of the tokens, a static embedding."""
+        self.W.zero_()
+        self.b.fill_(1)
+
+    @property
+    def parameters_of_steps(self) -> Steps:
+        """The K steps' parameters as the mathematics takes them."""
+        return Steps(self.U, self.V, self.W, self.b, self.gain, self.bias)
+
+    def first_context(self, input_ids: Tensor, offsets: Tensor) -> Tensor:
+        """c^0 of each document, (B, m)."""
+        learned = self.b[0] if self.c0 is None else self.c0
+        return second_order.initial_context(self.initial_context, learned, input_ids, offsets)
+
+    def weighted(self, embeddings: Tensor, offsets: Tensor) -> Tensor:
+        """The weighted tokens x_i = e(w_i) * p(i), (N, m)."""
+        if self.positions == "none" and self.scale == "mean":
+            return embeddings
+        slopes = self.b[0] if self.s is None else self.s
+        weights = second_order.position_weights(offsets, slopes, kind=self.positions, scale=self.scale)
+        return embeddings * weights.to(embeddings.dtype)
+
+    def forward(self, embeddings: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
+        """Give the contexts of packed documents.
+
+        Args:
+            embeddings: (N, m) token embeddings e(w_i).
+            input_ids: (N,) token ids; read by the uniform first context alone.
+            offsets: (B + 1,) where each document begins.
+
+        Returns:
+            (K + 1, B, m): c^0..c^K, in float32 or better.
+        """
+        context = self.first_context(input_ids, offsets)
+        return second_order.direct(self.weighted(embeddings, offsets), offsets, context, self.parameters_of_steps)
+
+    def _weighted_blocks(self, table: Tensor, input_ids: Tensor) -> Iterator[Tensor]:
+        """The weighted tokens of one long document, block by block, (<= BLOCK_TOKENS, m) in float32 or better."""
+        n = len(input_ids)
+        dtype = torch.promote_types(table.dtype, torch.float32)
+        slopes = self.b[0] if self.s is None else self.s
+        position = torch.arange(1, n + 1, device=input_ids.device)
+        length = torch.full_like(position, n)
+
+        def unnormalised(block: slice) -> Tensor:
+            logits = second_order.position_logits(position[block], length[block], slopes, kind=self.positions)
+            return logits.exp()
+
+        blocks = [slice(start, start + BLOCK_TOKENS) for start in range(0, n, BLOCK_TOKENS)]
+        total = torch.stack([unnormalised(block).sum(0) for block in blocks]).sum(0)
+        if self.scale == "mean":
+            total = total / n
+        for block in blocks:
+            yield table[input_ids[block]].to(dtype) * (unnormalised(block) / total)
+
+    def fold(self, table: Tensor, input_ids: Tensor) -> Tensor:
+        """Give the contexts of one long document in memory that does not grow with it (beyond the ids).
+
+        Args:
+            table: (vocabulary, m) token embeddings.
+            input_ids: (n,) the document's tokens, n >= 1.
+
+        Returns:
+            (K + 1, 1, m).
+        """
+        n = len(input_ids)
+        K, u, m = self.U.shape
+        form = second_order.cheapest_fold(n, m, u, K)
+        G, t = second_order.fold_document(self._weighted_blocks(table, input_ids), self.U, form)
+        offsets = torch.tensor([0, n], device=input_ids.device)
+        context = self.first_context(input_ids, offsets)
+        return second_order.recurrence(G[None], t[None], offsets, context, self.parameters_of_steps)

@@ -1,0 +1,240 @@
+"""What all encoders over a token table share: text to packed ids, the table, and their files."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from sentence_transformers.base.modules.input_module import InputModule
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Self
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.tokenization import TextTokenizer
+
+
+def require_size(name: str, value: int) -> None:
+    """Refuse a size that is no positive integer.
+
+    Raises:
+        InputError: with the name and the value got.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
+
+
+def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
+    """The dtype that ``model_kwargs`` asks for: a torch dtype or its name; float32 where none is given.
+
+    Raises:
+        InputError: not a floating dtype.
+    """
+    wanted = (model_kwargs or {}).get("dtype") or (model_kwargs or {}).get("torch_dtype") or torch.float32
+    dtype = getattr(torch, wanted, None) if isinstance(wanted, str) else wanted
+    if wanted == "auto":
+        return torch.float32
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"dtype {wanted!r} is no floating dtype: use float32, float16 or bfloat16")
+    return dtype
+
+
+def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
+    """A copy of the tokenizer with padding and truncation off.
+
+    Raises:
+        InputError: neither a ``tokenizers.Tokenizer`` nor a fast tokenizer of transformers.
+    """
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not isinstance(tokenizer, Tokenizer):
+        raise InputError(
+            f"tokenizer is a {type(tokenizer).__name__}, a tokenizers.Tokenizer is needed: Tokenizer.from_file(...)"
+        )
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
+
+
+class TokenEncoder(InputModule):
+    """A sentence-transformers input module over a token table; subclasses say how packed tokens become embeddings.
+
+    Args:
+        tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
+        dimension: m, the features of a row of the table.
+        max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
+        weights: (vocabulary, dimension) token table; None draws it from a normal distribution.
+
+    Raises:
+        InputError: a size below 1, a table of another shape, a tokenizer of another kind.
+    """
+
+    config_keys = ["dimension", "max_seq_length"]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int,
+        *,
+        max_seq_length: int | None = None,
+        weights: Tensor | np.ndarray | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        require_size("dimension", dimension)
+        self.dimension = dimension
+        self.max_seq_length = max_seq_length
+        self.tokenizer = fast_tokenizer(tokenizer)
+        shape = (self.tokenizer.get_vocab_size(), dimension)
+        if weights is not None and tuple(weights.shape) != shape:
+            raise InputError(f"weights have shape {tuple(weights.shape)}, the tokenizer and dimension need {shape}")
+        table = None if weights is None else torch.as_tensor(weights).clone()
+        self.embedding = nn.Embedding(*shape, _weight=table)
+
+    @abstractmethod
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The embeddings of packed documents.
+
+        Args:
+            ids: (N,) the documents' token ids one after the other.
+            lengths: B numbers of tokens, 0 included, whose sum is N.
+
+        Returns:
+            (B, m).
+        """
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, padding and truncation off."""
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
+        self._tokenizer = fast_tokenizer(tokenizer)
+        self._tokenize = TextTokenizer(self._tokenizer)
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Tokens read of a text; None reads all of it."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int | None) -> None:
+        if value is not None:
+            require_size("max_seq_length", value)
+        self._max_seq_length = value
+
+    def get_embedding_dimension(self) -> int:
+        """The features m of a sentence embedding."""
+        return self.dimension
+
+    def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
+        """Tokenize texts.
+
+        Args:
+            inputs: B strings.
+            prompt: put before each.
+            **kwargs: ``max_length`` cuts like ``max_seq_length`` for this call; others are not read.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0.
+
+        Raises:
+            InputError: an item that is not a string.
+        """
+        for index, text in enumerate(inputs):
+            if not isinstance(text, str):
+                raise InputError(f"text {index} is a {type(text).__name__}, a string is needed")
+        if prompt:
+            inputs = [prompt + text for text in inputs]
+        ids, lengths = self._tokenize(inputs)
+        limit = kwargs.get("max_length") or self.max_seq_length
+        if limit is not None and lengths.max(initial=0) > limit:
+            kept = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit
+            warnings.warn(
+                f"texts longer than {limit} tokens were cut; raise max_seq_length, or set it to None to read all",
+                stacklevel=2,
+            )
+            ids, lengths = ids[kept], lengths.clip(max=limit)
+        mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
+        padded = np.zeros(mask.shape, dtype=np.int64)
+        padded[mask] = ids
+        return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+    def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        """Add ``sentence_embedding``, (B, m) in the module's dtype, to the features.
+
+        Args:
+            features: ``input_ids`` (B, longest) and ``attention_mask`` of the same shape (absent: nothing is padding).
+            **kwargs: not read.
+        """
+        input_ids = features["input_ids"]
+        mask = features.get("attention_mask")
+        if mask is None:
+            mask = torch.ones_like(input_ids)
+        lengths = mask.sum(1)
+        packed = input_ids[mask.bool()] if int(lengths.sum()) < mask.numel() else input_ids.flatten()
+        features["sentence_embedding"] = self.embed(packed, lengths.tolist())
+        return features
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write the config, ``model.safetensors`` and ``tokenizer.json`` into a folder.
+
+        Raises:
+            InputError: ``safe_serialization=False``: pickle is not written.
+        """
+        if not safe_serialization:
+            raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
+        self.save_config(output_path)
+        folder = Path(output_path)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.state_dict().items()}, folder / "model.safetensors"
+        )
+        self.tokenizer.save(str(folder / "tokenizer.json"))
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        init_defaults: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Read what :meth:`save` wrote, from a folder or the hub.
+
+        Args:
+            model_name_or_path: a folder or a name on the hub.
+            subfolder, token, cache_folder, revision, local_files_only: as in sentence-transformers.
+            init_defaults: not read, the saved config holds every option.
+            **kwargs: ``model_kwargs`` may give the ``dtype`` (or ``torch_dtype``) of the parameters, which is float32
+                otherwise, whatever was stored; others are not read.
+
+        Raises:
+            InputError: a file is missing or does not fit.
+        """
+        hub: dict[str, Any] = {
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        path = cls.load_file_path(model_name_or_path, "tokenizer.json", **hub)
+        if path is None:
+            raise InputError(f"{model_name_or_path}: no tokenizer.json, no saved model of ctx_embed")
+        config = cls.load_config(model_name_or_path, **hub)
+        weights = cls.load_torch_weights(model_name_or_path, **hub)
+        dtype = requested_dtype(kwargs.get("model_kwargs"))
+        module = cls(Tokenizer.from_file(path), **config, weights=weights["embedding.weight"].to(dtype))
+        module.load_state_dict(weights)
+        return module.to(dtype)

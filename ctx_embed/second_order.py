@@ -1,0 +1,333 @@
+"""Second-order attention: the Contextualizer's mathematics as pure tensor functions.
+
+Tokens of a batch are packed without padding: ``x`` of shape (N, m) holds the tokens of B documents one after the other,
+and ``offsets`` of shape (B + 1,) tells where each begins, so that document d owns ``x[offsets[d] : offsets[d + 1]]``.
+
+Dimensions: B documents, N tokens in all, n tokens of one document, m features, K steps, rank u.
+
+Source: Maupome & Meurs (2022), Contextualizer: Connecting the Dots of Context with Second-Order Attention,
+Information 13(6):290.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LAYER_NORM_EPS = 1e-12
+
+# Above so many tokens a document, torch's cascade sum of each document is quicker and more exact than a running sum.
+RUNNING_SUM_TOKENS = 256
+
+
+class Steps(NamedTuple):
+    """The parameters of K steps.
+
+    Shapes: U, V (K, u, m); W (K, m, u); b, gain, bias (K, m), the last two of the layer normalisation.
+    """
+
+    U: Tensor
+    V: Tensor
+    W: Tensor
+    b: Tensor
+    gain: Tensor
+    bias: Tensor
+
+
+def document_ids(offsets: Tensor) -> Tensor:
+    """The document 0..B-1 of each token, shape (N,)."""
+    documents = torch.arange(len(offsets) - 1, device=offsets.device)
+    return torch.repeat_interleave(documents, offsets.diff())
+
+
+def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
+    """Sum the rows of each document in float32 or better.
+
+    Args:
+        values: (N, d).
+        offsets: (B + 1,).
+
+    Returns:
+        (B, d), a row of zeros for a document without tokens.
+    """
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    count = len(offsets) - 1
+    if len(values) > RUNNING_SUM_TOKENS * count:
+        return torch.stack([part.sum(0) for part in values.split(offsets.diff().tolist())])
+    if torch.is_grad_enabled() and values.requires_grad:
+        return values.new_zeros(count, values.shape[1]).index_add(0, document_ids(offsets), values)
+    rows = torch.arange(len(values), device=values.device)
+    return F.embedding_bag(rows, values, offsets, mode="sum", include_last_offset=True)
+
+
+# Position weights ----------------------------------------------------------------------------------------------
+
+
+def _absolute(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
+    # i s_j less its maximum over i = 1..n, which stands at i = n where s_j > 0 and at i = 1 elsewhere. The difference
+    # of positions is taken before the product, so that nothing overflows and nothing cancels however long the text is.
+    return torch.where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
+
+
+def _relative(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
+    return _absolute(position, length, s) / length[:, None]
+
+
+def _none(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
+    return torch.zeros_like(position)[:, None]
+
+
+POSITIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "absolute": _absolute,
+    "none": _none,
+    "relative": _relative,
+}
+SCALES = ("mean", "sum")
+
+
+def position_logits(position: Tensor, length: Tensor, s: Tensor, *, kind: str) -> Tensor:
+    """The exponents of the position weights, shifted so that their maximum over a document is 0.
+
+    Args:
+        position: (N,) the tokens' positions i = 1..n.
+        length: (N,) the length n of each token's document.
+        s: (m,) the learned slopes.
+        kind: ``absolute`` (i s_j), ``relative`` (i s_j / n) or ``none`` (0).
+
+    Returns:
+        (N, m), or (N, 1) for ``none``; never above 0.
+    """
+    dtype = torch.promote_types(s.dtype, torch.float32)
+    return POSITIONS[kind](position.to(dtype), length.to(dtype), s.to(dtype))
+
+
+def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Tensor:
+    """The weights p(i)_j of all tokens.
+
+    p(i)_j = exp(i s_j) / sum_i' exp(i' s_j), a softmax over each document's own tokens, times n under ``mean``.
+
+    Args:
+        offsets: (B + 1,).
+        s: (m,) the learned slopes; not read under ``none``.
+        kind: ``absolute``, ``relative`` (i / n in place of i) or ``none`` (1 / n).
+        scale: ``sum`` (a document's weights sum to 1, the paper's) or ``mean`` (they average 1).
+
+    Returns:
+        (N, m), or (N, 1) for ``none``, in float32 or better.
+
+    Source: the paper's positional encoding (section on the input representation).
+    """
+    documents = document_ids(offsets)
+    length = offsets.diff()[documents]
+    position = torch.arange(len(documents), device=offsets.device) - offsets[:-1][documents] + 1
+    weights = position_logits(position, length, s, kind=kind).exp()
+    weights = weights / segment_sum(weights, offsets)[documents]
+    return weights * length[:, None] if scale == "mean" else weights
+
+
+# The first context ---------------------------------------------------------------------------------------------
+
+
+def _ones(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
+    return torch.ones(len(offsets) - 1, len(learned), dtype=learned.dtype, device=learned.device)
+
+
+def _learned(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
+    return learned.expand(len(offsets) - 1, -1)
+
+
+def _uniform(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
+    rows = []
+    for ids in input_ids.cpu().split(offsets.diff().tolist()):
+        digest = hashlib.blake2b(ids.to(torch.int64).numpy().tobytes(), digest_size=8).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+        rows.append(torch.rand(len(learned), generator=generator) * 2 - 1)
+    return torch.stack(rows).to(learned)
+
+
+INITIAL_CONTEXTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "learned": _learned,
+    "ones": _ones,
+    "uniform": _uniform,
+}
+
+
+def initial_context(kind: str, learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
+    """The first context c^0 of each document.
+
+    Args:
+        kind: ``ones``, ``learned``, or ``uniform``: drawn from (-1, 1) by a generator seeded by the document's token
+            ids, so that the same text always begins alike.
+        learned: (m,), the row of ``learned``; its length, dtype and device are those of every kind.
+        input_ids: (N,) integers, read by ``uniform`` alone.
+        offsets: (B + 1,).
+
+    Returns:
+        (B, m).
+
+    Source: the paper's Table 3 compares the kinds.
+    """
+    return INITIAL_CONTEXTS[kind](learned, input_ids, offsets)
+
+
+# The steps -----------------------------------------------------------------------------------------------------
+
+
+def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offsets: Tensor) -> Tensor:
+    """c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i), computed in float32 or better.
+
+    Args:
+        context: (B, m) the context c^{k-1}.
+        total: (B, m) the sum over tokens.
+        gain, bias: (m,) of the layer normalisation.
+        offsets: (B + 1,); a document without tokens keeps its context.
+
+    Returns:
+        (B, m).
+    """
+    z = F.layer_norm(total, total.shape[-1:], gain.to(total.dtype), bias.to(total.dtype), LAYER_NORM_EPS)
+    return torch.where(offsets.diff()[:, None] > 0, context + z, context)
+
+
+def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) -> Tensor:
+    """The attention a_i = W (U x_i * V c) + b of each token.
+
+    Args:
+        ux: (N, u) the products U x_i.
+        vc: (B, u) the products V c.
+        documents: (N,) from :func:`document_ids`.
+        W: (m, u).
+        b: (m,).
+
+    Returns:
+        (N, m).
+
+    Source: the paper's second-order attention.
+    """
+    return torch.addmm(b, ux * vc[documents], W.T)
+
+
+def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+    """K steps token by token, as they are written: the reference for the other forms, and the best for short texts.
+
+    z^k = LayerNorm(sum_i (W_k (U_k x_i * V_k c^{k-1}) + b_k) * x_i), c^k = c^{k-1} + z^k.
+
+    Cost: 4 n u m multiplications and additions a step.
+
+    Args:
+        x: (N, m) weighted tokens x_i = e(w_i) * p(i).
+        offsets: (B + 1,).
+        context: (B, m) the first contexts c^0.
+        steps: the K steps' parameters.
+
+    Returns:
+        (K + 1, B, m): the contexts c^0..c^K, in float32 or better.
+
+    Source: the paper's algorithm; DESIGN of this project for the conventions it leaves open.
+    """
+    documents = document_ids(offsets)
+    contexts = [context.to(torch.promote_types(x.dtype, torch.float32))]
+    for U, V, W, b, gain, bias in zip(*steps, strict=True):
+        vc = contexts[-1].to(x.dtype) @ V.T
+        a = attended(x @ U.T, vc, documents, W, b)
+        contexts.append(corrected(contexts[-1], segment_sum(a * x, offsets), gain, bias, offsets))
+    return torch.stack(contexts)
+
+
+def recurrence(G: Tensor, t: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+    """K steps from the documents' second moments, without their tokens.
+
+    sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t with G_k = sum_i x_i (U_k x_i)^T, for a step reads the
+    tokens through these sums alone.
+
+    Args:
+        G: (B, m, K, u).
+        t: (B, m) the sums of the tokens.
+        offsets: (B + 1,).
+        context: (B, m).
+        steps: the K steps' parameters.
+
+    Returns:
+        (K + 1, B, m).
+    """
+    contexts = [context.to(G.dtype)]
+    for k, (_, V, W, b, gain, bias) in enumerate(zip(*steps, strict=True)):
+        vc = contexts[-1] @ V.to(G.dtype).T  # (B, u)
+        total = torch.einsum("bmu,bu->bm", G[:, :, k] * W.to(G.dtype), vc) + b.to(G.dtype) * t
+        contexts.append(corrected(contexts[-1], total, gain, bias, offsets))
+    return torch.stack(contexts)
+
+
+class Fold(NamedTuple):
+    """How the tokens of one document are summed: ``add`` the blocks, then ``finish`` to G of shape (m, K u).
+
+    Both read blocks x of (n, m) and all steps' U stacked, of (K u, m).
+    """
+
+    add: Callable[[Tensor, Tensor], Tensor]
+    finish: Callable[[Tensor, Tensor], Tensor]
+
+
+FOLDS: dict[str, Fold] = {
+    "projected": Fold(add=lambda x, U: x.T @ (x @ U.T), finish=lambda G, U: G),
+    "moments": Fold(add=lambda x, U: x.T @ x, finish=lambda M, U: M @ U.T),
+}
+
+
+def fold_document(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, Tensor]:
+    """Read one document, block by block, into its second moments; memory does not grow with its length.
+
+    Args:
+        blocks: tensors (n, m) of weighted tokens, in float32 or better; at least one.
+        U: (K, u, m).
+        form: a name in :data:`FOLDS`.
+
+    Returns:
+        G (m, K, u) and t (m,).
+    """
+    fold = FOLDS[form]
+    flat = U.flatten(0, 1)
+    partial: Tensor | None = None
+    t: Tensor | None = None
+    for x in blocks:
+        flat = flat.to(x.dtype)
+        partial = fold.add(x, flat) if partial is None else partial + fold.add(x, flat)
+        t = x.sum(0) if t is None else t + x.sum(0)
+    if partial is None or t is None:
+        raise ValueError("a document is folded from at least one block, got none")
+    return fold.finish(partial, flat).unflatten(1, U.shape[:2]), t
+
+
+def _folded(form: str) -> Callable[[Tensor, Tensor, Tensor, Steps], Tensor]:
+    def run(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        folded = [fold_document([part], steps.U, form) for part in x.split(offsets.diff().tolist())]
+        G, t = (torch.stack(parts) for parts in zip(*folded, strict=True))
+        return recurrence(G, t, offsets, context, steps)
+
+    run.__name__ = run.__qualname__ = form
+    run.__doc__ = f"K steps through the {form} form; arguments and result as those of :func:`direct`."
+    return run
+
+
+projected_moments = _folded("projected")
+moments = _folded("moments")
+
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Steps], Tensor]] = {
+    "direct": direct,
+    "projected": projected_moments,
+    "moments": moments,
+}
+
+
+def cheapest_fold(n: int, m: int, u: int, K: int) -> str:
+    """The fold with the fewer multiplications for a document of n tokens.
+
+    ``projected`` multiplies 2 m K u times a token, ``moments`` m^2 times a token and m^2 K u times a document.
+    """
+    return "moments" if n * m + m * K * u < 2 * n * K * u else "projected"

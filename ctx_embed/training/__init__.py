@@ -1,0 +1,1 @@
+"""Training a Contextualizer: from labels, by distillation, and the vocabulary before either."""

@@ -1,0 +1,294 @@
+"""Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
+
+Loss of a batch: mean(1 - cos(student, target)) + relation_weight * mean((S - S_teacher)^2), with S the cosines between
+all pairs of the batch. The target is the teacher's embedding rotated into the student's dimensions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules import Contextualizer
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.packed import PackedTexts, batches_per_epoch, seeded_batches
+
+# Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
+FREQUENCY_CONSTANT = 1e-3
+TABLE_DEVIATION = 0.1
+CHECKPOINT_STEPS = 500
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """How a student is trained.
+
+    Args:
+        epochs: passes over the sentences.
+        batch_size: sentences of a batch, whose pairs make up the relations.
+        learning_rate: the peak, for table and network alike.
+        warmup: the share of all steps in which the rate rises to its peak; after it a cosine falls to 0.
+        weight_decay: of AdamW.
+        relation_weight: of the second term of the loss.
+        held_out: sentences that are not trained on and measure the distance to the teacher.
+        seed: of the order, the weights drawn and the held-out part.
+    """
+
+    epochs: int = 3
+    batch_size: int = 256
+    learning_rate: float = 5e-3
+    warmup: float = 0.05
+    weight_decay: float = 0.01
+    relation_weight: float = 2.0
+    held_out: int = 4096
+    seed: int = 0
+
+
+def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
+    """The rotation (d, dimension) onto the directions that hold most of the embeddings' squared length.
+
+    Args:
+        dimension: of the result, at most d.
+        embeddings: (sentences, d) of the teacher.
+
+    Raises:
+        InputError: the teacher has fewer dimensions.
+    """
+    d = embeddings.shape[1]
+    if dimension > d:
+        raise InputError(f"dimension {dimension} is more than the teacher's {d}")
+    gram = np.zeros((d, d))
+    for start in range(0, len(embeddings), 65_536):
+        part = embeddings[start : start + 65_536].astype(np.float32)
+        gram += part.T @ part
+    _, directions = np.linalg.eigh(gram)
+    directions = directions[:, ::-1][:, :dimension]
+    # An eigenvector's sign is arbitrary; fix it, so that one corpus gives one rotation.
+    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
+    return np.ascontiguousarray((directions * signs).astype(np.float32))
+
+
+def token_table(
+    entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The first token table: what the teacher gives for each entry alone, centred, rotated and weighted by rarity.
+
+    Args:
+        entries: (vocabulary, d) the teacher's embeddings of the entries.
+        frequencies: (vocabulary,) shares of the corpus' tokens.
+        rotation: (d, m).
+
+    Returns:
+        (vocabulary, m) of standard deviation 0.1.
+    """
+    table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
+    table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
+    scaled: NDArray[np.float32] = (table * (TABLE_DEVIATION / table.std())).astype(np.float32)
+    return scaled
+
+
+def entry_texts(tokenizer: Tokenizer) -> list[str]:
+    """The text of each vocabulary entry by id, the mark of continued words left out."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [entry.removeprefix("##") or entry for entry, _ in vocabulary]
+
+
+def new_student(
+    system: Callable[..., TokenEncoder],
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    teacher_embeddings: NDArray[np.float16],
+    entry_embeddings: NDArray[np.float32],
+    dimension: int,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[TokenEncoder, NDArray[np.float32]]:
+    """A student that begins as the teacher's static embeddings.
+
+    Args:
+        system: an encoder class, called as ``(tokenizer, dimension, weights=table, **options)``.
+        tokenizer: whose vocabulary the table has.
+        texts: of the corpus, for the entries' frequencies and the rotation.
+        teacher_embeddings: (texts, d).
+        entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
+        dimension: m.
+        seed: of the weights drawn.
+        **options: of the system.
+
+    Returns:
+        The student and the rotation (d, m) under which it learns the teacher's embeddings.
+    """
+    rotation = rotation_to(dimension, teacher_embeddings)
+    ids, _ = TextTokenizer(tokenizer)(texts)
+    counts = np.bincount(ids, minlength=len(entry_embeddings))
+    table = token_table(entry_embeddings, counts / max(1, counts.sum()), rotation)
+    torch.manual_seed(seed)
+    student = system(tokenizer, dimension, weights=table, **options)
+    if isinstance(student, Contextualizer):
+        student.attention.begin_as_mean()
+    return student, rotation
+
+
+def distillation_loss(student: Tensor, target: Tensor, teacher: Tensor, relation_weight: float) -> Tensor:
+    """mean(1 - cos(student, target)) + relation_weight * mean((S - S_teacher)^2).
+
+    Args:
+        student: (B, m).
+        target: (B, m) the rotated teacher.
+        teacher: (B, d), l2-normalised.
+        relation_weight: of the second term.
+
+    Returns:
+        A scalar.
+    """
+    student = F.normalize(student, dim=1)
+    distance = (1 - (student * F.normalize(target, dim=1)).sum(1)).mean()
+    relations = (student @ student.T - teacher @ teacher.T).square().mean()
+    return distance + relation_weight * relations
+
+
+@torch.no_grad()
+def teacher_distance(student: TokenEncoder, texts: PackedTexts, target: Tensor) -> float:
+    """The mean of 1 - cos(student, target) over all texts; target is (texts, m)."""
+    student.eval()
+    rows = [np.arange(start, min(start + 1024, len(texts))) for start in range(0, len(texts), 1024)]
+    embeddings = torch.cat([student.embed(*texts.batch(part)) for part in rows])
+    return float((1 - F.cosine_similarity(embeddings, target, dim=1)).mean())
+
+
+def learning_rate_at(step: int, total: int, options: DistillationOptions) -> float:
+    """Linear warm-up to the peak, then a cosine down to 0."""
+    warm = max(1, round(options.warmup * total))
+    if step < warm:
+        return options.learning_rate * (step + 1) / warm
+    return options.learning_rate * 0.5 * (1 + float(np.cos(np.pi * (step - warm) / max(1, total - warm))))
+
+
+class Distillation:
+    """A run that can be interrupted: its state goes to a checkpoint every 500 steps and is taken up from there.
+
+    Args:
+        student: trained in place.
+        texts: all sentences; the last ``options.held_out`` of them are held out.
+        teacher_embeddings: (sentences, d).
+        rotation: (d, m) from :func:`new_student`.
+        options: how to train.
+        checkpoint: where the state is kept; None keeps none.
+
+    Raises:
+        InputError: fewer sentences than two batches beside the held-out part.
+    """
+
+    def __init__(
+        self,
+        student: TokenEncoder,
+        texts: Sequence[str],
+        teacher_embeddings: NDArray[np.float16],
+        rotation: NDArray[np.float32],
+        options: DistillationOptions,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        packed = PackedTexts.tokenize(TextTokenizer(student.tokenizer), texts)
+        self.train_count = len(texts) - options.held_out
+        if self.train_count < 2 * options.batch_size:
+            raise InputError(
+                f"{len(texts)} sentences are too few: {options.held_out} are held out and two batches of "
+                f"{options.batch_size} are needed; give more text, or lower --held-out or --batch-size"
+            )
+        self.student = student
+        self.packed = packed
+        self.teacher = teacher_embeddings
+        self.rotation = torch.from_numpy(rotation)
+        self.options = options
+        self.checkpoint = checkpoint
+        self.step = 0
+        self.history: list[dict[str, float]] = []
+        self.optimizer = torch.optim.AdamW(
+            student.parameters(), betas=(0.9, 0.99), weight_decay=options.weight_decay, fused=True
+        )
+
+    def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
+        return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1)
+
+    def held_out_distance(self) -> float:
+        """The mean of 1 - cos to the rotated teacher over the held-out sentences."""
+        rows = np.arange(self.train_count, len(self.packed))
+        first = self.packed.offsets[self.train_count]
+        part = PackedTexts(self.packed.ids[first:], self.packed.offsets[self.train_count :] - first)
+        return teacher_distance(self.student, part, self._teacher_rows(rows) @ self.rotation)
+
+    def _save(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint.save(
+                {
+                    "student": self.student.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "step": self.step,
+                    "history": self.history,
+                }
+            )
+
+    def _resume(self) -> None:
+        state = None if self.checkpoint is None else self.checkpoint.load()
+        if state is not None:
+            self.student.load_state_dict(state["student"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.history = state["step"], state["history"]
+
+    def _train_batch(self, rows: NDArray[np.int64], total: int) -> float:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.step, total, self.options)
+        teacher = self._teacher_rows(rows)
+        student = self.student.embed(*self.packed.batch(rows))
+        loss = distillation_loss(student, teacher @ self.rotation, teacher, self.options.relation_weight)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        return loss.item()
+
+    def run(self, *, progress: bool = True) -> list[dict[str, float]]:
+        """Train to the end, from the checkpoint where there is one.
+
+        Returns:
+            For each epoch its number, the step it ended at and the held-out distance to the teacher; entry 0 is the
+            student before training.
+        """
+        self._resume()
+        if not self.history:
+            self.history.append({"epoch": 0, "step": 0, "held_out_distance": self.held_out_distance()})
+        options = self.options
+        per_epoch = batches_per_epoch(self.train_count, options.batch_size)
+        total = per_epoch * options.epochs
+        with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=not progress) as bar:
+            for epoch in range(self.step // per_epoch, options.epochs):
+                self.student.train()
+                done = self.step - epoch * per_epoch
+                batches = seeded_batches(self.train_count, options.batch_size, options.seed, epoch)
+                for index, rows in enumerate(batches):
+                    if index < done:
+                        continue
+                    loss = self._train_batch(rows, total)
+                    bar.update()
+                    if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
+                        self._save()
+                        bar.set_postfix(loss=f"{loss:.4f}")
+                distance = self.held_out_distance()
+                self.history.append({"epoch": epoch + 1, "step": self.step, "held_out_distance": distance})
+                tqdm.write(f"epoch {epoch + 1}: held-out 1 - cos {distance:.4f}", file=sys.stderr)
+                self._save()
+        self.student.eval()
+        return self.history

