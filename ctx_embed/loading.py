@@ -32,7 +32,8 @@ def _module_class(reference: str, folder: Path) -> Any:
     if not reference.startswith(TRUSTED_PACKAGES):
         trusted = ", ".join(f"{package}*" for package in TRUSTED_PACKAGES)
         raise InputError(
-            f"{folder}: modules.json names {reference!r}, only classes of {trusted} are loaded; for a third party's class use SentenceTransformer(path, trust_remote_code=True)"
+            f"{folder}: modules.json names {reference!r}, only classes of {trusted} are loaded; "
+            "for a third party's class use SentenceTransformer(path, trust_remote_code=True)"
         )
     home, _, name = reference.rpartition(".")
     try:

@@ -145,6 +145,7 @@ class Contextualizer(TokenEncoder):
         # training the entries are those of the group, after it all of the vocabulary, held until a parameter changes.
         context = self.attention.first_context(ids, offsets)
         if torch.is_grad_enabled():
+            self._held = None
             entries, ids = torch.unique(ids, return_inverse=True)
             table = self.embedding(entries)
             return self._steps_over(table, self._products(table), ids, offsets, context)
@@ -162,7 +163,8 @@ class Contextualizer(TokenEncoder):
 
     def _held_products(self) -> Products:
         """:meth:`_products` of the whole vocabulary for the present parameters."""
-        # Optimizers write in place and count versions up; a loaded or moved parameter has another address.
+        # Training drops what is held, for a fused optimizer changes parameters unseen; other writers count versions up,
+        # and a loaded or moved parameter has another address.
         key = tuple((parameter.data_ptr(), _version(parameter)) for parameter in self.parameters())
         if self._held is None or self._held[0] != key:
             self._held = (key, self._products(self.embedding.weight))

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from pathlib import Path
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
+from tqdm import tqdm
 
 from ctx_embed.errors import InputError
+from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
+# Letters that are entries of their own, the most frequent; words with other ones are unknown.
+LETTERS = 1000
+REPEATED_AT_ONCE = 1000
+
+
+def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> Counter[str]:
+    """How often each word, normalised and cut as the tokenizer does it, occurs in the texts."""
+    raw: Counter[str] = Counter()
+    for text in tqdm(texts, desc="vocabulary", unit=" texts", disable=not progress):
+        raw.update(well_formed(text).split())
+    counts: Counter[str] = Counter()
+    for word, count in raw.items():
+        for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(word)):
+            counts[piece] += count
+    return counts
+
+
+def _repeated(counts: Counter[str]) -> Iterator[str]:
+    for word, count in sorted(counts.items()):
+        full, rest = divmod(count, REPEATED_AT_ONCE)
+        yield from repeat(" ".join([word] * REPEATED_AT_ONCE), full)
+        yield " ".join([word] * rest)
 
 
 def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool = True) -> Tokenizer:
     """Learn a lower-case WordPiece vocabulary; accents fall, punctuation stands alone.
 
     The tokenizer works word by word, so that :class:`ctx_embed.modules.tokenization.TextTokenizer` can remember words.
+    The same texts, in any order, give the same vocabulary.
 
     Args:
         texts: any number of texts, read once.
@@ -34,16 +61,33 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
     tokenizer = Tokenizer(WordPiece(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    trainer = WordPieceTrainer(
-        vocab_size=size, special_tokens=[PAD, UNKNOWN], limit_alphabet=1000, show_progress=progress, min_frequency=2
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    entries = tokenizer.get_vocab_size()
-    if entries <= 2:
+    words = _word_counts(texts, tokenizer, progress)
+    letters: Counter[str] = Counter()
+    for word, count in words.items():
+        for letter in word:
+            letters[letter] += count
+    if not letters:
         raise InputError("the texts hold no word to learn a vocabulary from")
+    alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
+    continued = sorted({letter for word in words for letter in word[1:]} & set(alphabet))
+    # The trainer numbers continued letters, and chooses among letters of like frequency, in the random order of a hash
+    # table, and breaks ties between merges by these numbers. Given beforehand, all this is the same in each run.
+    trainer = WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=[PAD, UNKNOWN, *(f"##{letter}" for letter in continued)],
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        min_frequency=2,
+        show_progress=False,  # its bar writes to stdout
+    )
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    entries = tokenizer.get_vocab_size()
     if entries > size:
         raise InputError(f"size {size} is too small: the letters of the texts alone need {entries} entries")
-    return tokenizer
+    learned = Tokenizer(WordPiece(tokenizer.get_vocab(), unk_token=UNKNOWN))
+    learned.normalizer, learned.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    learned.add_special_tokens([PAD, UNKNOWN])
+    return learned
 
 
 def read_tokenizer(path: str | Path) -> Tokenizer:

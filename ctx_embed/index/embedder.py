@@ -1,0 +1,121 @@
+"""The model of an index: which one it is, how it is found again, and unit vectors from its embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.manifest import Manifest
+from ctx_embed.index.shards import Vectors
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+DEFAULT = "default"
+# A batch is padded to its longest text by many models: so many characters, padding included, and so many texts at most.
+BATCH_CHARACTERS = 1 << 20
+BATCH_TEXTS = 256
+
+
+def batches(texts: Sequence[str]) -> Iterator[list[int]]:
+    """The positions of ``texts`` in batches of like length, bounded in texts and in padded characters."""
+    batch: list[int] = []
+    for position in sorted(range(len(texts)), key=lambda place: len(texts[place])):
+        # Sorted by length, so that this text is the longest so far.
+        if batch and (len(batch) == BATCH_TEXTS or (len(batch) + 1) * len(texts[position]) > BATCH_CHARACTERS):
+            yield batch
+            batch = []
+        batch.append(position)
+    if batch:
+        yield batch
+
+
+class Embedder:
+    """Embeds documents and queries as unit vectors.
+
+    Args:
+        model: any SentenceTransformer.
+        reference: what loads it again: ``default``, an absolute path or a name; None where that is unknown.
+    """
+
+    def __init__(self, model: SentenceTransformer, reference: str | None) -> None:
+        from ctx_embed.fingerprint import fingerprint
+
+        self.model = model
+        self.reference = reference
+        self.fingerprint = fingerprint(model)
+        self.dimension = model.get_embedding_dimension() or model.encode(["a"]).shape[1]
+
+    @classmethod
+    def of(cls, model: str | Path | SentenceTransformer | None) -> Embedder:
+        """The embedder of a model as users name it: None or ``default``, a path or name, or the model itself.
+
+        Raises:
+            InputError: there is no such model.
+        """
+        if model is not None and not isinstance(model, str | Path):
+            return cls(model, None)
+        from ctx_embed.loading import load
+
+        if model is None or str(model) == DEFAULT:
+            return cls(load(), DEFAULT)
+        return cls(load(model), str(Path(model).absolute()) if Path(model).exists() else str(model))
+
+    @classmethod
+    def for_index(cls, folder: Path, manifest: Manifest, model: str | Path | SentenceTransformer | None) -> Embedder:
+        """The model that an index was built with.
+
+        Args:
+            folder: of the index, for messages.
+            manifest: what it was built with.
+            model: what the user says it is; None takes the reference of the manifest, and the default model where
+                there is none.
+
+        Raises:
+            InputError: the model is another one, or cannot be loaded.
+        """
+        recorded = "a model of unknown origin" if manifest.model is None else f"the model {manifest.model!r}"
+        built = f"{folder}: built with {recorded}, fingerprint {manifest.model_fingerprint[:12]}"
+        try:
+            embedder = cls.of(manifest.model if model is None else model)
+        except InputError as error:
+            if model is not None:
+                raise
+            raise InputError(f"{built}, which cannot be loaded ({error}): name its place as the model") from None
+        if (embedder.fingerprint, embedder.dimension) != (manifest.model_fingerprint, manifest.dimension):
+            given = "this one" if embedder.reference is None else repr(embedder.reference)
+            raise InputError(
+                f"{built}, dimension {manifest.dimension}; {given} has {embedder.fingerprint[:12]}, dimension "
+                f"{embedder.dimension}: open it with the model it was built with, or build it again"
+            )
+        return embedder
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """The unit vectors (len(texts), dimension) of documents, with the model's prompt for documents if it has one.
+
+        Raises:
+            InputError: the model gives something that is no vector of its dimension, or NaN.
+        """
+        return self._unit_vectors(self.model.encode_document, texts)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """The unit vectors of queries, see :meth:`documents`."""
+        return self._unit_vectors(self.model.encode_query, texts)
+
+    def _unit_vectors(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        for batch in batches(texts):
+            embeddings = encode([texts[place] for place in batch], batch_size=len(batch), show_progress_bar=False)
+            if embeddings.shape != (len(batch), self.dimension):
+                raise InputError(f"the model gives embeddings of shape {embeddings.shape[1:]}, not ({self.dimension},)")
+            lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
+            if not np.isfinite(lengths).all():
+                text = texts[batch[int(np.argmin(np.isfinite(lengths[:, 0])))]]
+                raise InputError(f"the model gives NaN or infinity for the text {text[:40]!r}")
+            # A zero vector stays one: its cosine with everything is then 0.
+            vectors[batch] = embeddings / np.where(lengths > 0, lengths, 1)
+        return vectors

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import loading
+from ctx_embed.cli.main import main
+
+REMEDY = "restore it from a copy, or build the index again"
+
+
+@pytest.fixture(autouse=True)
+def default_model(tiny_model, monkeypatch):
+    """The tiny model takes the place of the one that ships."""
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, ["index", *map(str, arguments)], **options)
+
+
+def succeeds(*arguments, **options) -> str:
+    result = run(*arguments, **options)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*arguments, **options) -> str:
+    """The one line of a data error."""
+    result = run(*arguments, **options)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("Error: ").rstrip("\n")
+
+
+@pytest.fixture
+def texts(tmp_path, sentences):
+    path = tmp_path / "notes.txt"
+    path.write_text("\n\n  \n".join(sentences) + "\n")
+    return path
+
+
+@pytest.fixture
+def rows(tmp_path, sentences):
+    path = tmp_path / "notes.jsonl"
+    path.write_text("".join(json.dumps({"id": f"s{n}", "text": s, "n": n}) + "\n" for n, s in enumerate(sentences)))
+    return path
+
+
+@pytest.fixture
+def index(tmp_path):
+    return tmp_path / "notes.index"
+
+
+def state(folder) -> dict:
+    """Every file of a folder with its bytes; the write-ahead log's own files aside."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal"))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_build_query_info(texts, index, sentences):
+    assert succeeds("build", texts, index) == f"8 documents indexed in {index}\n"
+    hits = json.loads(succeeds("query", index, sentences[3], "-k", 2, "--json"))
+    assert [sorted(hit) for hit in hits] == [["id", "metadata", "score", "text"]] * 2
+    assert hits[0]["text"] == sentences[3]
+    assert hits[0]["id"] == 3
+    assert hits[0]["metadata"] == {}
+    assert hits[0]["score"] == pytest.approx(1, abs=1e-6)
+    table = succeeds("query", index, sentences[3], "-k", 2).splitlines()
+    assert table[0] == f" 1.0000  3  {sentences[3]}"
+    assert len(table) == 2
+    facts = json.loads(succeeds("info", index, "--json"))
+    assert facts["documents"] == 8
+    assert facts["model"] == "default"
+    assert f"{'documents':<18} 8\n" in succeeds("info", index)
+    assert sorted(entry.name for entry in index.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+    assert sorted(entry.name for entry in index.parent.iterdir()) == ["notes.index", "notes.txt"]
+
+
+def test_jsonl_keeps_ids_and_metadata(rows, index, sentences):
+    succeeds("build", rows, index)
+    hit = json.loads(succeeds("query", index, sentences[2], "-k", 1, "--json"))[0]
+    assert (hit["id"], hit["metadata"]) == ("s2", {"n": 2})
+
+
+def test_gzip_and_standard_input(texts, index, rows, tmp_path):
+    packed = tmp_path / "notes.gz"
+    packed.write_bytes(gzip.compress(texts.read_bytes()))
+    assert succeeds("build", packed, index).startswith("8 documents")
+    assert succeeds("build", "-", index, "--append", input=rows.read_text()) == f"8 documents added to {index}\n"
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 16
+
+
+def test_another_field_and_another_model(tmp_path, index, tiny_model_path):
+    path = tmp_path / "a.ndjson"
+    path.write_text('{"review": "the cat"}\n{"review": "the dog", "id": 7}\n')
+    succeeds("build", path, index, "--field", "review", "--model", tiny_model_path, "--factory", "HNSW8")
+    facts = json.loads(succeeds("info", index, "--json"))
+    assert (facts["model"], facts["factory"]) == (str(tiny_model_path), "HNSW8")
+    assert json.loads(succeeds("query", index, "the dog", "-k", 1, "--json"))[0]["id"] == 7
+
+
+def test_an_index_that_exists_needs_a_flag(texts, rows, index):
+    succeeds("build", texts, index)
+    before = state(index)
+    assert (
+        fails("build", rows, index)
+        == f"{index}: exists already, add to it with --append or replace it with --overwrite"
+    )
+    assert state(index) == before
+    succeeds("build", rows, index, "--append")
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 16
+    succeeds("build", rows, index, "--overwrite")
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 8
+    succeeds("build", rows, index.with_name("new"), "--overwrite")
+
+
+def broken(tmp_path, *lines: bytes, name: str = "broken.jsonl"):
+    path = tmp_path / name
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+GOOD = b'{"text": "the cat", "id": "new"}'
+BAD_LINES = [
+    (b'{"text": ', "line 2: not JSON (Expecting value: line 1 column 10 (char 9))"),
+    (b"[]", "line 2: a JSON list, an object with the field 'text' is needed"),
+    (b'{"body": "x"}', "line 2: no field 'text' (fields: 'body'), name the right one with --field"),
+    (b'{"text": 5}', "line 2: field 'text' is a int, a string is needed"),
+    (b'{"text": "x", "id": 1.5}', "line 2: the id is a float, a string or an integer is needed"),
+    (b'{"text": "\xff"}', "line 2: not UTF-8 (byte 11 of the line), convert it first"),
+]
+BAD_DOCUMENTS = [
+    (GOOD, "document 2: the id 'new' is also that of document 1, ids are unique"),
+    (
+        b'{"text": "x", "n": NaN}',
+        "document 2: the metadata cannot be kept as JSON (Out of range float values are not JSON",
+    ),
+    (b'{"text": "x", "id": "\\ud800"}', "document 2: the id '\\ud800' has a lone surrogate, give it another id"),
+    (b'{"text": "x", "id": 99999999999999999999}', "document 2: the id 99999999999999999999 does not fit into 64 bits"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), [*BAD_LINES, *BAD_DOCUMENTS])
+def test_a_bad_line_leaves_everything_as_it_was(tmp_path, rows, index, line, message):
+    path = broken(tmp_path, GOOD, line)
+    if "document" not in message:
+        message = f"{path}, {message}"
+    assert fails("build", path, index).startswith(message)
+    assert not index.exists()
+    succeeds("build", rows, index)
+    before = state(index)
+    for flag in ("--append", "--overwrite"):
+        assert fails("build", path, index, flag).startswith(message)
+        assert state(index) == before
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([path.name, index.name, rows.name])
+
+
+def test_an_id_that_is_stored_already(tmp_path, rows, index):
+    succeeds("build", rows, index)
+    path = broken(tmp_path, GOOD, b'{"text": "x", "id": "s3"}')
+    assert fails("build", path, index, "--append") == "document 2: the id 's3' is already in the index, ids are unique"
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 8
+
+
+def test_inputs_that_cannot_be_read(tmp_path, index):
+    nothing, empty, blank = tmp_path / "nothing", tmp_path / "empty", tmp_path / "blank"
+    empty.write_text("")
+    blank.write_text("\n \n\n")
+    assert fails("build", nothing, index) == f"{nothing}: no such file"
+    assert fails("build", tmp_path, index) == f"{tmp_path}: is a folder, a file is needed"
+    for path in (empty, blank):
+        assert fails("build", path, index) == f"{path}: no documents, at least one line of text is needed"
+    assert fails("build", "-", index, input="") == "-: no documents, at least one line of text is needed"
+    cut = tmp_path / "cut.gz"
+    cut.write_bytes(gzip.compress(b"a line\n" * 1000)[:-20])
+    assert "broken gzip" in fails("build", cut, index)
+    assert not index.exists()
+
+
+def test_places_where_no_index_can_be_built(tmp_path, texts):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "precious.txt").write_text("keep me")
+    message = f"{other}: a folder with other files than those of an index, choose another one"
+    for flags in ([], ["--overwrite"]):
+        assert fails("build", texts, other, *flags) == message
+        assert fails("build", texts, texts, *flags) == f"{texts}: a file, the index needs a folder of its own"
+    assert (other / "precious.txt").read_text() == "keep me"
+    missing = tmp_path / "no" / "index"
+    assert (
+        fails("build", texts, missing)
+        == f"cannot write {missing}: the folder {missing.parent} does not exist, create it first"
+    )
+    assert fails("build", texts, other, "--append") == f"{other}: a folder, but no index (it has no manifest.json)"
+    assert fails("query", other, "x") == f"{other}: a folder, but no index (it has no manifest.json)"
+    assert fails("info", texts) == f"{texts}: a file, the folder of an index is needed"
+    nothing = tmp_path / "nothing"
+    message = f"{nothing}: no such index, make one with `ctx-embed index build` or SearchIndex.create"
+    assert fails("query", nothing, "x") == fails("info", nothing) == message
+    assert fails("build", texts, nothing, "--append") == message
+
+
+def test_a_damaged_index_can_be_overwritten(texts, index):
+    succeeds("build", texts, index)
+    (index / "manifest.json").write_text("{")
+    (index / "documents.sqlite").write_text("nothing")
+    assert "damaged (not JSON" in fails("query", index, "x")
+    succeeds("build", texts, index, "--overwrite")
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 8
+
+
+def test_factories(texts, index):
+    reason = "could not parse index string Foo; try Flat, HNSW32 or IVF256,Flat"
+    assert fails("build", texts, index, "--factory", "Foo") == f"FAISS factory 'Foo': {reason}"
+    assert "needs at least 64 documents in it, got 8" in fails("build", texts, index, "--factory", "IVF64,Flat")
+    assert not index.exists()
+    succeeds("build", texts, index)
+    message = f"{index}: its factory is 'Flat', not 'HNSW8': append without --factory"
+    assert fails("build", texts, index, "--append", "--factory", "HNSW8") == message
+
+
+def test_an_index_of_another_model(texts, index, tiny_model_path, tmp_path, tokenizer):
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    from ctx_embed import Contextualizer
+
+    torch.manual_seed(5)
+    other = tmp_path / "other-model"
+    SentenceTransformer(modules=[Contextualizer(tokenizer, 16, steps=1, rank=2)], device="cpu").save_pretrained(
+        str(other)
+    )
+    succeeds("build", texts, index)
+    for arguments in (["query", index, "x"], ["build", texts, index, "--append"]):
+        line = fails(*arguments, "--model", other)
+        assert line.startswith(f"{index}: built with the model 'default', fingerprint ")
+        assert line.endswith("open it with the model it was built with, or build it again")
+    succeeds("query", index, "x", "--model", tiny_model_path)
+    assert fails("query", index, "x", "--model", "./nowhere") == "./nowhere: no such model folder"
+
+
+@pytest.mark.parametrize("query", ["", "   ", "\0", "zzzz qqqq", "\ud800", "word " * 200_000])
+def test_any_text_is_a_query(texts, index, query):
+    succeeds("build", texts, index)
+    hits = json.loads(succeeds("query", index, query, "--json", "-k", 100))
+    assert len(hits) == 8
+    assert all(-1 <= hit["score"] <= 1 for hit in hits)
+
+
+def test_odd_texts_keep_the_table_whole(tmp_path, index):
+    path = broken(
+        tmp_path,
+        b'{"text": "two\\nlines \\u001b[31m and NUL \\u0000", "id": "a\\tb"}',
+        b'{"text": "' + b"long " * 200_000 + b'"}',
+        b'{"text": "lone \\ud800 surrogate"}',
+        b'{"text": ""}',
+    )
+    succeeds("build", path, index)
+    lines = succeeds("query", index, "the cat").splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 180
+    assert any(line.endswith("  a b  two lines [31m and NUL") for line in lines)
+    assert any(line.endswith("…") for line in lines)
+    found = {hit["id"]: hit["text"] for hit in json.loads(succeeds("query", index, "the cat", "--json"))}
+    assert found["a\tb"] == "two\nlines \x1b[31m and NUL \0"
+    assert found[1] == "lone � surrogate"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["query", "index", "x", "-k", "0"], "0 is not in the range x>=1"),
+        (["query", "index", "x", "-k", "-1"], "-1 is not in the range x>=1"),
+        (["query", "index", "x", "-k", "many"], "'many' is not a valid integer range"),
+        (["query", "index"], "Missing argument 'TEXT'"),
+        (["build", "file"], "Missing argument 'INDEX'"),
+        (["build", "file", "index", "--append", "--overwrite"], "--append and --overwrite exclude each other"),
+        (["what"], "No such command 'what'"),
+    ],
+)
+def test_usage_mistakes(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["build"], ["query"], ["info"]])
+def test_every_help_text_has_an_example(arguments):
+    assert "Example: ctx-embed index" in succeeds(*arguments, "--help")
+
+
+def test_overwriting_waits_for_no_writer(texts, index):
+    from ctx_embed.index.documents import DocumentStore
+
+    succeeds("build", texts, index)
+    store = DocumentStore(index / "documents.sqlite")
+    with store.writing():
+        line = fails("build", texts, index, "--overwrite")
+    store.close()
+    assert line == f"{index}: another process is writing to this index, try again when it has finished"
+
+
+def test_info_needs_no_model(texts, index):
+    succeeds("build", texts, index)
+    script = (
+        "import sys; from ctx_embed.cli.main import main; main(standalone_mode=False); print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", script, "index", "info", str(index)]
+    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+    assert result.returncode == 0, result.stderr
+    assert f"{'documents':<18} 8\n" in result.stdout
+    assert result.stdout.endswith("False\n")

@@ -1,0 +1,11 @@
+"""A model that needs no torch: the vector of a text is drawn from its hash."""
+
+from __future__ import annotations
+
+import pytest
+from hash_model import HashModel
+
+
+@pytest.fixture
+def hash_model() -> HashModel:
+    return HashModel()

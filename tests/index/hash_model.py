@@ -1,0 +1,46 @@
+"""A stand-in for a SentenceTransformer that starts in no time: child processes use it without importing torch."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+DIMENSION = 8
+
+
+def hash_vectors(texts, dimension: int = DIMENSION) -> np.ndarray:
+    """Unit vectors (len(texts), dimension) that depend on each text alone."""
+    draws = [np.random.default_rng(zlib.crc32(text.encode())).standard_normal(dimension) for text in texts]
+    vectors = np.array(draws, np.float32).reshape(len(texts), dimension)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+class HashModel:
+    """What an index asks of a SentenceTransformer, and what :func:`ctx_embed.fingerprint.fingerprint` does."""
+
+    def __init__(self, dimension: int = DIMENSION) -> None:
+        self.dimension = dimension
+        self.seen: list[str] = []
+
+    def get_embedding_dimension(self) -> int:
+        return self.dimension
+
+    def encode_document(self, texts, batch_size=32, show_progress_bar=None) -> np.ndarray:
+        self.seen += texts
+        return 3 * hash_vectors(texts, self.dimension)
+
+    def encode_query(self, texts, batch_size=32, show_progress_bar=None) -> np.ndarray:
+        return hash_vectors(texts, self.dimension)
+
+    def children(self) -> list:
+        return []
+
+    def state_dict(self) -> dict:
+        return {}
+
+
+class HashEmbedder:
+    """Stands in for :class:`ctx_embed.index.embedder.Embedder` where torch must not be imported."""
+
+    documents = queries = staticmethod(hash_vectors)

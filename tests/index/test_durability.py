@@ -1,0 +1,196 @@
+"""What is acknowledged stays, what is not is whole or absent: kills, random additions, readers beside writers."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hash_model import HashEmbedder, hash_vectors
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.documents import DocumentStore
+from ctx_embed.index.folder import IndexFolder
+
+HERE = Path(__file__).parent
+
+
+def child(script: str, *arguments: object, **options) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, **options)
+
+
+def stored(path: Path) -> dict:
+    """Texts by id, after checking that every vector belongs to its text."""
+    folder = IndexFolder(path)
+    rows = folder.documents.fetch(range(folder.count()))
+    texts = [rows[row][1] for row in range(folder.count())]
+    shards = folder.documents.shards()
+    if shards:
+        vectors = np.concatenate([folder.vectors.read(shard) for shard in shards])
+        np.testing.assert_allclose(vectors, hash_vectors(texts), rtol=1e-6)
+    folder.documents.close()
+    return {identifier: text for identifier, text, _ in rows.values()}
+
+
+@pytest.mark.parametrize(("factory", "stride"), [("Flat", 3), ("HNSW8", 11)])
+def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model, factory, stride):
+    base = tmp_path / "base"
+    with SearchIndex.create(base, hash_model, factory) as index:
+        index.add([f"old {number}" for number in range(20)])
+        index.add(["old and alone"])
+    (tmp_path / "work").mkdir()
+    process = child("crash_points.py", base, tmp_path / "work", stride)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    kills, old, new = map(int, output.split())
+    assert kills > 20
+    assert old > 5
+    assert new > 5
+
+
+def test_random_kills_lose_no_acknowledged_document(tmp_path, hash_model):
+    path = tmp_path / "index"
+    SearchIndex.create(path, hash_model).close()
+    generator = random.Random(0)
+    expected: dict[str, str] = {}
+    batch = 0
+    for _ in range(4):
+        process = child("writer.py", path, batch)
+        for _ in range(generator.randint(1, 12)):
+            batch = int(process.stdout.readline()) + 1
+        time.sleep(generator.random() * 0.03)
+        process.kill()
+        acknowledged = process.communicate()[0].split()
+        batch = int(acknowledged[-1]) + 1 if acknowledged else batch
+        present = stored(path)
+        # The batch under way when the kill came: it is there as a whole or not at all.
+        batch += f"{batch}-0" in present
+        expected = {
+            f"{number}-{place}": f"text {number} {place}"
+            for number in range(batch)
+            for place in range(random.Random(number).randint(1, 6))
+        }
+        assert present == expected
+    assert len(list((path / "vectors").glob("*.safetensors"))) < 12
+
+
+def test_a_reader_sees_whole_additions_while_another_process_writes(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        process = child("writer.py", path, 0)
+        try:
+            process.stdout.readline()
+            before = 0
+            end = time.monotonic() + 1.5
+            while time.monotonic() < end:
+                (hits,) = index.search("a query", k=10_000)
+                texts = [hit.text for hit in hits]
+                scores = hash_vectors(texts) @ hash_vectors(["a query"])[0]
+                np.testing.assert_allclose([hit.score for hit in hits], scores, atol=1e-6)
+                sizes = [random.Random(number).randint(1, 6) for number in range(len(hits))]
+                assert len(hits) in np.cumsum(sizes)
+                assert len(hits) >= before
+                before = len(hits)
+        finally:
+            process.kill()
+            process.communicate()
+        assert before > 5
+
+
+def test_threads_share_one_index(tmp_path, hash_model):
+    wrong: list[BaseException] = []
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["first"])
+
+        def add(thread: int) -> None:
+            for number in range(8):
+                index.add([f"{thread} {number}", f"{thread} {number} too"])
+
+        def search() -> None:
+            for _ in range(60):
+                (hits,) = index.search("first", k=1000)
+                assert hits[0].text == "first"
+                assert len(hits) % 2 == 1
+
+        def guarded(work, *arguments) -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:
+                wrong.append(error)
+
+        jobs = [threading.Thread(target=guarded, args=(add, thread)) for thread in range(2)]
+        jobs += [threading.Thread(target=guarded, args=(search,)) for _ in range(2)]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+        assert not wrong
+        assert index.count() == 33
+
+
+def test_a_second_writer_is_refused(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        store = DocumentStore(path / "documents.sqlite")
+        with store.writing(), pytest.raises(InputError) as caught:
+            index.add(["a"])
+        store.close()
+        message = f"{path}: another process is writing to this index, try again when it has finished"
+        assert str(caught.value) == message
+        assert index.add(["a"]) == [0]
+
+
+def test_an_index_replaced_meanwhile_is_neither_written_to_nor_mixed(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["a"])
+        path.rename(tmp_path / "away")
+        with SearchIndex.create(path, hash_model) as other:
+            other.add(["b"])
+        for work in (lambda: index.add(["c"]), lambda: index.search("a")):
+            with pytest.raises(InputError) as caught:
+                work()
+            assert str(caught.value) == f"{path}: another index has taken its place meanwhile, open it again"
+    assert stored(path) == {0: "b"}
+    assert stored(tmp_path / "away") == {0: "a"}
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+ids = st.one_of(st.none(), st.integers(-5, 40), st.sampled_from(["a", "b", "1", "2", ""]))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(additions=st.lists(st.lists(st.tuples(texts, ids), max_size=5), max_size=10), reopen=st.integers(0, 10))
+def test_many_small_additions_against_a_dictionary(tmp_path_factory, hash_model, additions, reopen):
+    path = tmp_path_factory.mktemp("random") / "index"
+    index = SearchIndex.create(path, hash_model)
+    model: dict = {}
+    for number, batch in enumerate(additions):
+        given_ids = [identifier for _, identifier in batch if identifier is not None]
+        if len(set(given_ids)) < len(given_ids) or set(given_ids) & set(model):
+            with pytest.raises(InputError, match="ids are unique"):
+                index.add([text for text, _ in batch], [identifier for _, identifier in batch])
+        else:
+            returned = index.add([text for text, _ in batch], [identifier for _, identifier in batch])
+            assert [given or got for (_, given), got in zip(batch, returned, strict=True)] == returned
+            assert not set(returned) & set(model)
+            model |= dict(zip(returned, [text for text, _ in batch], strict=True))
+        if number == reopen:
+            index.close()
+            index = SearchIndex(IndexFolder(path), HashEmbedder())
+        assert index.count() == len(model)
+        (hits,) = index.search("query", k=1000)
+        assert {hit.id: hit.text for hit in hits} == model
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    index.close()
+    assert stored(path) == model

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from ctx_embed import InputError, SearchIndex, loading
+from ctx_embed.index.embedder import BATCH_CHARACTERS, BATCH_TEXTS, batches
+
+
+def other_model(model: SentenceTransformer) -> SentenceTransformer:
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    return other
+
+
+def test_batches_hold_every_text_once_within_their_bounds():
+    texts = ["x" * length for length in [5, BATCH_CHARACTERS * 2, 0, *range(600), BATCH_CHARACTERS // 3]]
+    found = list(batches(texts))
+    assert sorted(place for batch in found for place in batch) == list(range(len(texts)))
+    for batch in found:
+        padded = len(batch) * max(len(texts[place]) for place in batch)
+        assert len(batch) <= BATCH_TEXTS
+        assert padded <= BATCH_CHARACTERS or len(batch) == 1
+    assert list(batches([])) == []
+
+
+def test_a_model_that_does_not_normalise_gives_cosines_too(tmp_path, tiny_model, sentences):
+    bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
+    embeddings = bare.encode(sentences)
+    assert np.abs(np.linalg.norm(embeddings, axis=1) - 1).max() > 0.1
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    with SearchIndex.create(tmp_path / "index", bare) as index:
+        index.add(sentences)
+        (hits,) = index.search(sentences[0])
+    assert hits[0].id == 0
+    np.testing.assert_allclose([hit.score for hit in hits], (unit @ unit[0])[[hit.id for hit in hits]], atol=1e-6)
+
+
+def test_prompts_for_queries_and_documents_are_used(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: hash_model.encode_document(["asked"]))
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["asked", "other"])
+        assert index.search("anything", k=1)[0][0].text == "asked"
+
+
+def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
+    broken = copy.deepcopy(tiny_model)
+    with SearchIndex.create(tmp_path / "index", broken) as index:
+        with torch.no_grad():
+            for parameter in broken.parameters():
+                parameter.fill_(float("nan"))
+        with pytest.raises(InputError) as caught:
+            index.add(["the cat", "the dog"])
+        assert str(caught.value) == "the model gives NaN or infinity for the text 'the cat'"
+        assert index.count() == 0
+        assert list((tmp_path / "index" / "vectors").iterdir()) == []
+
+
+def test_embeddings_of_another_width_are_refused(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        hash_model.dimension = 5
+        with pytest.raises(InputError, match=r"the model gives embeddings of shape \(5,\), not \(8,\)"):
+            index.add(["a"])
+        assert index.count() == 0
+
+
+def test_a_zero_vector_has_cosine_zero_with_everything(tmp_path, hash_model, monkeypatch):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["a", "b", "c"])
+        monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: np.zeros((len(texts), 8), np.float32))
+        assert [(hit.id, hit.score) for hit in index.search("nothing")[0]] == [(0, 0.0), (1, 0.0), (2, 0.0)]
+
+
+def test_the_model_is_found_again_by_its_folder(tmp_path, tiny_model_path, sentences, monkeypatch):
+    monkeypatch.chdir(tiny_model_path.parent)
+    with SearchIndex.create(tmp_path / "index", tiny_model_path.name) as index:
+        index.add(sentences)
+        found = index.search("a cat")
+    monkeypatch.chdir(tmp_path)
+    with SearchIndex.open(tmp_path / "index") as index:
+        assert index.search("a cat") == found
+
+
+def test_the_default_model_is_found_again(tmp_path, tiny_model, monkeypatch):
+    monkeypatch.setattr(loading, "load", lambda *arguments: tiny_model)
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add(["the cat"])
+    with SearchIndex.open(tmp_path / "index") as index:
+        assert index.search("the cat")[0][0].score == pytest.approx(1, abs=1e-6)
+    with SearchIndex.open(tmp_path / "index", "default") as index:
+        assert index.count() == 1
+
+
+def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, monkeypatch):
+    path = tmp_path / "index"
+    SearchIndex.create(path, tiny_model).close()
+    monkeypatch.setattr(loading, "load", lambda *arguments: tiny_model)
+    SearchIndex.open(path).close()
+    monkeypatch.setattr(loading, "load", lambda *arguments: other_model(tiny_model))
+    with pytest.raises(InputError, match="built with a model of unknown origin, fingerprint"):
+        SearchIndex.open(path)
+
+
+def test_another_model_is_refused(tmp_path, tiny_model, tiny_model_path):
+    from ctx_embed.fingerprint import fingerprint
+
+    path = tmp_path / "index"
+    SearchIndex.create(path, tiny_model_path).close()
+    other = other_model(tiny_model)
+    with pytest.raises(InputError) as caught:
+        SearchIndex.open(path, other)
+    assert str(caught.value) == (
+        f"{path}: built with the model {str(tiny_model_path)!r}, fingerprint {fingerprint(tiny_model)[:12]}, dimension "
+        f"16; this one has {fingerprint(other)[:12]}, dimension 16: open it with the model it was built with, or build "
+        "it again"
+    )
+
+
+def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
+    gone = tmp_path / "gone"
+    tiny_model_path.rename(gone)
+    try:
+        SearchIndex.create(tmp_path / "index", gone).close()
+    finally:
+        gone.rename(tiny_model_path)
+    with pytest.raises(InputError) as caught:
+        SearchIndex.open(tmp_path / "index")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'index'}: built with the model {str(gone)!r}, fingerprint ")
+    assert message.endswith(f"which cannot be loaded ({gone}: no such model folder): name its place as the model")
+    SearchIndex.open(tmp_path / "index", tiny_model).close()
+    with pytest.raises(InputError, match="nowhere: no such model folder"):
+        SearchIndex.open(tmp_path / "index", tmp_path / "nowhere")

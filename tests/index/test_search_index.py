@@ -1,0 +1,396 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sqlite3
+
+import numpy as np
+import pytest
+from hash_model import HashModel
+
+from ctx_embed import Hit, InputError, SearchIndex
+from ctx_embed.index import documents as documents_module
+from ctx_embed.index.folder import IndexFolder
+
+REMEDY = "restore it from a copy, or build the index again"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def index(path, hash_model):
+    with SearchIndex.create(path, hash_model) as index:
+        yield index
+
+
+def test_the_model_that_ships_searches_real_text(path, tiny_model, sentences):
+    with SearchIndex.create(path, tiny_model) as index:
+        assert index.add(sentences) == list(range(len(sentences)))
+        found = index.search(sentences, k=3)
+    embeddings = tiny_model.encode(sentences)
+    for place, hits in enumerate(found):
+        assert hits[0].text == sentences[place]
+        cosines = embeddings @ embeddings[place]
+        np.testing.assert_allclose([hit.score for hit in hits], np.sort(cosines)[::-1][:3], atol=1e-6)
+
+
+def test_documents_come_back_as_they_were_given(path, hash_model):
+    metadata = [{"year": 2020, "tags": ["a", None, 1.5]}, None, {"ü\0": {"deep": "\n\0"}}]
+    texts = ["first", "NUL \0 in the middle", ""]
+    with SearchIndex.create(path, hash_model) as index:
+        assert index.add(texts, ["a", 7, "\0"], metadata) == ["a", 7, "\0"]
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.count() == 3
+        (hits,) = index.search("first", k=3)
+        assert {hit.id: (hit.text, hit.metadata) for hit in hits} == {
+            "a": (texts[0], metadata[0]),
+            7: (texts[1], {}),
+            "\0": (texts[2], metadata[2]),
+        }
+        assert hits[0] == Hit("a", hits[0].score, "first", metadata[0])
+        assert hits[0].score == pytest.approx(1, abs=1e-6)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        hits[0].score = 0
+
+
+def test_ids_continue_above_all_that_are_in_use(index):
+    assert index.add(["a", "b"]) == [0, 1]
+    assert index.add(["c", "d", "e"], [None, 10, None]) == [11, 10, 12]
+    assert index.add(["f"], ["99"]) == ["99"]
+    assert index.add(["g"], [-5]) == [-5]
+    assert index.add(["h"]) == [13]
+    assert index.add(["i"], [np.int64(20)]) == [20]
+    assert index.add(["j"], [1 << 40]) == [1 << 40]
+    assert index.add(["k"]) == [(1 << 40) + 1]
+    assert index.add([]) == []
+    assert index.count() == 11
+
+
+def test_a_number_and_its_digits_are_two_ids(index):
+    index.add(["number", "digits"], [1, "1"])
+    assert index.search("number", k=1)[0][0].id == 1
+    assert index.search("digits", k=1)[0][0].id == "1"
+
+
+def test_the_forms_of_a_query(index):
+    assert index.search("a") == [[]]
+    assert index.search(["a", "b"]) == [[], []]
+    assert index.search([]) == []
+    index.add(["a", "b", "c"])
+    assert index.search([]) == []
+    assert index.search("a") == index.search(["a"])
+    assert index.search(("a", "b"), k=2) == index.search(np.array(["a", "b"]), k=np.int64(2))
+    assert [len(hits) for hits in index.search(["a", ""], k=2)] == [2, 2]
+    assert len(index.search("a", k=10**12)[0]) == 3
+
+
+def test_equal_texts_come_in_the_order_of_their_addition(index):
+    index.add(["same"] * 30 + ["other"])
+    index.add(["same"] * 5)
+    (hits,) = index.search("same", k=35)
+    assert [hit.id for hit in hits] == [*range(30), *range(31, 36)]
+    assert len({hit.score for hit in hits}) == 1
+    assert [hit.id for hit in index.search("same", k=1)[0]] == [0]
+
+
+def test_scores_do_not_depend_on_the_batch(index):
+    index.add([f"text {number}" for number in range(100)])
+    queries = [f"query {number}" for number in range(40)]
+    assert index.search(queries) == [index.search(query)[0] for query in queries]
+
+
+def test_lone_surrogates_are_repaired(index, hash_model):
+    index.add(["broken \ud800 text"], metadata=[{"note": "\udcff"}])
+    assert hash_model.seen == ["broken � text"]
+    (hits,) = index.search("broken \ud800 text")
+    assert (hits[0].text, hits[0].metadata) == ("broken � text", {"note": "�"})
+
+
+def test_a_text_of_a_megabyte(index):
+    text = "word " * 200_000
+    index.add([text, "short"])
+    assert index.search(text, k=1)[0][0].text == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("one text",), "texts is a str, a list of strings is needed"),
+        ((b"bytes",), "texts is a bytes, a list of strings is needed"),
+        ((5,), "texts is a int, a list of strings is needed"),
+        ((None,), "texts is a NoneType, a list of strings is needed"),
+        ((["a", 5],), "document 2: the text is a int, a string is needed"),
+        ((["a", None],), "document 2: the text is a NoneType, a string is needed"),
+        ((["a", "b"], ["x"]), "1 ids for 2 texts, one for each is needed"),
+        ((["a", "b"], "xy"), "ids is a str, a list of strings or integers is needed"),
+        ((["a", "b"], None, [{}]), "1 metadata for 2 texts, one for each is needed"),
+        ((["a"], None, {"a": 1}), "metadata is a dict, a list of dictionaries is needed"),
+        ((["a", "b"], ["x", "x"]), "document 2: the id 'x' is also that of document 1, ids are unique"),
+        ((["a", "b"], [4, "stored"]), "document 2: the id 'stored' is already in the index, ids are unique"),
+        ((["a"], [True]), "document 1: the id is a bool, a string or an integer is needed"),
+        ((["a"], [1.5]), "document 1: the id is a float, a string or an integer is needed"),
+        ((["a"], [1 << 63]), f"document 1: the id {1 << 63} does not fit into 64 bits, give it as a string"),
+        ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id, give it one"),
+        ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate, give it another id"),
+        ((["a"], None, [[1]]), "document 1: the metadata [1] are no dictionary with strings as keys"),
+        ((["a"], None, [{1: 2}]), "document 1: the metadata {1: 2} are no dictionary with strings as keys"),
+        (
+            (["a"], None, [{"x": {1, 2}}]),
+            "document 1: the metadata cannot be kept as JSON (Object of type set is not JSON serializable)",
+        ),
+    ],
+)
+def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, path, arguments, message):
+    index.add(["kept"], ["stored"])
+    files = sorted(file.name for file in (path / "vectors").iterdir())
+    with pytest.raises(InputError) as caught:
+        index.add(*arguments)
+    assert str(caught.value) == message
+    assert index.count() == 1
+    assert sorted(file.name for file in (path / "vectors").iterdir()) == files
+    assert index.add(["next"]) == [0]
+
+
+def test_metadata_without_a_json_form(index):
+    with pytest.raises(InputError, match="the metadata cannot be kept as JSON"):
+        index.add(["a"], metadata=[{"x": float("nan")}])
+    deep: dict = {}
+    for _ in range(100_000):
+        deep = {"x": deep}
+    with pytest.raises(InputError, match="the metadata cannot be kept as JSON"):
+        index.add(["a"], metadata=[deep])
+    while deep:  # Taken apart by hand: the interpreter's own recursion does not reach so deep.
+        deep = deep.pop("x")
+
+
+def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
+    from ctx_embed.index import addition, search_index
+    from ctx_embed.texts import Document
+
+    monkeypatch.setattr(search_index, "CHUNK_DOCUMENTS", 4)
+    monkeypatch.setattr(addition, "SHARD_ROWS", 8)
+    index.add(["kept"])
+
+    def stream():
+        for number in range(30):
+            yield Document(f"text {number}")
+        raise InputError("line 31 is broken")
+
+    with pytest.raises(InputError, match="line 31 is broken"):
+        index.add_documents(stream())
+    assert index.count() == 1
+    assert len(list((path / "vectors").iterdir())) == 1
+    assert index.add_documents(Document(f"text {number}") for number in range(30)) == list(range(1, 31))
+    assert index.search("text 29", k=1)[0][0].id == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a", 0), "k is 0, an integer of at least 1 is needed"),
+        (("a", -3), "k is -3, an integer of at least 1 is needed"),
+        (("a", True), "k is True, an integer of at least 1 is needed"),
+        (("a", 2.0), "k is 2.0, an integer of at least 1 is needed"),
+        (("a", "3"), "k is '3', an integer of at least 1 is needed"),
+        ((5,), "the query is a int, a string or a list of them is needed"),
+        ((None,), "the query is a NoneType, a string or a list of them is needed"),
+        ((["a", 5],), "query 2 is a int, a string is needed"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line(index, arguments, message):
+    index.add(["a"])
+    with pytest.raises(InputError) as caught:
+        index.search(*arguments)
+    assert str(caught.value) == message
+
+
+def test_a_closed_index_says_so(index, path):
+    index.close()
+    index.close()
+    for work in (index.count, lambda: index.add(["a"]), lambda: index.search("a")):
+        with pytest.raises(InputError, match="this index is closed, open it again"):
+            work()
+
+
+def test_create_needs_a_free_place(path, hash_model, tmp_path):
+    SearchIndex.create(path, hash_model).close()
+    with pytest.raises(InputError) as caught:
+        SearchIndex.create(path, hash_model)
+    assert str(caught.value) == f"{path}: exists already and is not empty, open it or choose another folder"
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(InputError) as caught:
+        SearchIndex.create(file, hash_model)
+    assert str(caught.value) == f"cannot write {file}: it is a file, a folder is needed"
+    with pytest.raises(InputError, match="does not exist, create it first"):
+        SearchIndex.create(tmp_path / "no" / "index", hash_model)
+    (tmp_path / "empty").mkdir()
+    SearchIndex.create(tmp_path / "empty", hash_model).close()
+
+
+def test_what_is_no_index_is_told_apart(tmp_path, hash_model):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("text")
+    for name, message in [
+        ("folder", "a folder, but no index (it has no manifest.json)"),
+        ("file", "a file, the folder of an index is needed"),
+        ("nothing", "no such index, make one with `ctx-embed index build` or SearchIndex.create"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            SearchIndex.open(tmp_path / name, hash_model)
+        assert str(caught.value) == f"{tmp_path / name}: {message}"
+
+
+def filled(path) -> SearchIndex:
+    with SearchIndex.create(path, HashModel()) as index:
+        index.add([f"text {number}" for number in range(50)])
+    return index
+
+
+def refused(path) -> str:
+    with pytest.raises(InputError) as caught:
+        SearchIndex.open(path, HashModel())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 2}, "written in format 2, this ctx-embed reads up to 1: upgrade ctx-embed"),
+        ({"format_version": None}, f"damaged (no format_version), {REMEDY}"),
+        ({"format_version": True}, f"damaged (no format_version), {REMEDY}"),
+        ({"dimension": "8"}, f"damaged (the field 'dimension' is missing or of the wrong type), {REMEDY}"),
+        ({"dimension": 0}, f"damaged (dimension 0, dtype 'float32'), {REMEDY}"),
+        ({"dtype": "float7"}, f"damaged (dimension 8, dtype 'float7'), {REMEDY}"),
+        ({"index_id": 5}, f"damaged (the field 'index_id' is missing or of the wrong type), {REMEDY}"),
+    ],
+)
+def test_a_changed_manifest(path, change, message):
+    filled(path)
+    manifest = path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))
+    assert refused(path) == f"{manifest}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b'{"format_version": 1', "not JSON: Expecting ',' delimiter: line 1 column 21 (char 20)"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"[1]", "no format_version"),
+    ],
+)
+def test_a_damaged_manifest(path, content, reason):
+    filled(path)
+    (path / "manifest.json").write_bytes(content)
+    assert refused(path) == f"{path / 'manifest.json'}: damaged ({reason}), {REMEDY}"
+
+
+def test_the_manifest_may_lag_but_not_lead(path, hash_model):
+    filled(path)
+    manifest = path / "manifest.json"
+    fields = json.loads(manifest.read_text())
+    assert fields["generation"] == 1
+    manifest.write_text(json.dumps({**fields, "generation": 0}))
+    with SearchIndex.open(path, hash_model) as index:
+        index.add(["more"])
+    assert json.loads(manifest.read_text())["generation"] == 2
+    manifest.write_text(json.dumps({**fields, "generation": 3}))
+    assert refused(path) == f"{path}: manifest and documents come from different states of the index, {REMEDY}"
+    manifest.write_text(json.dumps({**fields, "index_id": "another"}))
+    assert refused(path) == f"{path}: manifest and documents come from different states of the index, {REMEDY}"
+
+
+def test_a_damaged_database(path):
+    filled(path)
+    database = path / "documents.sqlite"
+    content = database.read_bytes()
+    database.write_bytes(b"")
+    assert refused(path) == f"{database}: cannot be read (no such table: state), {REMEDY}"
+    database.write_bytes(b"no database, but long enough to be one" * 100)
+    assert refused(path) == f"{database}: cannot be read (file is not a database), {REMEDY}"
+    database.write_bytes(content[: len(content) // 2])
+    assert refused(path) == f"{database}: cannot be read (database disk image is malformed), {REMEDY}"
+    database.unlink()
+    assert refused(path) == f"{database}: missing, {REMEDY}"
+
+
+def test_a_database_that_lost_rows(path, hash_model):
+    filled(path)
+    database = path / "documents.sqlite"
+    connection = sqlite3.connect(database)
+    connection.execute("DELETE FROM documents WHERE row = 7")
+    connection.commit()
+    with SearchIndex.open(path, hash_model) as index, pytest.raises(InputError) as caught:
+        index.search("text 7")
+    assert str(caught.value) == f"{database}: damaged (documents are missing), {REMEDY}"
+    connection.execute("DELETE FROM documents WHERE row > 40")
+    connection.execute("UPDATE documents SET metadata = '{' WHERE row = 3")
+    connection.commit()
+    assert refused(path) == f"{path}: 41 documents but 50 vectors are listed, {REMEDY}"
+    connection.execute("DELETE FROM state")
+    connection.commit()
+    connection.close()
+    assert refused(path) == f"{database}: damaged (it has no state), {REMEDY}"
+
+
+def test_damaged_vectors(path, hash_model):
+    filled(path)
+    (shard,) = (path / "vectors").iterdir()
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-5])
+    assert refused(path) == f"{shard}: damaged ({len(content) - 5} bytes, {len(content)} expected), {REMEDY}"
+    shard.write_bytes(content[:-1] + b"\x99")
+    with SearchIndex.open(path, hash_model) as index:
+        for work in (lambda: index.search("text 7"), lambda: index.add(["more"] * 30)):
+            with pytest.raises(InputError) as caught:
+                work()
+            assert str(caught.value) == f"{shard}: damaged (its checksum is wrong), {REMEDY}"
+        assert index.count() == 50
+    shard.unlink()
+    assert refused(path) == f"{shard}: missing, {REMEDY}"
+
+
+def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypatch):
+    filled(path)
+    monkeypatch.setattr(os, "access", lambda *arguments: False)
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.search("text 7", k=1)[0][0].text == "text 7"
+        with pytest.raises(InputError, match="attempt to write a readonly database"):
+            index.add(["more"])
+    assert sorted(file.name for file in path.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+
+
+def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):
+    filled(path)
+    monkeypatch.setattr(documents_module, "ROWS_A_QUERY", 3)
+    asked: list[int] = []
+    with SearchIndex.open(path, hash_model) as index:
+        fetch = index._folder.documents.fetch
+        monkeypatch.setattr(index._folder.documents, "fetch", lambda rows: asked.extend(rows) or fetch(rows))
+        assert len(index.search(["a", "b"], k=4)[1]) == 4
+        assert len(asked) <= 8
+
+
+def test_describe(path):
+    filled(path)
+    folder = IndexFolder(path)
+    facts = folder.describe()
+    folder.documents.close()
+    assert facts.pop("bytes") > 50 * 8 * 4
+    assert len(facts.pop("model_fingerprint")) == 64
+    assert facts == {
+        "path": str(path),
+        "documents": 50,
+        "dimension": 8,
+        "dtype": "float32",
+        "factory": "Flat",
+        "model": None,
+        "generation": 1,
+        "format_version": 1,
+    }

@@ -1,0 +1,257 @@
+"""The module: its conventions, its invariances, and each of its ways through the steps against the plain one."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch.nn import functional as F
+
+from ctx_embed import Contextualizer, InputError, second_order
+from ctx_embed.modules import contextualizer as contextualizer_module
+from ctx_embed.modules import second_order_steps
+from ctx_embed.modules.contextualizer import grouped
+from tests.conftest import SENTENCES, make_model
+
+OPTIONS = [
+    {"positions": positions, "scale": scale, "initial_context": initial}
+    for positions, scale, initial in itertools.product(
+        sorted(second_order.POSITIONS), second_order.SCALES, sorted(second_order.INITIAL_CONTEXTS)
+    )
+]
+
+
+def drawn(tokenizer, **options) -> Contextualizer:
+    """A module whose every parameter is drawn, so that no option is without effect."""
+    torch.manual_seed(0)
+    module = Contextualizer(tokenizer, 12, **{"steps": 3, "rank": 5, **options}).double()
+    with torch.no_grad():
+        for parameter in module.attention.parameters():
+            parameter.normal_(std=0.5)
+    return module.eval()
+
+
+def packed(module: Contextualizer, texts: list[str]):
+    features = module.preprocess(texts)
+    mask = features["attention_mask"]
+    offsets = F.pad(mask.sum(1).cumsum(0), (1, 0))
+    return features["input_ids"][mask.bool()], offsets
+
+
+def reference(module: Contextualizer, texts: list[str]) -> torch.Tensor:
+    """c^K by the direct form over single texts."""
+    rows = []
+    for text in texts:
+        ids, offsets = packed(module, [text])
+        rows.append(module.attention(module.embedding(ids), ids, offsets)[-1])
+    return torch.cat(rows).detach()
+
+
+TEXTS = [SENTENCES[0], "", "cat", " ".join(SENTENCES), SENTENCES[2], "cat"]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
+def test_every_way_gives_the_direct_form(tokenizer, options, monkeypatch):
+    module = drawn(tokenizer, **options)
+    expected = reference(module, TEXTS)
+
+    def embed(texts):
+        return module(module.preprocess(texts))["sentence_embedding"]
+
+    with torch.no_grad():
+        torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
+        for order in ([5, 0, 1, 3, 2, 4], [1], [3, 1]):
+            torch.testing.assert_close(embed([TEXTS[i] for i in order]), expected[order], rtol=1e-9, atol=1e-9)
+        monkeypatch.setattr(contextualizer_module, "GROUP_TOKENS", 7)
+        torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
+        monkeypatch.setattr(contextualizer_module, "LONG_DOCUMENT_TOKENS", 5)
+        monkeypatch.setattr(second_order_steps, "BLOCK_TOKENS", 4)
+        torch.testing.assert_close(embed(TEXTS), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(embed(TEXTS).detach(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", OPTIONS[:: len(OPTIONS) // 6], ids=lambda options: "-".join(options.values()))
+def test_training_has_the_gradients_of_the_direct_form(tokenizer, options):
+    one = drawn(tokenizer, **options)
+    other = copy.deepcopy(one)
+    weight = torch.linspace(-1, 1, 12, dtype=torch.float64)
+    (one(one.preprocess(TEXTS))["sentence_embedding"] * weight).sum().backward()
+    ids, offsets = packed(other, TEXTS)
+    (other.attention(other.embedding(ids), ids, offsets)[-1] * weight).sum().backward()
+    for (name, ours), (_, plain) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+        if plain.grad is None:
+            assert ours.grad is None or not ours.grad.any(), name
+        else:
+            torch.testing.assert_close(ours.grad, plain.grad, rtol=1e-8, atol=1e-8, msg=name)
+
+
+def test_padding_does_not_change_a_result(tokenizer):
+    module = drawn(tokenizer, positions="absolute")
+    features = module.preprocess(SENTENCES[:3])
+    expected = module(dict(features))["sentence_embedding"]
+    wide = {name: F.pad(tensor, (2, 3)) for name, tensor in features.items()}
+    wide["input_ids"][wide["attention_mask"] == 0] = 7
+    torch.testing.assert_close(module(wide)["sentence_embedding"], expected)
+
+
+def test_float32_agrees_alone_and_in_any_batch(tiny_model):
+    texts = [*SENTENCES, " ".join(SENTENCES * 200), ""] * 3
+    whole = tiny_model.encode(texts, batch_size=32)
+    for batch_size in (1, 5):
+        part = tiny_model.encode(texts, batch_size=batch_size)
+        assert np.abs(part - whole).max() <= 1e-5 * np.abs(whole).max()
+
+
+def test_empty_text_gives_the_first_context(tokenizer):
+    module = drawn(tokenizer, initial_context="learned", positions="absolute")
+    embedding = module(module.preprocess(["", " \n\t"]))["sentence_embedding"]
+    assert torch.equal(embedding, module.attention.c0.expand(2, -1))
+    assert make_model(tokenizer).encode([""]).tolist() == [[0.25] * 16]
+
+
+def test_held_products_follow_the_parameters(tokenizer):
+    module = drawn(tokenizer)
+    with torch.no_grad():
+        before = module(module.preprocess(TEXTS))["sentence_embedding"]
+        module.attention.W.mul_(1.5)
+        module.embedding.weight.data[3:] += 1  # .data does not count a version
+        module.embedding.weight.mul_(1)
+        after = module(module.preprocess(TEXTS))["sentence_embedding"]
+    assert not torch.allclose(before[0], after[0])
+    torch.testing.assert_close(after, reference(module, TEXTS))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_held_products_follow_an_optimizer(tokenizer, fused):
+    module = drawn(tokenizer).float()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=fused)
+    for _ in range(2):
+        with torch.no_grad():
+            before = module(module.preprocess(TEXTS))["sentence_embedding"]
+            torch.testing.assert_close(before, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
+        module(module.preprocess(TEXTS))["sentence_embedding"][:, 0].sum().backward()
+        optimizer.step()
+
+
+def test_million_tokens_are_finite(tokenizer):
+    for positions in second_order.POSITIONS:
+        module = drawn(tokenizer, positions=positions).float()
+        with torch.no_grad():
+            assert module.embed(torch.arange(1_000_000) % 50, [1_000_000]).isfinite().all()
+
+
+def test_grouped_keeps_all_documents():
+    lengths = [3, 0, 4, 2000, 1, 1, 9, 0]
+    groups = list(grouped(lengths, most=5))
+    assert groups == [(0, [3, 0]), (3, [4]), (7, [2000]), (2007, [1, 1]), (2009, [9]), (2018, [0])]
+    assert list(grouped([], most=5)) == []
+
+
+# Options and errors
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dimension": 0}, "dimension must be a positive integer, got 0"),
+        ({"steps": 0}, "steps must be a positive integer, got 0"),
+        ({"rank": 2.0}, "rank must be a positive integer, got 2.0"),
+        ({"max_seq_length": 0}, "max_seq_length must be a positive integer, got 0"),
+        (
+            {"positions": "absolut"},
+            "unknown positions 'absolut': did you mean 'absolute'? known are absolute, none, relative",
+        ),
+        ({"scale": "x"}, "unknown scale 'x': known are mean, sum"),
+        (
+            {"initial_context": "one"},
+            "unknown initial_context 'one': did you mean 'ones'? known are learned, ones, uniform",
+        ),
+    ],
+)
+def test_a_wrong_option_is_one_line(tokenizer, options, message):
+    with pytest.raises(InputError) as caught:
+        Contextualizer(tokenizer, **options)
+    assert str(caught.value) == message
+
+
+def test_a_wrong_table_or_tokenizer_is_one_line(tokenizer):
+    with pytest.raises(InputError, match=r"weights have shape \(3, 4\), the tokenizer and dimension need \(\d+, 4\)"):
+        Contextualizer(tokenizer, 4, weights=torch.zeros(3, 4))
+    with pytest.raises(InputError, match=r"tokenizer is a str, a tokenizers\.Tokenizer is needed"):
+        Contextualizer("bert")
+
+
+def test_items_that_are_no_strings_are_named(tiny_model):
+    with pytest.raises(InputError, match="text 0 is a int, a string is needed"):
+        tiny_model.encode([1, 2])
+    with pytest.raises(InputError, match="a string is needed"):
+        tiny_model.encode(["a", None])
+
+
+def test_a_cut_is_never_silent(tokenizer):
+    module = drawn(tokenizer)
+    full = module.preprocess(["the cat sat on the mat", "a"])["input_ids"]
+    module.max_seq_length = 3
+    with pytest.warns(UserWarning, match="texts longer than 3 tokens were cut"):
+        cut = module.preprocess(["the cat sat on the mat", "a"])
+    assert cut["input_ids"].tolist() == full[:, :3].tolist()
+    assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    module.max_seq_length = None
+    assert module.preprocess(["the cat sat on the mat"])["input_ids"].tolist() == full[:1].tolist()
+
+
+@pytest.mark.parametrize("text", ["", "   ", "日本語 \u0a0a", "x" * 1_000_000, "\ud800", "a\x00b", "\x00"])
+def test_odd_text_is_embedded(tiny_model, text):
+    embedding = tiny_model.encode([text, "the cat"])
+    assert np.isfinite(embedding).all()
+    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-6)
+
+
+# Files
+
+
+@pytest.mark.parametrize("options", OPTIONS[::5], ids=lambda options: "-".join(options.values()))
+def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
+    module = drawn(tokenizer, max_seq_length=900, **options).float()
+    module.save(str(tmp_path))
+    loaded = Contextualizer.load(str(tmp_path))
+    assert loaded.get_config_dict() == module.get_config_dict()
+    assert loaded.state_dict().keys() == module.state_dict().keys()
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+    ids, offsets = packed(module, SENTENCES[:2])
+    assert torch.equal(packed(loaded, SENTENCES[:2])[0], ids)
+
+
+def test_saved_tensors_are_those_the_embedding_depends_on(tokenizer, tmp_path):
+    drawn(tokenizer).save(str(tmp_path))
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        names = set(file.keys())
+    assert names == {"embedding.weight", *(f"attention.{name}" for name in ("U", "V", "W", "b", "gain", "bias"))}
+
+
+def test_half_precision_is_stored_and_loaded_as_asked(tokenizer, tmp_path):
+    drawn(tokenizer).half().save(str(tmp_path))
+    assert Contextualizer.load(str(tmp_path)).embedding.weight.dtype == torch.float32
+    loaded = Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "bfloat16"})
+    assert loaded.attention.W.dtype == torch.bfloat16
+    with pytest.raises(InputError, match="dtype 'int8' is no floating dtype: use float32, float16 or bfloat16"):
+        Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "int8"})
+
+
+def test_pickle_is_not_written(tokenizer, tmp_path):
+    with pytest.raises(InputError, match="saved as safetensors only"):
+        drawn(tokenizer).save(str(tmp_path), safe_serialization=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_low_precision_is_near(tokenizer, dtype):
+    texts = [*SENTENCES, " ".join(SENTENCES * 40)]
+    expected = make_model(tokenizer).encode(texts)
+    low = make_model(tokenizer).to(dtype).encode(texts)
+    assert ((expected * low).sum(1) / np.linalg.norm(low.astype(np.float32), axis=1) > 0.999).all()

@@ -1,0 +1,124 @@
+"""Remembered words must give exactly what the tokenizer gives."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import WordLevel
+
+from ctx_embed.modules import tokenization
+from ctx_embed.modules.tokenization import TextTokenizer, is_wordwise
+
+ODD = [
+    "\x0b",
+    "\x1c",
+    "\x85",
+    "\xa0",
+    "\u2028",
+    "\u3000",
+    "\u200b",
+    "\x00",
+    "é",
+    "e\u0301",
+    "日",
+    "ß",
+    "İ",
+    "[UNK]",
+    "[PAD]",
+    ".",
+]
+
+
+def plain(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def split(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
+    return [part.tolist() for part in np.split(ids, lengths.cumsum()[:-1])]
+
+
+def small(normalizer=None, pre_tokenizer=None) -> Tokenizer:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "a": 1, "b": 2, ".": 3}, unk_token="[UNK]"))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    return tokenizer
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    texts=st.lists(
+        st.lists(st.sampled_from(["the", "cat", "gardens", " ", "  ", "\n", "\t", *ODD])).map("".join), min_size=1
+    )
+)
+def test_ids_are_the_tokenizers_own(tokenizer, texts):
+    ours = TextTokenizer(tokenizer)
+    assert ours.wordwise
+    for _ in range(2):  # new words, then remembered ones
+        assert split(*ours(texts)) == plain(tokenizer, texts)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_gives_the_tokenizers_own_ids(tokenizer, text):
+    assert split(*TextTokenizer(tokenizer)([text, "the cat"])) == plain(tokenizer, [text, "the cat"])
+
+
+def test_wordwise_is_seen_from_the_parts():
+    spaces = pre_tokenizers.WhitespaceSplit()
+    assert is_wordwise(small(pre_tokenizer=spaces))
+    assert is_wordwise(small(normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]), spaces))
+    assert is_wordwise(small(pre_tokenizer=pre_tokenizers.Sequence([spaces, pre_tokenizers.Punctuation()])))
+    assert not is_wordwise(small())
+    assert not is_wordwise(small(pre_tokenizer=pre_tokenizers.Punctuation()))
+    assert not is_wordwise(small(pre_tokenizer=pre_tokenizers.Metaspace()))
+    assert not is_wordwise(small(normalizers.Replace("a b", "b"), spaces))
+    with_phrase = small(pre_tokenizer=spaces)
+    with_phrase.add_tokens([AddedToken("a b")])
+    assert not is_wordwise(with_phrase)
+
+
+def test_a_tokenizer_that_joins_words_is_asked_for_whole_texts():
+    tokenizer = small(pre_tokenizer=pre_tokenizers.WhitespaceSplit())
+    tokenizer.add_tokens([AddedToken("a b")])
+    assert split(*TextTokenizer(tokenizer)(["a b", "b a"])) == plain(tokenizer, ["a b", "b a"]) == [[4], [2, 1]]
+
+
+def test_a_lone_surrogate_is_read_as_the_replacement_character(tokenizer):
+    ours = TextTokenizer(tokenizer)
+    assert split(*ours(["the \ud800cat"])) == plain(tokenizer, ["the \ufffdcat"])
+
+
+def test_words_are_tokenized_once_and_forgotten_at_the_limit(tokenizer, monkeypatch):
+    ours = TextTokenizer(tokenizer)
+    asked: list[str] = []
+    original = ours._tokenized
+    monkeypatch.setattr(ours, "_tokenized", lambda texts: asked.extend(texts) or original(texts))
+    ours(["the cat", "the dog"])
+    ours(["dog cat"])
+    assert asked == ["cat", "dog", "the"]
+    monkeypatch.setattr(tokenization, "MEMO_CHARACTERS", 12)
+    assert split(*ours(["garden"])) == plain(tokenizer, ["garden"])
+    assert ours._memo == {}
+    assert split(*ours(["the garden"])) == plain(tokenizer, ["the garden"])
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", " ", ""]])
+def test_nothing_gives_no_ids(tokenizer, texts):
+    ids, lengths = TextTokenizer(tokenizer)(texts)
+    assert len(ids) == 0
+    assert lengths.tolist() == [0] * len(texts)
+
+
+def test_a_copy_for_another_process_forgets(tokenizer):
+    ours = TextTokenizer(tokenizer)
+    ours(["the cat"])
+    copy = pickle.loads(pickle.dumps(ours))
+    assert copy._memo == {}
+    assert split(*copy(["the cat"])) == split(*ours(["the cat"]))

@@ -1,0 +1,221 @@
+"""The mathematics against values worked by hand, plain loops, and itself in other forms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ctx_embed import second_order
+from ctx_embed.second_order import FORMS, Steps
+
+DOUBLE = torch.float64
+
+
+def random_steps(K: int, u: int, m: int, dtype: torch.dtype = DOUBLE) -> Steps:
+    shapes = [(K, u, m), (K, u, m), (K, m, u), (K, m), (K, m), (K, m)]
+    return Steps(*(torch.randn(*shape, dtype=dtype) for shape in shapes))
+
+
+def offsets_of(*lengths: int) -> Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0)
+
+
+def plain_steps(x: Tensor, context: Tensor, steps: Steps) -> Tensor:
+    """One document, token by token and feature by feature, as the formulas are written."""
+    for U, V, W, b, gain, bias in zip(*steps, strict=True):
+        total = torch.zeros_like(context)
+        for token in x:
+            for j in range(len(context)):
+                a = b[j].clone()
+                for r in range(len(U)):
+                    a += W[j, r] * (U[r] @ token) * (V[r] @ context)
+                total[j] += a * token[j]
+        mean = total.mean()
+        deviation = ((total - mean).square().mean() + 1e-12).sqrt()
+        context = context + (total - mean) / deviation * gain + bias
+    return context
+
+
+def test_one_step_by_hand():
+    # m = 2, u = 1, U = [1, 1], V = [1, 0], W = [[1], [2]], b = [0, 1]; one token x = [1, 2], c^0 = [1, 1].
+    # U x = 3, V c = 1, a = [3, 7], a * x = [3, 14]: normalised to [-1, 1]; times gain [2, 3] plus bias [0, 1]: [-2, 4].
+    steps = Steps(
+        torch.tensor([[[1.0, 1.0]]]),
+        torch.tensor([[[1.0, 0.0]]]),
+        torch.tensor([[[1.0], [2.0]]]),
+        torch.tensor([[0.0, 1.0]]),
+        torch.tensor([[2.0, 3.0]]),
+        torch.tensor([[0.0, 1.0]]),
+    )
+    x = torch.tensor([[1.0, 2.0]])
+    for form in FORMS.values():
+        contexts = form(x, offsets_of(1), torch.ones(1, 2), steps)
+        torch.testing.assert_close(contexts, torch.tensor([[[1.0, 1.0]], [[-1.0, 5.0]]]))
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_each_form_is_the_plain_loop(name):
+    torch.manual_seed(0)
+    steps = random_steps(3, 4, 5)
+    x, context = torch.randn(9, 5, dtype=DOUBLE), torch.randn(3, 5, dtype=DOUBLE)
+    offsets = offsets_of(4, 0, 5)
+    contexts = FORMS[name](x, offsets, context, steps)
+    assert contexts.shape == (4, 3, 5)
+    torch.testing.assert_close(contexts[0], context)
+    torch.testing.assert_close(contexts[-1][0], plain_steps(x[:4], context[0], steps), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(contexts[-1][2], plain_steps(x[4:], context[2], steps), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
+def test_an_empty_document_keeps_its_first_context(name):
+    steps = random_steps(2, 3, 4)
+    context = torch.randn(3, 4, dtype=DOUBLE)
+    contexts = FORMS[name](torch.randn(2, 4, dtype=DOUBLE), offsets_of(0, 2, 0), context, steps)
+    assert torch.equal(contexts[-1][0], context[0])
+    assert torch.equal(contexts[-1][2], context[2])
+    assert not torch.equal(contexts[-1][1], context[1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    K=st.integers(1, 4),
+    u=st.integers(1, 6),
+    m=st.integers(2, 7),
+    seed=st.integers(0, 1000),
+)
+def test_the_forms_agree_with_gradients(lengths, K, u, m, seed):
+    torch.manual_seed(seed)
+    steps = random_steps(K, u, m)
+    x = torch.randn(sum(lengths), m, dtype=DOUBLE)
+    context = torch.randn(len(lengths), m, dtype=DOUBLE)
+    results, gradients = [], []
+    for form in FORMS.values():
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, context, *steps)]
+        result = form(inputs[0], offsets_of(*lengths), inputs[1], Steps(*inputs[2:]))[-1]
+        (result * torch.linspace(1, 2, m, dtype=DOUBLE)).sum().backward()
+        results.append(result.detach())
+        gradients.append([tensor.grad if tensor.grad is not None else torch.zeros_like(tensor) for tensor in inputs])
+    for result, gradient in zip(results[1:], gradients[1:], strict=True):
+        torch.testing.assert_close(result, results[0], rtol=1e-7, atol=1e-7)
+        for ours, reference in zip(gradient, gradients[0], strict=True):
+            torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_are_those_of_finite_differences():
+    torch.manual_seed(1)
+    steps = random_steps(2, 2, 3)
+    x = torch.randn(4, 3, dtype=DOUBLE, requires_grad=True)
+    s = torch.randn(3, dtype=DOUBLE, requires_grad=True)
+    parameters = [tensor.requires_grad_() for tensor in steps]
+    offsets = offsets_of(1, 3)
+
+    def run(x, s, *parameters):
+        weights = second_order.position_weights(offsets, s, kind="absolute", scale="mean")
+        context = torch.ones(2, 3, dtype=DOUBLE)
+        return second_order.direct(x * weights, offsets, context, Steps(*parameters))[-1]
+
+    assert torch.autograd.gradcheck(run, (x, s, *parameters))
+
+
+def test_folding_blocks_is_folding_at_once():
+    torch.manual_seed(2)
+    x, U = torch.randn(50, 6, dtype=DOUBLE), torch.randn(3, 4, 6, dtype=DOUBLE)
+    for form in second_order.FOLDS:
+        whole = second_order.fold_document([x], U, form)
+        parts = second_order.fold_document(x.split([20, 1, 29]), U, form)
+        for one, other in zip(whole, parts, strict=True):
+            torch.testing.assert_close(one, other)
+    with pytest.raises(ValueError, match="at least one block"):
+        second_order.fold_document([], U, "moments")
+
+
+def test_the_cheaper_fold_multiplies_less():
+    assert second_order.cheapest_fold(100_000, m=128, u=1041, K=5) == "moments"
+    assert second_order.cheapest_fold(100_000, m=256, u=16, K=2) == "projected"
+
+
+# Position weights
+
+
+def test_position_weights_by_hand():
+    ln2 = torch.log(torch.tensor([2.0, 0.5, 1.0]))  # exp(i s): 2, 4, 8; 1/2, 1/4, 1/8; 1, 1, 1
+    absolute = second_order.position_weights(offsets_of(3), ln2, kind="absolute", scale="sum")
+    expected = torch.tensor([[2 / 14, 4 / 7, 1 / 3], [4 / 14, 2 / 7, 1 / 3], [8 / 14, 1 / 7, 1 / 3]])
+    torch.testing.assert_close(absolute, expected)
+    relative = second_order.position_weights(offsets_of(2), 2 * ln2, kind="relative", scale="sum")
+    torch.testing.assert_close(relative, torch.tensor([[1 / 3, 2 / 3, 0.5], [2 / 3, 1 / 3, 0.5]]))
+    none = second_order.position_weights(offsets_of(4), ln2, kind="none", scale="sum")
+    torch.testing.assert_close(none, torch.full((4, 1), 0.25))
+
+
+@pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))
+@pytest.mark.parametrize("n", [1, 1000, 1_000_000])
+def test_weights_sum_to_one_or_average_one_at_any_length(kind, n):
+    s = torch.tensor([-3.0, -1e-6, 0.0, 1e-6, 3.0])
+    for scale, expected in (("sum", 1.0), ("mean", float(n))):
+        weights = second_order.position_weights(offsets_of(n), s, kind=kind, scale=scale)
+        assert weights.isfinite().all()
+        total = weights.double().sum(0)
+        torch.testing.assert_close(total, torch.full_like(total, expected), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kind", sorted(second_order.POSITIONS))
+def test_documents_do_not_see_each_other(kind):
+    s = torch.randn(4)
+    together = second_order.position_weights(offsets_of(3, 0, 5), s, kind=kind, scale="mean")
+    first = second_order.position_weights(offsets_of(3), s, kind=kind, scale="mean")
+    second = second_order.position_weights(offsets_of(5), s, kind=kind, scale="mean")
+    torch.testing.assert_close(together, torch.cat([first, second]))
+
+
+def test_flat_positions_have_a_gradient():
+    s = torch.zeros(2, requires_grad=True)
+    second_order.position_weights(offsets_of(3), s, kind="absolute", scale="sum")[2].sum().backward()
+    torch.testing.assert_close(s.grad, torch.full((2,), 1 / 3))  # p_3 (3 - mean of i) = (3 - 2) / 3
+
+
+# First contexts
+
+
+def test_first_contexts():
+    learned = torch.tensor([1.0, 2.0, 3.0])
+    ids, offsets = torch.tensor([5, 6, 5, 6, 7]), offsets_of(2, 0, 2, 1)
+    ones = second_order.initial_context("ones", learned, ids, offsets)
+    assert torch.equal(ones, torch.ones(4, 3))
+    assert torch.equal(second_order.initial_context("learned", learned, ids, offsets), learned.expand(4, 3))
+    uniform = second_order.initial_context("uniform", learned, ids, offsets)
+    assert torch.equal(uniform[0], uniform[2])  # the same tokens, the same draw
+    assert not torch.equal(uniform[0], uniform[3])
+    assert uniform.abs().max() <= 1
+    assert torch.equal(uniform[3], second_order.initial_context("uniform", learned, ids[4:], offsets_of(1))[0])
+
+
+def test_uniform_contexts_are_uniform():
+    ids = torch.arange(2000)
+    draws = second_order.initial_context("uniform", torch.zeros(8), ids, torch.arange(2001))
+    assert draws.mean().abs() < 0.02
+    assert (draws.square().mean() - 1 / 3).abs() < 0.02
+
+
+# Precision
+
+
+def test_sums_accumulate_in_float32():
+    values = torch.full((4000, 2), 1.0, dtype=torch.bfloat16)  # a bfloat16 sum stops growing at 256
+    assert torch.equal(second_order.segment_sum(values, offsets_of(1000, 3000)), torch.tensor([[1e3] * 2, [3e3] * 2]))
+
+
+@pytest.mark.parametrize("lengths", [(3, 0, 2), (600, 0, 500)])
+def test_segment_sum_with_and_without_gradients(lengths):
+    values = torch.randn(sum(lengths), 3, dtype=DOUBLE)
+    expected = torch.stack([part.sum(0) for part in values.split(lengths)])
+    torch.testing.assert_close(second_order.segment_sum(values, offsets_of(*lengths)), expected)
+    tracked = values.clone().requires_grad_()
+    result = second_order.segment_sum(tracked, offsets_of(*lengths))
+    torch.testing.assert_close(result, expected)
+    result.sum().backward()
+    assert torch.equal(tracked.grad, torch.ones_like(values))

@@ -1,0 +1,131 @@
+"""What sentence-transformers' users do with a model: prompts, truncation, precision, pools, training, checkpoints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer import losses
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+from ctx_embed import load
+from tests.conftest import SENTENCES, make_model
+
+
+def test_encode_gives_unit_rows(tiny_model):
+    embeddings = tiny_model.encode(SENTENCES)
+    assert embeddings.shape == (len(SENTENCES), 16)
+    assert embeddings.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-6)
+    assert tiny_model.encode("the cat").shape == (16,)
+    assert len(tiny_model.encode([])) == 0
+    assert tiny_model.get_embedding_dimension() == 16
+
+
+def test_prompts_are_put_before_the_text(tokenizer, tmp_path):
+    model = make_model(tokenizer)
+    model.prompts = {"query": "a good "}
+    expected = model.encode(["a good book"])
+    assert (model.encode(["book"], prompt_name="query") == expected).all()
+    assert (model.encode_query(["book"]) == expected).all()
+    model.default_prompt_name = "query"
+    model.save_pretrained(str(tmp_path))
+    for loaded in (load(tmp_path), SentenceTransformer(str(tmp_path), trust_remote_code=True)):
+        assert (loaded.encode(["book"]) == expected).all()
+
+
+def test_truncated_dimensions_are_kept_by_the_file(tokenizer, tmp_path):
+    model = make_model(tokenizer)
+    full = model.encode(SENTENCES)
+    model.truncate_dim = 4
+    model.similarity_fn_name = "dot"
+    model.save_pretrained(str(tmp_path))
+    loaded = load(tmp_path)
+    assert (loaded.encode(SENTENCES) == full[:, :4]).all()
+    assert loaded.similarity_fn_name == "dot"
+    assert load(tmp_path, truncate_dim=2).encode(SENTENCES).shape == (len(SENTENCES), 2)
+
+
+def test_tokens_are_cut_by_the_models_own_setting(tokenizer):
+    model = make_model(tokenizer)
+    model.max_seq_length = 2
+    with pytest.warns(UserWarning, match="were cut"):
+        cut = model.encode(["the cat sat on the mat"])
+    np.testing.assert_allclose(cut, make_model(tokenizer).encode(["the cat"]), atol=1e-6)
+
+
+def test_the_multi_process_pool_gives_the_same(tiny_model_path):
+    model = load(tiny_model_path, device="cpu")
+    pool = model.start_multi_process_pool(["cpu", "cpu"])
+    try:
+        pooled = model.encode(SENTENCES * 4, pool=pool, chunk_size=5)
+    finally:
+        model.stop_multi_process_pool(pool)
+    np.testing.assert_allclose(pooled, model.encode(SENTENCES * 4), atol=1e-6)
+
+
+def pairs() -> Dataset:
+    anchors = [*SENTENCES, *(sentence.split(" ", 1)[1] for sentence in SENTENCES)]
+    positives = [" ".join(reversed(sentence.split())) for sentence in anchors]
+    return Dataset.from_dict({"anchor": anchors, "positive": positives})
+
+
+def arguments(folder, **options):
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        **{
+            "max_steps": 6,
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "save_steps": 3,
+            "logging_steps": 3,
+            "seed": 7,
+            "report_to": "none",
+            "use_cpu": True,
+            "disable_tqdm": True,
+            "dataloader_pin_memory": False,
+            **options,
+        },
+    )
+
+
+@pytest.mark.filterwarnings("default")  # other people's deprecations inside the trainer
+@pytest.mark.parametrize(
+    "loss",
+    [losses.MultipleNegativesRankingLoss, losses.CachedMultipleNegativesRankingLoss],
+    ids=lambda loss: loss.__name__,
+)
+def test_the_trainer_trains(tokenizer, tmp_path, loss):
+    model = make_model(tokenizer)
+    before = model.state_dict()["0.embedding.weight"].clone()
+    trainer = SentenceTransformerTrainer(
+        model=model, args=arguments(tmp_path, max_steps=12), train_dataset=pairs(), loss=loss(model)
+    )
+    trainer.train()
+    history = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert history[-1] < history[0]
+    assert not torch.equal(before, model.state_dict()["0.embedding.weight"])
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_checkpoint_resumes_to_the_same_weights(tokenizer, tmp_path):
+    def trainer(folder):
+        model = make_model(tokenizer)
+        return SentenceTransformerTrainer(
+            model=model,
+            args=arguments(folder),
+            train_dataset=pairs(),
+            loss=losses.MultipleNegativesRankingLoss(model),
+            evaluator=EmbeddingSimilarityEvaluator(SENTENCES[:4], SENTENCES[4:], [0.1, 0.2, 0.3, 0.4]),
+        )
+
+    whole = trainer(tmp_path / "whole")
+    whole.train()
+    resumed = trainer(tmp_path / "resumed")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+    expected = whole.model.state_dict()
+    for name, tensor in resumed.model.state_dict().items():
+        torch.testing.assert_close(tensor, expected[name], msg=name)
+    assert np.isfinite(load(tmp_path / "whole" / "checkpoint-6").encode(SENTENCES)).all()
