@@ -1,0 +1,91 @@
+"""What the benchmarks share: alternating timings, medians, and their JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+
+def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int = 5, warmups: int = 1) -> dict[str, list[float]]:
+    """Time tasks in turn, A B A B ..., so that a drift of the machine's speed meets all of them alike.
+
+    Returns:
+        The seconds of each counted run by task.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    for run in tqdm(range(warmups + runs), desc="runs", file=sys.stderr):
+        for name, task in tasks.items():
+            start = time.perf_counter()
+            task()
+            if run >= warmups:
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Median, minimum and maximum."""
+    return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds), "runs": len(seconds)}
+
+
+def paired_ratio(slow: list[float], quick: list[float]) -> float:
+    """The median over runs of slow / quick, each pair measured one after the other."""
+    return statistics.median(a / b for a, b in zip(slow, quick, strict=True))
+
+
+def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int:
+    """The batch size of the quickest of two runs each."""
+
+    def quickest(size: int) -> float:
+        encode(size)
+        start = time.perf_counter()
+        encode(size)
+        return time.perf_counter() - start
+
+    return min(sizes, key=quickest)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and threads that stand beside every figure."""
+    packages = ("ctx-embed", "torch", "sentence-transformers", "tokenizers")
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """A table whose columns are the keys of the rows."""
+
+    def cell(value: Any) -> str:
+        return (
+            f"{value:,.4g}"
+            if isinstance(value, float) and abs(value) < 1000
+            else f"{value:,.0f}"
+            if isinstance(value, float)
+            else str(value)
+        )
+
+    names = list(rows[0])
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(cell(row[name]) for name in names) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def report(rows: list[dict[str, Any]], json_path: Path | None, **details: Any) -> None:
+    """Print the table; write everything beside it as JSON."""
+    print(markdown(rows))
+    if json_path is not None:
+        content = {"environment": environment(), "rows": rows, **details}
+        json_path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

