@@ -11,6 +11,8 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.errors import InputError
+
 QUERIES = (
     "split a string on whitespace",
     "write rows to a comma separated file",
@@ -53,8 +55,8 @@ def standard_library_docstrings() -> dict[str, str]:
             continue
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            continue  # a template or a fixture for another version
+        except (OSError, SyntaxError, ValueError):
+            continue  # a dead link, a template, or a fixture for another version
         module = ".".join(part for part in parts if part != "__init__")
         if text := ast.get_docstring(tree):
             named[module] = text
@@ -76,6 +78,8 @@ def demo(queries: tuple[str, ...], k: int) -> None:
     from ctx_embed.index import SearchIndex
 
     named = standard_library_docstrings()
+    if not named:
+        raise InputError("this Python comes without the sources of its standard library, there is nothing to index")
     with tempfile.TemporaryDirectory(prefix="ctx-embed-") as folder:
         start = time.perf_counter()
         with SearchIndex.create(Path(folder) / "docstrings.index") as index:

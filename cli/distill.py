@@ -7,17 +7,20 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.options import OUTPUT, architecture_options, corpus_files, data_option
+from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, architecture_options, corpus_files, data_option
 
 
-def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
     """Make the recipe's values the defaults of the other options."""
     if value is not None:
         from ctx_embed.training.recipe import read_recipe
 
         names = {option.name or "" for option in context.command.params} - {"recipe", "output", "data", "cache", "more"}
-        context.default_map = read_recipe(value, names)
-    return value
+        # As on the command line, numbers are parsed from text: 1.5 epochs are refused, not cut to 1.
+        context.default_map = {
+            name: option if isinstance(option, list) else str(option)
+            for name, option in read_recipe(value, names).items()
+        }
 
 
 @click.command()
@@ -29,6 +32,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     "--recipe",
     type=click.Path(path_type=Path),
     is_eager=True,
+    expose_value=False,
     callback=_read_recipe,
     metavar="FILE.toml",
     help="Options by name; those given here go first.",
@@ -42,11 +46,11 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @architecture_options(dimension=256, steps=3, rank=64, positions="none", scale="mean", initial_context="ones")
 @click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2))
-@click.option("--learning-rate", default=5e-3, show_default=True, type=click.FloatRange(min=0, min_open=True))
+@click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE)
 @click.option(
     "--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Sentences not trained on."
 )
-@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--teacher-dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
 @click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16"]))
 def distill(output: Path, corpus: tuple[str, ...], more: tuple[str, ...], data: Path | None, **options: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, unknown_name
 
 # Commands by the module that defines them and their line in the help text, so that `--help` loads none of them.
 COMMANDS = {
@@ -37,6 +37,14 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(f"ctx_embed.cli.{cmd_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the arguments begin with; an unknown one is a mistake of usage, with a suggestion."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise click.UsageError(str(unknown_name("command", args[0], COMMANDS)), ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -47,7 +55,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            raise click.ClickException(str(error)) from None
+            # A file's name, or what a library says, may hold line ends.
+            raise click.ClickException(" ".join(str(error).split("\n"))) from None
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

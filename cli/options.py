@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +14,20 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OUTPUT = click.Path(path_type=Path)
+SEED = click.IntRange(0, 2**32 - 1)
+
+
+class _Rate(click.FloatRange):
+    """A number above 0; click alone would let ``nan`` and ``inf`` pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        rate = super().convert(value, param, ctx)
+        if not math.isfinite(rate):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return rate
+
+
+LEARNING_RATE = _Rate(min=0, min_open=True)
 
 
 def data_option(command: Command) -> Command:
@@ -58,7 +75,9 @@ def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
 
     files: list[Path] = []
     for name in names:
-        found = [Path(name)] if Path(name).is_file() else sorted(data.glob(name)) if data and name[0] != "/" else []
+        found = [Path(name)] if os.path.isfile(name) else []
+        if not found and data is not None:
+            found = [data / match for match in sorted(glob(name, root_dir=data, recursive=True))]
         if not found:
             where = f" and matches nothing under {data}" if data else "; patterns need --data or CTX_EMBED_DATA"
             raise InputError(f"{name}: no such file{where}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ctx_embed.cli.options import OUTPUT, architecture_options
+from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, architecture_options
 
 
 @click.command()
@@ -22,8 +23,8 @@ from ctx_embed.cli.options import OUTPUT, architecture_options
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
 @click.option("--epochs", default=10, show_default=True, type=click.IntRange(min=1))
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
-@click.option("--learning-rate", default=1e-4, show_default=True, type=click.FloatRange(min=0, min_open=True))
-@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--learning-rate", default=1e-4, show_default=True, type=LEARNING_RATE)
+@click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train(
@@ -49,19 +50,23 @@ def train(
 
     Example: ctx-embed train reviews.tsv -o reviews-model --from default --learning-rate 1e-3
     """
-    from ctx_embed.files import replaced_folder, require_folder
+    from ctx_embed.files import replaced_folder, require_replaceable
+    from ctx_embed.fingerprint import fingerprint
     from ctx_embed.texts import read_labelled
     from ctx_embed.training.checkpoint import Checkpoint, identity
     from ctx_embed.training.supervised import Labelled, SupervisedOptions, new_encoder, train_classifier
 
-    require_folder(output)
+    require_replaceable(output, "modules.json")
     data = Labelled(*read_labelled(train_file))
     valid = Labelled(*read_labelled(valid_file)) if valid_file else None
     test = Labelled(*read_labelled(test_file)) if test_file else None
+    if test is not None:
+        test.require_labels_of(data, "test")
     options = SupervisedOptions(epochs, batch_size, learning_rate, seed=seed)
     encoder = new_encoder(start, data.texts, tokenizer, vocabulary_size, seed, device, **architecture)
     settings = {**vars(options), **architecture, "from": start, "vocabulary_size": vocabulary_size}
-    checkpoint = Checkpoint(output, identity(settings, tokenizer, data.labels, data.texts, valid and valid.texts))
+    run = identity(settings, fingerprint(encoder), asdict(data), valid and asdict(valid))
+    checkpoint = Checkpoint(output, run)
     classifier, history = train_classifier(encoder, data, valid, options, checkpoint)
     best = max(history, key=lambda epoch: epoch["valid_accuracy"])
     result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}

@@ -18,11 +18,11 @@ def vocab(files: tuple[str, ...], output: Path, size: int) -> None:
 
     Example: ctx-embed vocab corpus/*.txt.gz -o tokenizer.json --size 32000
     """
-    from ctx_embed.files import replaced_file, require_folder
+    from ctx_embed.files import replaced_file, require_file
     from ctx_embed.texts import read_documents
     from ctx_embed.training.vocabulary import learn_vocabulary
 
-    require_folder(output)
+    require_file(output)
     texts = (document.text for file in files for document in read_documents(file))
     tokenizer = learn_vocabulary(texts, size)
     with replaced_file(output) as beside:

@@ -17,6 +17,7 @@ class InputError(ValueError):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")

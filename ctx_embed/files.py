@@ -29,13 +29,60 @@ def sync_file(path: Path) -> None:
 
 
 def require_folder(path: Path) -> None:
-    """Refuse an output whose folder does not exist.
+    """Refuse an output that has no name of its own, or whose folder does not exist or cannot be written to.
 
     Raises:
-        InputError: the folder of ``path`` is missing.
+        InputError: saying which.
     """
-    if not path.parent.is_dir():
+    if path.name in ("", ".."):
+        raise InputError(f"cannot write {path}: it is a folder, name what is to be written in it")
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"cannot write {path}: the name is not UTF-8, choose another one") from None
+    # os.path answers False where pathlib would raise, as for a name that is too long.
+    if not os.path.isdir(path.parent):
         raise InputError(f"cannot write {path}: the folder {path.parent} does not exist, create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")
+
+
+def require_file(path: Path) -> None:
+    """Refuse an output file that cannot be written.
+
+    Raises:
+        InputError: as :func:`require_folder`; a folder, a device or a pipe.
+    """
+    require_folder(path)
+    if os.path.isdir(path):
+        raise InputError(f"cannot write {path}: it is a folder, a file is needed")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"cannot write {path}: it is a device or a pipe, a file is needed")
+
+
+def require_replaceable(path: Path, mark: str) -> None:
+    """Refuse an output folder in whose place something other than an earlier output stands.
+
+    Args:
+        path: of the output.
+        mark: the file that every output of this kind holds.
+
+    Raises:
+        InputError: as :func:`require_folder`; a file, or a folder with other things in it.
+    """
+    require_folder(path)
+    if os.path.isdir(path):
+        if os.listdir(path) and not (path / mark).is_file():
+            raise InputError(f"cannot write {path}: a folder with other things in it (no {mark}), choose another name")
+    elif os.path.lexists(path):
+        raise InputError(f"cannot write {path}: it is a file, a folder is needed")
+
+
+def _usual(mode: int) -> int:
+    """The mode that open() and mkdir() give, for what mkstemp and mkdtemp made private."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mode & ~mask
 
 
 @contextmanager
@@ -43,22 +90,21 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
     """Give the path of a temporary neighbour that takes the place of ``path`` when the block ends without an error.
 
     Raises:
-        InputError: the folder of ``path`` is missing, or ``path`` is a folder.
+        InputError: as :func:`require_file`.
     """
-    target = Path(path)
-    require_folder(target)
-    if target.is_dir():
-        raise InputError(f"cannot write {target}: it is a folder, a file is needed")
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    require_file(Path(path))
+    # A link stays, and what it points to is replaced.
+    target = Path(os.path.realpath(path))
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
     os.close(descriptor)
     beside = Path(name)
     try:
         yield beside
         sync_file(beside)
-        # mkstemp makes the file private; give it the mode that open() would have given.
-        mask = os.umask(0)
-        os.umask(mask)
-        beside.chmod(0o666 & ~mask)
+        beside.chmod(_usual(0o666))
         beside.replace(target)
         sync_folder(target.parent)
     finally:
@@ -70,24 +116,30 @@ def replaced_folder(path: str | Path) -> Iterator[Path]:
     """Give a temporary neighbouring folder that takes the place of ``path`` when the block ends without an error.
 
     Raises:
-        InputError: the parent folder is missing, or ``path`` is a file.
+        InputError: as :func:`require_folder`; ``path`` is a file.
     """
-    target = Path(path)
-    require_folder(target)
-    if target.exists() and not target.is_dir():
-        raise InputError(f"cannot write {target}: it is a file, a folder is needed")
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    require_folder(Path(path))
+    target = Path(os.path.realpath(path))
+    if os.path.exists(target) and not os.path.isdir(target):
+        raise InputError(f"cannot write {path}: it is a file, a folder is needed")
+    try:
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
     old = beside.with_name(beside.name + ".old")
     try:
         yield beside
         for file in beside.rglob("*"):
             if file.is_file():
                 sync_file(file)
-        beside.chmod(0o755)
+        beside.chmod(_usual(0o777))
         if target.exists():
             target.replace(old)
         beside.replace(target)
         sync_folder(target.parent)
     finally:
+        if old.exists() and not target.exists():
+            # Stopped between the two renames.
+            old.replace(target)
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import OrderedDict
 from importlib import import_module
 from pathlib import Path
@@ -35,25 +36,43 @@ def _module_class(reference: str, folder: Path) -> Any:
             f"{folder}: modules.json names {reference!r}, only classes of {trusted} are loaded; "
             "for a third party's class use SentenceTransformer(path, trust_remote_code=True)"
         )
+    from sentence_transformers.base.modules.module import Module
+
     home, _, name = reference.rpartition(".")
     try:
-        return getattr(import_module(home), name)
+        found = getattr(import_module(home), name)
     except (ImportError, AttributeError):
-        raise InputError(f"{folder}: modules.json names {reference!r}, which does not exist here") from None
+        found = None
+    if not (isinstance(found, type) and issubclass(found, Module)):
+        raise InputError(f"{folder}: modules.json names {reference!r}, which is no module here")
+    return found
+
+
+def require_device(device: str | torch.device | None) -> None:
+    """Refuse a device that this machine does not have.
+
+    Raises:
+        InputError: with the reason that torch gives.
+    """
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason, *_ = str(error).split("\n")
+        raise InputError(f"device {device!r} cannot be used here ({reason})") from None
 
 
 def _local_folder(path: str, **hub: Any) -> Path:
     """The folder itself, or that of the model of that name on the hub, downloaded."""
-    if Path(path).exists():
+    if os.path.exists(path):
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise InputError(f"{path}: no such model folder")
     from huggingface_hub import snapshot_download
 
-    if "/" not in path:
-        path = f"sentence-transformers/{path}"
     try:
-        return Path(snapshot_download(path, **hub))
+        return Path(snapshot_download(path if "/" in path else f"sentence-transformers/{path}", **hub))
     except Exception as error:
         raise InputError(
             f"{path}: no such folder here, and no model of that name could be had from the hub ({type(error).__name__})"
@@ -94,6 +113,7 @@ def load(
     """
     from sentence_transformers import SentenceTransformer
 
+    require_device(device)
     folder = (
         DEFAULT_MODEL
         if path is None or str(path) == "default"
@@ -105,6 +125,8 @@ def load(
         raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
     config_path = folder / "config_sentence_transformers.json"
     config = _read_json(config_path) if config_path.is_file() else {}
+    if not isinstance(config, dict):
+        raise InputError(f"{config_path}: a JSON {type(config).__name__}, an object is needed")
     kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
     modules: OrderedDict[str, Any] = OrderedDict()
     forward_arguments: dict[str, list[str]] = {}
@@ -115,21 +137,21 @@ def load(
                 str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)
             )
             forward_arguments[entry["name"]] = entry.get("kwargs", [])
+        model = SentenceTransformer(
+            modules=cast(Any, modules),
+            device=device,
+            prompts={**(config.get("prompts") or {}), **(prompts or {})},
+            default_prompt_name=default_prompt_name or config.get("default_prompt_name"),
+            similarity_fn_name=cast(Any, similarity_fn_name or config.get("similarity_fn_name")),
+            truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
+        )
     except InputError:
         raise
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else "no reason given"
+        reason, *_ = str(error).split("\n")
         raise InputError(f"{folder}: the model cannot be loaded ({type(error).__name__}: {reason})") from error
-    model = SentenceTransformer(
-        modules=cast(Any, modules),
-        device=device,
-        prompts={**(config.get("prompts") or {}), **(prompts or {})},
-        default_prompt_name=default_prompt_name or config.get("default_prompt_name"),
-        similarity_fn_name=cast(Any, similarity_fn_name or config.get("similarity_fn_name")),
-        truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
-    )
     model.module_kwargs = forward_arguments
     card = folder / "README.md"
     if card.is_file():
-        cast(Any, model)._model_card_text = card.read_text(encoding="utf-8")
+        cast(Any, model)._model_card_text = card.read_text(encoding="utf-8", errors="replace")
     return model

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,9 @@ from typing import IO, Any, cast
 from ctx_embed.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
+# A batch is padded to its longest text by many models: so many characters, padding included, at most.
+BATCH_CHARACTERS = 1 << 20
+BATCH_TEXTS = 256
 
 
 @dataclass(frozen=True)
@@ -35,21 +40,29 @@ def well_formed(text: str) -> str:
     return text
 
 
-@contextmanager
-def _opened(source: str | Path) -> Iterator[IO[bytes]]:
-    """The bytes of ``source`` (``-``: standard input), decompressed where they begin like gzip."""
+def _name(source: str | Path) -> str:
+    return "standard input" if str(source) == "-" else str(source)
+
+
+def _open(source: str | Path) -> IO[bytes]:
     if str(source) == "-":
-        raw: IO[bytes] = sys.stdin.buffer
-    else:
-        path = Path(source)
-        if not path.exists():
-            raise InputError(f"{path}: no such file")
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder, a file is needed")
-        try:
-            raw = path.open("rb")
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        if sys.stdin is None:
+            raise InputError("standard input is closed")
+        return sys.stdin.buffer
+    if os.path.isdir(source):
+        raise InputError(f"{source}: is a folder, a file is needed")
+    try:
+        return open(source, "rb")
+    except FileNotFoundError:
+        raise InputError(f"{source}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source}: cannot be read ({getattr(error, 'strerror', error)})") from None
+
+
+@contextmanager
+def _unpacked(source: str | Path) -> Iterator[IO[bytes]]:
+    """The bytes of ``source`` (``-``: standard input), decompressed where they begin like gzip."""
+    raw = _open(source)
     buffered = cast("io.BufferedReader", raw if hasattr(raw, "peek") else io.BufferedReader(cast(Any, raw)))
     try:
         if buffered.peek(2)[:2] == GZIP_MAGIC:
@@ -72,27 +85,29 @@ def read_lines(source: str | Path) -> Iterator[tuple[int, str]]:
         InputError: no such file, a folder, broken gzip, or bytes that are not UTF-8; the line is named.
     """
     number = 0
-    with _opened(source) as file:
-        try:
+    try:
+        with _unpacked(source) as file:
             for number, line in enumerate(file, 1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield number, text.removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            where = f"{source}, line {number}"
-            raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line), convert it first") from None
-        except (EOFError, gzip.BadGzipFile, gzip.zlib.error) as error:  # type: ignore[attr-defined]
-            raise InputError(f"{source}: broken gzip after line {number} ({error})") from None
+                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                yield number, text.removeprefix("\ufeff") if number == 1 else text
+    except UnicodeDecodeError as error:
+        where = f"{_name(source)}, line {number}"
+        raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line), convert it first") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{_name(source)}: broken gzip after line {number} ({error})") from None
+    except OSError as error:
+        raise InputError(f"{_name(source)}: cannot be read after line {number} ({error.strerror})") from None
 
 
 def _is_json_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
 def _parse_row(source: str | Path, number: int, line: str, text_field: str) -> Document:
-    where = f"{source}, line {number}"
+    where = f"{_name(source)}, line {number}"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -124,7 +139,7 @@ def read_documents(source: str | Path, text_field: str = "text") -> Iterator[Doc
     Raises:
         InputError: as :func:`read_lines`; a line that is no JSON object or lacks the field.
     """
-    name = str(source).removesuffix(".gz")
+    name = str(source).lower().removesuffix(".gz")
     is_jsonl = name.endswith((".jsonl", ".ndjson"))
     undecided = str(source) == "-"
     for number, line in read_lines(source):
@@ -148,9 +163,22 @@ def read_labelled(source: str | Path) -> tuple[list[str], list[str]]:
             continue
         label, tab, text = line.partition("\t")
         if not tab or not label.strip():
-            raise InputError(f"{source}, line {number}: {line[:40]!r} is not label<TAB>text")
+            raise InputError(f"{_name(source)}, line {number}: {line[:40]!r} is not label<TAB>text")
         labels.append(label.strip())
         texts.append(text)
     if not labels:
-        raise InputError(f"{source}: no rows, lines of label<TAB>text are needed")
+        raise InputError(f"{_name(source)}: no rows, lines of label<TAB>text are needed")
     return labels, texts
+
+
+def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[list[int]]:
+    """The positions of ``texts`` in batches of like length, of at most ``most`` texts and bounded padded characters."""
+    batch: list[int] = []
+    for position in sorted(range(len(texts)), key=lambda place: len(texts[place])):
+        # Sorted by length, so that this text is the longest so far.
+        if batch and (len(batch) == most or (len(batch) + 1) * len(texts[position]) > BATCH_CHARACTERS):
+            yield batch
+            batch = []
+        batch.append(position)
+    if batch:
+        yield batch

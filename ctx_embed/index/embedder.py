@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,27 +11,12 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.manifest import Manifest
 from ctx_embed.index.shards import Vectors
+from ctx_embed.texts import length_batches
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 DEFAULT = "default"
-# A batch is padded to its longest text by many models: so many characters, padding included, and so many texts at most.
-BATCH_CHARACTERS = 1 << 20
-BATCH_TEXTS = 256
-
-
-def batches(texts: Sequence[str]) -> Iterator[list[int]]:
-    """The positions of ``texts`` in batches of like length, bounded in texts and in padded characters."""
-    batch: list[int] = []
-    for position in sorted(range(len(texts)), key=lambda place: len(texts[place])):
-        # Sorted by length, so that this text is the longest so far.
-        if batch and (len(batch) == BATCH_TEXTS or (len(batch) + 1) * len(texts[position]) > BATCH_CHARACTERS):
-            yield batch
-            batch = []
-        batch.append(position)
-    if batch:
-        yield batch
 
 
 class Embedder:
@@ -108,7 +93,7 @@ class Embedder:
 
     def _unit_vectors(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
-        for batch in batches(texts):
+        for batch in length_batches(texts):
             embeddings = encode([texts[place] for place in batch], batch_size=len(batch), show_progress_bar=False)
             if embeddings.shape != (len(batch), self.dimension):
                 raise InputError(f"the model gives embeddings of shape {embeddings.shape[1:]}, not ({self.dimension},)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +20,41 @@ def identity(*parts: Any) -> str:
 
 
 class Checkpoint:
-    """One file in the folder ``OUT.partial`` beside a run's output.
+    """One file in the folder ``OUT.partial`` beside a run's output, made when a state is first saved.
 
     Args:
         output: what the run writes at its end.
         run: the run's :func:`identity`; the state of another run is not taken up but replaced.
 
     Raises:
-        InputError: the folder cannot be made.
+        InputError: a file stands in the folder's place.
     """
 
     def __init__(self, output: Path, run: str) -> None:
         self.folder = output.with_name(output.name + ".partial")
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} keeps the state of the run, but it is a file: remove it first")
         self.run = run
-        try:
-            self.folder.mkdir(exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the folder {self.folder}: {error.strerror}") from None
         self.path = self.folder / "checkpoint.pt"
 
     def load(self) -> dict[str, Any] | None:
-        """The state last saved by the same run, or None."""
-        if not self.path.exists():
+        """The state last saved by the same run, or None where there is none that can be read."""
+        try:
+            state: dict[str, Any] = torch.load(self.path, weights_only=True)
+            return state if state.pop("run") == self.run else None
+        except Exception:
+            # Absent or damaged; what torch.load raises depends on the damage. The run begins anew.
             return None
-        state: dict[str, Any] = torch.load(self.path, weights_only=True)
-        return state if state.pop("run") == self.run else None
 
     def save(self, state: dict[str, Any]) -> None:
         """Keep tensors, numbers, strings and containers of them."""
+        self.folder.mkdir(exist_ok=True)
         with replaced_file(self.path) as beside:
             torch.save({**state, "run": self.run}, beside)
 
     def remove(self) -> None:
-        """Remove the folder: the run has ended well."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the state, and the folder if nothing else is in it: the run has ended well."""
+        for path in (self.path, *self.folder.glob(f".{self.path.name}.*")):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()

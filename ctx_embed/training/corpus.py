@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.texts import read_documents
+from ctx_embed.texts import read_documents, well_formed
 
 BLOCK_SENTENCES = 2048
 
@@ -43,7 +43,7 @@ def read_blocks(paths: Iterable[str | Path], sentences: int | None = None, seed:
     """
     blocks: list[Block] = []
     for path in paths:
-        texts = [document.text for document in read_documents(path)]
+        texts = [well_formed(document.text) for document in read_documents(path)]
         blocks.extend(
             Block(Path(path).name, tuple(texts[start : start + BLOCK_SENTENCES]))
             for start in range(0, len(texts), BLOCK_SENTENCES)

@@ -24,6 +24,7 @@ from ctx_embed.modules import Contextualizer
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.modules.tokenization import TextTokenizer
 from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.divergence import require_finite
 from ctx_embed.training.packed import PackedTexts, batches_per_epoch, seeded_batches
 
 # Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
@@ -56,6 +57,30 @@ class DistillationOptions:
     held_out: int = 4096
     seed: int = 0
 
+    def trained_on(self, sentences: int) -> int:
+        """How many of so many sentences are trained on: all but the held-out part.
+
+        Raises:
+            InputError: fewer than two batches.
+        """
+        count = sentences - self.held_out
+        if count < 2 * self.batch_size:
+            raise InputError(
+                f"{sentences} sentences are too few: {self.held_out} are held out and two batches of "
+                f"{self.batch_size} are needed; give more text, or lower --held-out or --batch-size"
+            )
+        return count
+
+
+def require_dimension(dimension: int, teacher_dimension: int) -> None:
+    """Refuse a student of more dimensions than its teacher.
+
+    Raises:
+        InputError: with both.
+    """
+    if dimension > teacher_dimension:
+        raise InputError(f"dimension {dimension} is more than the teacher's {teacher_dimension}")
+
 
 def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
     """The rotation (d, dimension) onto the directions that hold most of the embeddings' squared length.
@@ -68,8 +93,7 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
         InputError: the teacher has fewer dimensions.
     """
     d = embeddings.shape[1]
-    if dimension > d:
-        raise InputError(f"dimension {dimension} is more than the teacher's {d}")
+    require_dimension(dimension, d)
     gram = np.zeros((d, d))
     for start in range(0, len(embeddings), 65_536):
         part = embeddings[start : start + 65_536].astype(np.float32)
@@ -189,7 +213,7 @@ class Distillation:
         checkpoint: where the state is kept; None keeps none.
 
     Raises:
-        InputError: fewer sentences than two batches beside the held-out part.
+        InputError: fewer sentences than two batches beside the held-out part; :meth:`run`: the training diverged.
     """
 
     def __init__(
@@ -201,15 +225,9 @@ class Distillation:
         options: DistillationOptions,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        packed = PackedTexts.tokenize(TextTokenizer(student.tokenizer), texts)
-        self.train_count = len(texts) - options.held_out
-        if self.train_count < 2 * options.batch_size:
-            raise InputError(
-                f"{len(texts)} sentences are too few: {options.held_out} are held out and two batches of "
-                f"{options.batch_size} are needed; give more text, or lower --held-out or --batch-size"
-            )
+        self.train_count = options.trained_on(len(texts))
         self.student = student
-        self.packed = packed
+        self.packed = PackedTexts.tokenize(TextTokenizer(student.tokenizer), texts)
         self.teacher = teacher_embeddings
         self.rotation = torch.from_numpy(rotation)
         self.options = options
@@ -273,7 +291,8 @@ class Distillation:
         options = self.options
         per_epoch = batches_per_epoch(self.train_count, options.batch_size)
         total = per_epoch * options.epochs
-        with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=not progress) as bar:
+        hidden = None if progress else True
+        with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=hidden) as bar:
             for epoch in range(self.step // per_epoch, options.epochs):
                 self.student.train()
                 done = self.step - epoch * per_epoch
@@ -282,13 +301,16 @@ class Distillation:
                     if index < done:
                         continue
                     loss = self._train_batch(rows, total)
+                    require_finite(loss, self.step)
                     bar.update()
                     if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
                         self._save()
                         bar.set_postfix(loss=f"{loss:.4f}")
                 distance = self.held_out_distance()
+                require_finite(distance, self.step)
                 self.history.append({"epoch": epoch + 1, "step": self.step, "held_out_distance": distance})
-                tqdm.write(f"epoch {epoch + 1}: held-out 1 - cos {distance:.4f}", file=sys.stderr)
+                if progress:
+                    tqdm.write(f"epoch {epoch + 1}: held-out 1 - cos {distance:.4f}", file=sys.stderr)
                 self._save()
         self.student.eval()
         return self.history

@@ -41,7 +41,7 @@ def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterat
     """Rows 0..count-1 in an order given by seed and epoch, in batches; a last batch of one row joins the one before."""
     order = np.random.default_rng([seed, epoch]).permutation(count)
     starts = list(range(0, count, batch_size))
-    if len(starts) > 1 and count - starts[-1] == 1:
+    if len(starts) > 1 and count % batch_size == 1:
         starts.pop()
     for start, stop in zip(starts, [*starts[1:], count], strict=True):
         yield order[start:stop]

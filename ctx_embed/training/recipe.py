@@ -19,13 +19,19 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.files import replaced_folder, require_folder
+from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load
 from ctx_embed.systems import system
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.corpus import Block, read_blocks
-from ctx_embed.training.distillation import Distillation, DistillationOptions, entry_texts, new_student
+from ctx_embed.training.distillation import (
+    Distillation,
+    DistillationOptions,
+    entry_texts,
+    new_student,
+    require_dimension,
+)
 from ctx_embed.training.teacher import TeacherCache
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
@@ -46,7 +52,7 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
         names: the options there are.
 
     Raises:
-        InputError: no such file, not TOML, or an unknown option.
+        InputError: no such file, not TOML, an unknown option, or a value of another kind than the option's.
     """
     try:
         recipe: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -54,9 +60,14 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise InputError(f"{path}: not TOML ({error})") from None
-    for name in recipe:
+    for name, value in recipe.items():
         if name not in names:
             raise unknown_name(f"option of {path}", name, names)
+        if name == "corpus":
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise InputError(f"{path}: corpus is {value!r}, a list of strings is needed")
+        elif not isinstance(value, str | int | float) or isinstance(value, bool):
+            raise InputError(f"{path}: {name} is {value!r}, a string or a number is needed")
     return recipe
 
 
@@ -122,20 +133,31 @@ def distill_from_files(
     Raises:
         InputError: a file, name or size that cannot be used.
     """
-    require_folder(output)
+    require_replaceable(output, "modules.json")
     student_class = system(encoder)
     architecture = {name: options.pop(name) for name in CONTEXTUALIZER_OPTIONS if name in options}
     if encoder != "contextualizer":
         architecture = {}
     settings = DistillationOptions(**options)
+    # All that can be found wrong at once is looked at before the long work.
+    own_tokenizer: Tokenizer | None = read_tokenizer(tokenizer) if tokenizer else None
+    teacher_model = load_teacher(teacher, teacher_dtype)
+    require_dimension(dimension, teacher_model.get_embedding_dimension() or dimension)
     blocks = read_blocks(corpus, sentences, settings.seed)
     texts = [text for block in blocks for text in block.texts]
-    own_tokenizer: Tokenizer = (
-        read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=progress)
-    )
-    teacher_cache = TeacherCache(
-        cache or output.with_name(output.name + ".teacher"), load_teacher(teacher, teacher_dtype)
-    )
+    settings.trained_on(len(texts))
+    if own_tokenizer is None:
+        own_tokenizer = learn_vocabulary(texts, vocabulary_size, progress=progress)
+    record = {
+        "encoder": encoder,
+        "architecture": {"dimension": dimension, **architecture},
+        "options": asdict(settings),
+        "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_model)},
+        "corpus": _file_hashes(corpus),
+        "sentences": len(texts),
+    }
+    checkpoint = Checkpoint(output, identity(record, own_tokenizer.to_str(), [block.key for block in blocks]))
+    teacher_cache = TeacherCache(cache or output.with_name(output.name + ".teacher"), teacher_model)
     entries = teacher_cache.embeddings([Block("vocabulary", tuple(entry_texts(own_tokenizer)))], progress=False)
     embeddings = teacher_cache.embeddings(blocks, progress=progress)
     student, rotation = new_student(
@@ -148,15 +170,6 @@ def distill_from_files(
         settings.seed,
         **architecture,
     )
-    record = {
-        "encoder": encoder,
-        "architecture": {"dimension": dimension, **architecture},
-        "options": asdict(settings),
-        "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_cache.teacher)},
-        "corpus": _file_hashes(corpus),
-        "sentences": len(texts),
-    }
-    checkpoint = Checkpoint(output, identity(record, own_tokenizer.to_str()))
     history = Distillation(student, texts, embeddings, rotation, settings, checkpoint).run(progress=progress)
     model = SentenceTransformer(modules=[student.to(getattr(torch, store)), Normalize()], device="cpu")
     summary = {"sentences": len(texts), "held_out_distance": history[-1]["held_out_distance"]}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -23,9 +24,10 @@ from tqdm import tqdm
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError
-from ctx_embed.loading import load
+from ctx_embed.loading import load, require_device
 from ctx_embed.modules import Contextualizer
 from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.divergence import require_finite
 from ctx_embed.training.packed import seeded_batches
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
@@ -67,11 +69,22 @@ class Labelled:
         rows = np.arange(len(self.labels))
         try:
             first, second = train_test_split(rows, test_size=share, random_state=seed, stratify=list(self.labels))
-        except ValueError as error:
+        except ValueError:
             raise InputError(
-                f"{len(rows)} texts cannot be split for validation ({error}); give more texts, or --valid FILE"
+                f"{len(rows)} texts with {len(set(self.labels))} labels are too few to hold out {share:.0%} in which "
+                "each label occurs; give more texts, or --valid FILE"
             ) from None
         return self._rows(sorted(first)), self._rows(sorted(second))
+
+    def require_labels_of(self, train: Labelled, name: str) -> None:
+        """Refuse labels that the training texts do not have; ``name`` is what the error calls these texts.
+
+        Raises:
+            InputError: with the first few of them.
+        """
+        if unknown := sorted(set(self.labels) - set(train.labels)):
+            shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+            raise InputError(f"the {name} texts have labels that the training texts lack: {shown}")
 
     def _rows(self, rows: Sequence[int]) -> Labelled:
         return Labelled([self.labels[row] for row in rows], [self.texts[row] for row in rows])
@@ -89,27 +102,40 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.labels = list(labels)
-        self.head = nn.Linear(encoder.get_embedding_dimension() or 0, len(self.labels)).to(encoder.device)
+        with torch.no_grad():
+            # Not get_embedding_dimension(), which a truncate_dim lowers.
+            dimension = self.eval()._embeddings([""]).shape[1]
+        self.head = nn.Linear(dimension, len(self.labels)).to(encoder.device)
 
-    def forward(self, texts: list[str]) -> Tensor:
-        """The logits (texts, classes)."""
+    def _embeddings(self, texts: list[str]) -> Tensor:
         features = batch_to_device(self.encoder.preprocess(texts), self.encoder.device)
         for module in self.encoder:
             # A unit-length embedding would bound the logits; the head reads c^K itself.
             if not isinstance(module, Normalize):
                 features = module(features)
-        logits: Tensor = self.head(features["sentence_embedding"].to(self.head.weight.dtype))
+        embeddings: Tensor = features["sentence_embedding"]
+        return embeddings
+
+    def forward(self, texts: list[str]) -> Tensor:
+        """The logits (texts, classes)."""
+        logits: Tensor = self.head(self._embeddings(texts).to(self.head.weight.dtype))
         return logits
 
     @torch.inference_mode()
     def predict(self, texts: Sequence[str]) -> list[str]:
-        """The likeliest label of each text."""
+        """The likeliest label of each text.
+
+        Raises:
+            InputError: the model gives infinite or undefined numbers.
+        """
         self.eval()
-        return [
-            self.labels[index]
-            for start in range(0, len(texts), PREDICTION_BATCH)
-            for index in self(list(texts[start : start + PREDICTION_BATCH])).argmax(1).tolist()
-        ]
+        predicted: list[str] = []
+        for start in range(0, len(texts), PREDICTION_BATCH):
+            logits = self(list(texts[start : start + PREDICTION_BATCH]))
+            if not logits.isfinite().all():
+                raise InputError("the classifier's outputs are not finite, train it with a lower learning rate")
+            predicted.extend(self.labels[index] for index in logits.argmax(1).tolist())
+        return predicted
 
     def accuracy(self, data: Labelled) -> float:
         """The share of texts whose predicted label is theirs."""
@@ -128,15 +154,19 @@ class TextClassifier(nn.Module):
         """Read what :meth:`save` wrote.
 
         Raises:
-            InputError: no model folder, or one without a head.
+            InputError: no model folder, or one without a head that fits.
         """
         folder = Path(folder)
         encoder = load(folder, device)
         if not _head(folder).is_file():
             raise InputError(f"{folder}: no classifier.safetensors, this model was not trained from labels")
-        classifier = cls(encoder, json.loads((folder / "classifier.json").read_text(encoding="utf-8"))["labels"])
-        classifier.head.load_state_dict(load_file(_head(folder)))
-        return classifier
+        try:
+            classifier = cls(encoder, json.loads((folder / "classifier.json").read_text(encoding="utf-8"))["labels"])
+            classifier.head.load_state_dict(load_file(_head(folder)))
+        except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
+            reason, *_ = str(error).split("\n")
+            raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None
+        return classifier.eval()
 
 
 def _head(folder: Path) -> Path:
@@ -163,6 +193,7 @@ def new_encoder(
         device: as in sentence-transformers.
         **architecture: options of :class:`ctx_embed.Contextualizer`.
     """
+    require_device(device)
     if start is not None:
         return load(start, device)
     own = read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
@@ -193,7 +224,7 @@ def train_classifier(
         The classifier of the best epoch, and for each epoch its number, mean training loss and validation accuracy.
 
     Raises:
-        InputError: one class only, or validation labels that training does not know.
+        InputError: one class only, validation labels that training does not know, or a training that diverges.
     """
     options = options or SupervisedOptions()
     labels = sorted(set(train.labels))
@@ -201,8 +232,7 @@ def train_classifier(
         raise InputError(f"the training texts have one class only ({labels[0]!r}), at least two are needed")
     if valid is None:
         train, valid = train.split(options.valid_share, options.seed)
-    if unknown := sorted(set(valid.labels) - set(labels)):
-        raise InputError(f"the validation texts have labels that training does not: {', '.join(map(repr, unknown))}")
+    valid.require_labels_of(train, "validation")
     torch.manual_seed(options.seed)
     classifier = TextClassifier(encoder, labels)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate)
@@ -215,11 +245,15 @@ def train_classifier(
         optimizer.load_state_dict(state["optimizer"])
         history, best = state["history"], state["best"]
     for epoch in range(len(history), options.epochs):
+        # Seeded by the epoch, so that an encoder with dropout resumes as it would have gone on.
+        torch.manual_seed(options.seed + epoch)
         classifier.train()
         total = 0.0
         batches = list(seeded_batches(len(train.texts), options.batch_size, options.seed, epoch))
-        for rows in tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=not progress, leave=False):
+        bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
+        for number, rows in enumerate(bar, 1):
             loss = F.cross_entropy(classifier([train.texts[row] for row in rows]), targets[rows])
+            require_finite(loss.item(), epoch * len(batches) + number)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

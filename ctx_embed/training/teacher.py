@@ -15,6 +15,7 @@ from tqdm import tqdm
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.training.checkpoint import identity
 from ctx_embed.training.corpus import Block
 
 if TYPE_CHECKING:
@@ -24,17 +25,24 @@ TEACHER_BATCH = 64
 
 
 class TeacherCache:
-    """Teacher embeddings of blocks, in ``folder/<teacher fingerprint>/<block key>.safetensors`` (float16).
+    """Teacher embeddings of blocks, in ``folder/<teacher>/<block key>.safetensors`` (float16).
 
     Args:
         folder: created where it does not exist.
-        teacher: any SentenceTransformer; its fingerprint, dtype included, names the folder of its embeddings.
-        max_seq_length: the teacher's, recorded in the folder's name too, for it decides what the teacher reads.
+        teacher: any SentenceTransformer; all that decides its embeddings, its dtype included, names their folder.
+
+    Raises:
+        InputError: the folder cannot be made.
     """
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:
         self.teacher = teacher
-        self.folder = Path(folder) / f"{fingerprint(teacher)[:16]}-{teacher.max_seq_length}"
+        # The fingerprint leaves out how the teacher is asked.
+        name = f"{fingerprint(teacher)[:16]}-{teacher.max_seq_length}"
+        prompt = teacher.prompts.get(teacher.default_prompt_name or "")
+        if prompt or teacher.truncate_dim:
+            name += f"-{identity(prompt, teacher.truncate_dim)[:16]}"
+        self.folder = Path(folder) / name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -47,7 +55,7 @@ class TeacherCache:
         """The block's embeddings (sentences, d) as float16; None where they are absent or the file is damaged."""
         try:
             embeddings = load_file(self._path(block))["embeddings"]
-        except (FileNotFoundError, SafetensorError, KeyError):
+        except (OSError, SafetensorError, KeyError):
             return None
         return embeddings if len(embeddings) == len(block.texts) else None
 
@@ -62,7 +70,7 @@ class TeacherCache:
         """The embeddings of all blocks one after the other, float16 (sentences, d), computing those not yet there."""
         parts: list[np.ndarray] = []
         total = sum(len(block.texts) for block in blocks)
-        with tqdm(total=total, unit=" sentences", desc="teacher", disable=not progress) as bar:
+        with tqdm(total=total, unit=" sentences", desc="teacher", disable=None if progress else True) as bar:
             for block in blocks:
                 part = self._read(block)
                 if part is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import repeat
@@ -25,7 +26,7 @@ REPEATED_AT_ONCE = 1000
 def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> Counter[str]:
     """How often each word, normalised and cut as the tokenizer does it, occurs in the texts."""
     raw: Counter[str] = Counter()
-    for text in tqdm(texts, desc="vocabulary", unit=" texts", disable=not progress):
+    for text in tqdm(texts, desc="vocabulary", unit=" texts", disable=None if progress else True):
         raw.update(well_formed(text).split())
     counts: Counter[str] = Counter()
     for word, count in raw.items():
@@ -94,12 +95,17 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     """Read a ``tokenizer.json``.
 
     Raises:
-        InputError: no such file, or not a tokenizer of the ``tokenizers`` library.
+        InputError: no such file, not a tokenizer of the ``tokenizers`` library, or one whose ids have gaps.
     """
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(f"{path}: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o {path}")
     try:
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
         # The library raises bare Exception for a file it cannot parse.
-        raise InputError(f"{path}: not a tokenizer.json ({str(error).splitlines()[0]})") from None
+        reason, *_ = str(error).split("\n")
+        raise InputError(f"{path}: not a tokenizer.json ({reason})") from None
+    ids = sorted(tokenizer.get_vocab().values())
+    if ids != list(range(len(ids))):
+        raise InputError(f"{path}: its {len(ids)} entries have ids up to {ids[-1]}, ids without gaps are needed")
+    return tokenizer

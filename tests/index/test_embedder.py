@@ -8,7 +8,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed import InputError, SearchIndex, loading
-from ctx_embed.index.embedder import BATCH_CHARACTERS, BATCH_TEXTS, batches
 
 
 def other_model(model: SentenceTransformer) -> SentenceTransformer:
@@ -16,17 +15,6 @@ def other_model(model: SentenceTransformer) -> SentenceTransformer:
     with torch.no_grad():
         next(other.parameters()).add_(1)
     return other
-
-
-def test_batches_hold_every_text_once_within_their_bounds():
-    texts = ["x" * length for length in [5, BATCH_CHARACTERS * 2, 0, *range(600), BATCH_CHARACTERS // 3]]
-    found = list(batches(texts))
-    assert sorted(place for batch in found for place in batch) == list(range(len(texts)))
-    for batch in found:
-        padded = len(batch) * max(len(texts[place]) for place in batch)
-        assert len(batch) <= BATCH_TEXTS
-        assert padded <= BATCH_CHARACTERS or len(batch) == 1
-    assert list(batches([])) == []
 
 
 def test_a_model_that_does_not_normalise_gives_cosines_too(tmp_path, tiny_model, sentences):

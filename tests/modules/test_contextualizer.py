@@ -223,7 +223,7 @@ def test_saved_and_loaded_bit_for_bit(tokenizer, options, tmp_path):
     assert loaded.state_dict().keys() == module.state_dict().keys()
     for name, tensor in module.state_dict().items():
         assert torch.equal(tensor, loaded.state_dict()[name]), name
-    ids, offsets = packed(module, SENTENCES[:2])
+    ids, _ = packed(module, SENTENCES[:2])
     assert torch.equal(packed(loaded, SENTENCES[:2])[0], ids)
 
 

@@ -1,0 +1,17 @@
+"""A training whose loss is no longer a number has failed, and must not be saved."""
+
+from __future__ import annotations
+
+import math
+
+from ctx_embed.errors import InputError
+
+
+def require_finite(value: float, step: int) -> None:
+    """Refuse to go on from a loss or a measure that is infinite or not a number.
+
+    Raises:
+        InputError: with the step.
+    """
+    if not math.isfinite(value):
+        raise InputError(f"the training diverged at step {step} ({value}), lower --learning-rate")

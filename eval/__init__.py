@@ -1,0 +1,1 @@
+"""A SentEval-style evaluator: linear probes over frozen embeddings."""

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import loading
+from ctx_embed.cli import demo
+from ctx_embed.cli.main import main
+
+DOCSTRINGS = {
+    "garden.cat": "A dog barked at the cat\nin the garden.\n\nMore of it.",
+    "city.train": "The train to the city was late again.",
+    "film": "A dull film without one good idea. " * 9,
+    "city.prices": "Prices in the city rise faster than wages.",
+}
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, ["demo", *arguments])
+
+
+@pytest.fixture
+def small(monkeypatch, tiny_model, tmp_path):
+    """A few docstrings, the tiny model in place of the one that ships, and an own folder for temporary files."""
+    monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", lambda: dict(DOCSTRINGS))
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_queries_are_answered(small):
+    result = run("--query", DOCSTRINGS["city.train"], "--query", "dull film", "-k", "2")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    count, *answers = result.stdout.split("\n\n")
+    assert count.startswith("4 docstrings indexed in ")
+    assert count.endswith(" s")
+    first, second = (answer.splitlines() for answer in answers)
+    assert first[:2] == [DOCSTRINGS["city.train"], "  1.000  city.train: The train to the city was late again."]
+    assert second[0] == "dull film"
+    assert len(first) == len(second) == 3
+    assert list(small.iterdir()) == []
+
+
+def test_the_sample_queries_and_one_line_a_hit(small):
+    result = run("-k", "9")
+    lines = result.stdout.splitlines()
+    assert len(lines) == 1 + len(demo.QUERIES) * (2 + len(DOCSTRINGS))
+    for query in demo.QUERIES:
+        assert query in lines
+    assert any(line.endswith("  garden.cat: A dog barked at the cat in the garden.") for line in lines)
+    assert max(map(len, lines)) <= len("  0.000  city.prices: ") + 80
+
+
+@pytest.mark.parametrize("query", ["", " ", "\x00", "zzz"])
+def test_odd_queries(small, query):
+    result = run("--query", query)
+    assert result.exit_code == 0, result.output
+    assert "nan" not in result.stdout
+
+
+def test_a_python_without_sources(small, monkeypatch):
+    monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", dict)
+    result = run()
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Error: this Python comes without the sources of its standard library, there is nothing to index\n"
+    )
+
+
+def test_no_default_model(small, monkeypatch, tmp_path_factory):
+    monkeypatch.undo()
+    monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", lambda: dict(DOCSTRINGS))
+    absent = tmp_path_factory.mktemp("absent")
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", absent)
+    result = run()
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {absent}: no modules.json, this is no SentenceTransformer model folder\n"
+
+
+def test_usage():
+    assert run("-k", "0").exit_code == 2
+    assert "Error: Invalid value for '-k': 0 is not in the range x>=1." in run("-k", "0").stderr
+
+
+def test_docstrings_of_a_library(tmp_path, monkeypatch):
+    package = '"""Package."""\nclass C:\n    """Class C."""\n    async def m(self):\n        """Method m."""\n'
+    files = {
+        "one.py": '"""Module one."""\nraise SystemExit("never run")\n\ndef f():\n    """Function f."""\n',
+        "two.py": 'def g():\n    """Function g."""\n    def h(): "Not seen."\n',
+        "pack/__init__.py": package,
+        "pack/copy.py": 'def again():\n    """Function f."""\ndef none(): pass\n',
+        "pack/tests/test_x.py": '"""A test."""\n',
+        "site-packages/other.py": '"""Not of the standard library."""\n',
+        "broken.py": '"""Broken."""\ndef (\n',
+        "nul.py": '"""Nul."""\n\0',
+        "latin.py": "# -*- coding: latin-1 -*-\n'''caf\xe9'''\n",
+    }
+    for name, source in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.encode("latin-1"))
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "dead.py").symlink_to(tmp_path / "nowhere.py")
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
+    assert demo.standard_library_docstrings() == {
+        "one": "Module one.",
+        "one.f": "Function f.",
+        "two.g": "Function g.",
+        "pack": "Package.",
+        "pack.C": "Class C.",
+        "pack.C.m": "Method m.",
+        "latin": "café",
+    }
+
+
+@pytest.mark.slow
+def test_the_whole_demo():
+    if not (loading.DEFAULT_MODEL / "modules.json").is_file():
+        pytest.skip("no default model ships yet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", SyntaxWarning)
+        result = run("--query", "copy a folder with everything in it", "-k", "5")
+    assert result.exit_code == 0, result.output
+    assert int(result.stdout.split()[0]) > 5000
+    assert "shutil.copytree" in result.stdout

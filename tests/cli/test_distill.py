@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import load
+from ctx_embed.cli.main import main
+from ctx_embed.training.distillation import Distillation
+
+SMALL = {
+    "dimension": 8,
+    "steps": 1,
+    "rank": 2,
+    "epochs": 2,
+    "batch_size": 16,
+    "held_out": 16,
+    "vocabulary_size": 120,
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch, tiny_model_path, sentences):
+    """Work in a folder with a teacher and three corpus files of 80 sentences each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    (tmp_path / "teacher").symlink_to(tiny_model_path)
+    for name in ("a.txt", "b.txt", "c.txt.gz"):
+        text = "".join(f"{sentence} {name[0]} {number}\n" for number in range(10) for sentence in sentences).encode()
+        (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return tmp_path
+
+
+def options(**changes) -> list[str]:
+    chosen = {"teacher": "teacher", **SMALL, **changes}
+    return [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def run(*arguments, **changes):
+    return CliRunner().invoke(main, ["distill", *arguments, *options(**changes)])
+
+
+def sentences_of(result) -> int:
+    """The sentences that a run tells."""
+    assert result.exit_code == 0, result.output
+    prefix, _, rest = result.stdout.rpartition(" after ")
+    assert prefix.startswith("model: held-out 1 - cos 0.")
+    assert result.stdout.count("\n") == 1
+    return int(rest.removesuffix(" sentences\n"))
+
+
+def fails(*arguments, **changes) -> str:
+    """The one line of a data error; nothing may be left behind."""
+    before = sorted(os.listdir())
+    result = run("-o", "model", *arguments, **changes)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert sorted(os.listdir()) == before
+    return result.stderr.removeprefix("Error: ").rstrip("\n")
+
+
+def record() -> dict:
+    with open("model/training.json", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def test_a_model(here):
+    result = run("--corpus", "a.txt", "-o", "model")
+    assert sentences_of(result) == 80
+    assert f"{record()['held_out_distance']:.4f}" in result.stdout
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["epoch 1", "epoch 2"]
+    assert sorted(set(os.listdir()) - {"a.txt", "b.txt", "c.txt.gz", "teacher"}) == ["model", "model.teacher"]
+    assert load("model").encode(["the cat"]).shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--corpus", "a.txt", "b.txt", "c.txt.gz", "-o", "model"],
+        ["--corpus", "a.txt", "--corpus", "b.txt", "--corpus", "c.txt.gz", "-o", "model"],
+        ["-o", "model", "--corpus", "a.txt", "b.txt", "--corpus", "c.txt.gz"],
+        ["--corpus", "*.txt*", "--data", ".", "-o", "model"],
+        ["--corpus", "**/*.txt*", "--data", "..", "-o", "model"],
+    ],
+)
+def test_ways_to_name_a_corpus(here, arguments):
+    if ".." in arguments:
+        arguments = [str(here.parent) if part == ".." else part for part in arguments]
+        arguments = [part.replace("**", f"**/{here.name}") for part in arguments]
+    assert sentences_of(run(*arguments)) == 240
+    assert sorted(record()["corpus"]) == ["a.txt", "b.txt", "c.txt.gz"]
+
+
+def test_data_from_the_environment(monkeypatch, here, tmp_path_factory):
+    monkeypatch.setenv("CTX_EMBED_DATA", str(here))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    teacher = str(here / "teacher")
+    assert sentences_of(run("--corpus", "[ab].txt", "-o", "model", teacher=teacher)) == 160
+    monkeypatch.delenv("CTX_EMBED_DATA")
+    message = "[ab].txt: no such file; patterns need --data or CTX_EMBED_DATA"
+    assert fails("--corpus", "[ab].txt", teacher=teacher) == message
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "", "**x", "/", "none/*.gz"])
+def test_a_corpus_that_is_not_there(here, name):
+    assert fails("--corpus", name) == f"{name}: no such file; patterns need --data or CTX_EMBED_DATA"
+    (here / "empty").mkdir()
+    if name != "/":
+        assert fails("--corpus", name, "--data", "empty") == f"{name}: no such file and matches nothing under empty"
+
+
+def test_a_corpus_that_cannot_be_used(here):
+    (here / "empty.txt").write_text("")
+    (here / "word.txt").write_text("word\n")
+    (here / "latin.txt").write_bytes(b"caf\xe9\n")
+    (here / "cut.gz").write_bytes((here / "c.txt.gz").read_bytes()[:-20])
+    few = "give more text, or lower --held-out or --batch-size"
+    cases = {
+        "empty.txt": "the corpus has no sentence: give text files with a sentence a line",
+        "word.txt": f"1 sentences are too few: 16 are held out and two batches of 16 are needed; {few}",
+        "latin.txt": "latin.txt, line 1: not UTF-8 (byte 4 of the line), convert it first",
+    }
+    for name, message in cases.items():
+        assert fails("--corpus", name) == message
+    assert fails("--corpus", "a.txt", "cut.gz").startswith("cut.gz: broken gzip after line ")
+    message = f"80 sentences are too few: 500 are held out and two batches of 16 are needed; {few}"
+    assert fails("--corpus", "a.txt", held_out=500) == message
+
+
+def test_names_that_cannot_be_used(here):
+    (here / "folder").mkdir()
+    (here / "garbage.json").write_text("garbage")
+    cases = [
+        ({"teacher": "folder"}, "folder: no modules.json, this is no SentenceTransformer model folder"),
+        ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
+        ({"dimension": 17}, "dimension 17 is more than the teacher's 16"),
+        ({"tokenizer": "garbage.json"}, "garbage.json: not a tokenizer.json (expected value at line 1 column 1)"),
+        ({"encoder": "men"}, "unknown encoder 'men': did you mean 'mean'? known are contextualizer, mean"),
+        ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need 51 entries"),
+        ({"output": "a.txt"}, "cannot write a.txt: it is a file, a folder is needed"),
+        ({"output": "no/model"}, "cannot write no/model: the folder no does not exist, create it first"),
+        ({"output": "."}, "cannot write .: it is a folder, name what is to be written in it"),
+    ]
+    for changes, message in cases:
+        assert fails("--corpus", "a.txt", **changes) == message
+    assert fails("--corpus", "a.txt", cache="a.txt").startswith("cannot make the cache folder a.txt/")
+    (here / "folder" / "thesis.txt").write_text("mine")
+    message = "cannot write folder: a folder with other things in it (no modules.json), choose another name"
+    assert fails("--corpus", "a.txt", output="folder") == message
+
+
+def test_a_training_that_diverges_leaves_the_teachers_work_only():
+    result = run("--corpus", "a.txt", "-o", "model", learning_rate=1e30)
+    assert result.exit_code == 1
+    assert result.stderr == "Error: the training diverged at step 2 (nan), lower --learning-rate\n"
+    assert sorted(path for path in os.listdir() if path.startswith("model")) == ["model.teacher"]
+
+
+def test_an_interrupted_run_goes_on(monkeypatch):
+    run("--corpus", "a.txt", "-o", "whole")
+    train = Distillation._train_batch
+    steps = []
+
+    def interrupted(self, rows, total):
+        steps.append(self.step)
+        if len(steps) == 7:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    result = run("--corpus", "a.txt", "-o", "model")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.endswith("Aborted!\n")
+    assert sorted(path for path in os.listdir() if path.startswith("model")) == ["model.partial", "model.teacher"]
+    sentences_of(run("--corpus", "a.txt", "-o", "model"))
+    assert steps == [*range(7), *range(4, 8)]
+    assert sorted(path for path in os.listdir() if path.startswith("model")) == ["model", "model.teacher"]
+    with open("model/model.safetensors", "rb") as resumed, open("whole/model.safetensors", "rb") as whole:
+        assert resumed.read() == whole.read()
+
+
+# Recipes
+
+
+@pytest.fixture
+def recipe(here):
+    def write(**changes) -> list[str]:
+        values = {"corpus": ["a.txt"], "teacher": "teacher", **SMALL, **changes}
+        lines = [f"{name} = {json.dumps(value)}\n" for name, value in values.items() if value is not None]
+        (here / "r.toml").write_text("".join(lines))
+        return ["--recipe", "r.toml"]
+
+    return write
+
+
+def with_recipe(*arguments: str):
+    return CliRunner().invoke(main, ["distill", "-o", "model", *arguments])
+
+
+def test_a_recipe(recipe):
+    assert sentences_of(with_recipe(*recipe(corpus=["a.txt", "c.txt.gz"], learning_rate=0.01, seed=3))) == 160
+    assert record()["options"]["learning_rate"] == 0.01
+    assert record()["options"]["seed"] == 3
+    assert record()["architecture"]["dimension"] == 8
+
+
+def test_what_is_given_on_the_command_line_goes_before_the_recipe(recipe):
+    for order in (1, -1):
+        arguments = [recipe(seed=3, sentences=80), ["--seed", "4", "--corpus", "b.txt", "--epochs", "1"]]
+        assert sentences_of(with_recipe(*[part for group in arguments[::order] for part in group])) == 80
+        assert record()["options"]["seed"] == 4
+        assert record()["options"]["epochs"] == 1
+        assert list(record()["corpus"]) == ["b.txt"]
+
+
+def test_a_recipe_that_cannot_be_used(recipe, here):
+    def refused(arguments) -> str:
+        result = with_recipe(*arguments)
+        assert result.exit_code == 1, result.output
+        assert result.stdout == ""
+        return result.stderr.removeprefix("Error: ").rstrip("\n")
+
+    assert refused(recipe(heldout=3)).startswith("unknown option of r.toml 'heldout': did you mean 'held_out'? known")
+    for name in ("output", "cache", "data", "recipe", "more"):
+        assert refused(recipe(**{name: "x"})).startswith(f"unknown option of r.toml '{name}': ")
+    assert refused(recipe(corpus="a.txt")) == "r.toml: corpus is 'a.txt', a list of strings is needed"
+    assert refused(recipe(epochs=[1])) == "r.toml: epochs is [1], a string or a number is needed"
+    assert refused(["--recipe", "no.toml"]) == "no.toml: cannot be read (No such file or directory)"
+    (here / "r.toml").write_text("epochs: 3")
+    assert refused(["--recipe", "r.toml"]).startswith("r.toml: not TOML (")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": "many"}, "Invalid value for '--epochs': 'many' is not a valid integer range."),
+        ({"epochs": 1.5}, "Invalid value for '--epochs': '1.5' is not a valid integer range."),
+        ({"epochs": 0}, "Invalid value for '--epochs': 0 is not in the range x>=1."),
+        ({"scale": "men"}, "Invalid value for '--scale': 'men' is not one of 'mean', 'sum'."),
+        ({"teacher": None}, "Missing option '--teacher'."),
+        ({"corpus": None}, "Missing option '--corpus'."),
+    ],
+)
+def test_a_recipes_values_are_checked_as_options_are(recipe, changes, message):
+    result = with_recipe(*recipe(**changes))
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"Error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--teacher", "t", "-o", "m"], "Missing option '--corpus'."),
+        (["--corpus", "a", "-o", "m"], "Missing option '--teacher'."),
+        (["--corpus", "a", "--teacher", "t"], "Missing option '-o' / '--output'."),
+        (["--batch-size", "1"], "Invalid value for '--batch-size': 1 is not in the range x>=2."),
+        (["--seed", "-1"], "Invalid value for '--seed': -1 is not in the range 0<=x<=4294967295."),
+        (["--learning-rate", "nan"], "Invalid value for '--learning-rate': 'nan' is not a finite number."),
+        (["--store", "int8"], "Invalid value for '--store': 'int8' is not one of 'float32', 'float16'."),
+    ],
+)
+def test_mistakes_of_usage(arguments, message):
+    complete = [] if message.startswith("Missing") else ["--corpus", "a", "--teacher", "t", "-o", "m"]
+    result = CliRunner().invoke(main, ["distill", *complete, *arguments])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.endswith(f"Error: {message}\n")
+
+
+def test_real_text(data):
+    corpus = ["--corpus", "corpus/docs_python_peps.00.txt.gz", "--data", str(data)]
+    result = run(*corpus, "-o", "model", sentences=1000, vocabulary_size=2000, epochs=1, batch_size=128)
+    assert sentences_of(result) == 2048

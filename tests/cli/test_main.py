@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import ctx_embed
+from ctx_embed.cli import main as cli
+from ctx_embed.cli.main import COMMANDS, main
+from ctx_embed.errors import InputError
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Put a function in the place of a command."""
+
+    def put(function):
+        def get_command(self, ctx, cmd_name):
+            return click.Command(cmd_name, callback=function)
+
+        monkeypatch.setattr(cli.LazyGroup, "get_command", get_command)
+
+    return put
+
+
+def test_help_names_every_command():
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "Example: ctx-embed index build" in result.stdout
+    words = " ".join(result.stdout.split())
+    assert words.endswith(" ".join(f"{name} {line}" for name, line in sorted(COMMANDS.items())))
+    assert run("-h").stdout == result.stdout
+
+
+def test_version():
+    assert run("--version").stdout == f"ctx-embed, version {ctx_embed.__version__}\n"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_with_an_example(name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert f"Example: ctx-embed {name}" in result.stdout
+    assert main.get_command(None, name).name == name
+
+
+def test_no_command():
+    result = run()
+    assert result.exit_code == 2
+    assert "Usage: " in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("trian", "did you mean 'train'? "), ("vocabulary", "did you mean 'vocab'? "), ("xyz", "")]
+)
+def test_an_unknown_command(name, hint):
+    result = run(name)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    known = "known are demo, distill, encode, eval, index, train, vocab"
+    assert result.stderr.endswith(f"Error: unknown command {name!r}: {hint}{known}\n")
+
+
+def test_an_unknown_option():
+    result = run("--versio")
+    assert result.exit_code == 2
+    assert "No such option '--versio'" in result.stderr
+
+
+def test_a_users_mistake_is_one_line(command):
+    def mistaken():
+        raise InputError("strange\nname: no such file")
+
+    command(mistaken)
+    result = run("train")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "Error: strange name: no such file\n")
+
+
+def test_a_bug_keeps_its_traceback(command):
+    command(lambda: 1 / 0)
+    assert isinstance(run("train").exception, ZeroDivisionError)
+
+
+def test_an_interruption(command):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    command(interrupted)
+    result = run("train")
+    assert (result.exit_code, result.stdout, result.stderr.strip()) == (1, "", "Aborted!")
+
+
+FLOOD = """
+import click
+from ctx_embed.cli import main as cli
+
+def flood():
+    for _ in range(100_000):
+        click.echo("a line of results")
+
+cli.LazyGroup.get_command = lambda *_: click.Command("demo", callback=flood)
+cli.run()
+"""
+
+
+def test_a_reader_that_goes_away_ends_it_quietly():
+    with subprocess.Popen(
+        [sys.executable, "-c", FLOOD, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"a line of results\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode != 0

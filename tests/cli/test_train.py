@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import load, loading
+from ctx_embed.cli.main import main
+from ctx_embed.texts import read_labelled
+from ctx_embed.training.supervised import Labelled, TextClassifier
+
+WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}
+FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
+ROWS = [f"{label}\t{frame.format(word)}" for label in WORDS for word in WORDS[label] for frame in FRAMES]
+SMALL = ["--dimension", "8", "--steps", "1", "--rank", "2", "--epochs", "2", "--vocabulary-size", "120"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Work in an empty folder, so that whatever a command leaves is seen."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def train_file(here):
+    return file("train.tsv", *ROWS)
+
+
+def file(name: str, *lines: str) -> str:
+    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return name
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, ["train", *map(str, arguments)], **options)
+
+
+def succeeds(*arguments, **options) -> str:
+    result = run(*arguments, *SMALL, **options)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*arguments, **options) -> str:
+    """The last line, which is the error; nothing may be left behind."""
+    before = sorted(os.listdir())
+    result = run(*arguments, **options)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    *_, line = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert sorted(os.listdir()) == before
+    return line.removeprefix("Error: ")
+
+
+def test_a_model_and_its_record(train_file):
+    result = run(train_file, "-o", "model", *SMALL)
+    assert result.exit_code == 0, result.output
+    record = json.loads(Path("model/training.json").read_text())
+    best = max(entry["valid_accuracy"] for entry in record["history"])
+    epoch = record["result"]["best_epoch"]
+    assert record["history"][epoch - 1]["valid_accuracy"] == best == record["result"]["valid_accuracy"]
+    assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g}\n"
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["epoch 1", "epoch 2"]
+    assert sorted(os.listdir()) == ["model", "train.tsv"]
+    assert record["options"]["epochs"] == 2
+    assert record["options"]["dimension"] == 8
+    assert load("model").encode(["a good film"]).shape == (1, 8)
+    assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
+
+
+def test_the_defaults_are_the_papers():
+    defaults = {option.name: option.default for option in main.get_command(None, "train").params}
+    assert {name: defaults[name] for name in ("epochs", "batch_size", "learning_rate", "seed")} == {
+        "epochs": 10,
+        "batch_size": 32,
+        "learning_rate": 1e-4,
+        "seed": 0,
+    }
+    assert {name: defaults[name] for name in ("positions", "scale", "initial_context")} == {
+        "positions": "absolute",
+        "scale": "sum",
+        "initial_context": "ones",
+    }
+
+
+def test_json_test_texts_and_validation_texts(train_file):
+    valid, test = file("valid.tsv", *ROWS[::5]), file("test.tsv", *ROWS[1::5])
+    arguments = ["--valid", valid, "--test", test, "--json", "--learning-rate", "0.05"]
+    result = json.loads(succeeds(train_file, "-o", "model", *arguments))
+    assert result.keys() == {"model", "best_epoch", "valid_accuracy", "test_accuracy"}
+    assert result["model"] == "model"
+    assert result["test_accuracy"] == TextClassifier.load("model").accuracy(Labelled(*read_labelled(test)))
+
+
+def test_labels_of_any_kind_and_texts_without_a_word(here):
+    labels = {"pos": "très bien", "neg": "嫌い 😀"}
+    rows = [f"{labels[label]}\t{text}" for label, _, text in (row.partition("\t") for row in ROWS)]
+    content = "\r\n".join([*rows, "très bien\t", "嫌い 😀\t\x00 \u2028"])
+    (here / "odd.tsv.gz").write_bytes(gzip.compress(content.encode()))
+    succeeds("odd.tsv.gz", "-o", "model")
+    assert TextClassifier.load("model").labels == ["très bien", "嫌い 😀"]
+    succeeds("-", "-o", "model", input="\n".join(rows))
+
+
+def test_from_a_model(train_file, tiny_model_path, tiny_model, monkeypatch):
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
+    for start in ("default", tiny_model_path):
+        succeeds(train_file, "-o", "model", "--from", start)
+        model = load("model")
+        assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
+        assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
+
+
+def test_a_tokenizer_of_ones_own(train_file, tokenizer):
+    tokenizer.save("tokenizer.json")
+    succeeds(train_file, "-o", "model", "--tokenizer", "tokenizer.json")
+    assert load("model")[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+
+
+def test_seeds(train_file):
+    embeddings = []
+    for seed in (0, 0, 1):
+        succeeds(train_file, "-o", "model", "--seed", seed)
+        embeddings.append(load("model").encode(["a good film"]))
+    assert np.array_equal(embeddings[0], embeddings[1])
+    assert not np.array_equal(embeddings[0], embeddings[2])
+
+
+def test_an_interrupted_run_goes_on(train_file, monkeypatch):
+    succeeds(train_file, "-o", "whole")
+    accuracy = TextClassifier.accuracy
+    calls = []
+
+    def interrupted(self, data):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return accuracy(self, data)
+
+    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    result = run(train_file, "-o", "model", *SMALL)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.endswith("Aborted!\n")
+    assert sorted(os.listdir()) == ["model.partial", "train.tsv", "whole"]
+    result = run(train_file, "-o", "model", *SMALL)
+    assert result.stderr.startswith("epoch 2: ")
+    assert sorted(os.listdir()) == ["model", "train.tsv", "whole"]
+    for name in ("model.safetensors", "classifier.safetensors", "training.json"):
+        assert Path("model", name).read_bytes() == Path("whole", name).read_bytes()
+
+
+@pytest.mark.parametrize("change", [["--seed", "1"], ["--learning-rate", "0.1"], ["--scale", "mean"], "rows", "valid"])
+def test_an_interrupted_run_with_a_change_begins_anew(train_file, monkeypatch, change):
+    valid = ["--valid", file("valid.tsv", *ROWS[:30])]
+    accuracy = TextClassifier.accuracy
+    calls = []
+
+    def interrupted(self, data):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return accuracy(self, data)
+
+    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    assert run(train_file, "-o", "model", *SMALL, *valid).exit_code == 1
+    if change == "rows":
+        random.Random(0).shuffle(rows := list(ROWS))
+        file("train.tsv", *rows)
+    elif change == "valid":
+        swap = str.maketrans({"p": "n", "o": "e", "s": "g", "n": "p", "e": "o", "g": "s"})
+        file("valid.tsv", *(row[:3].translate(swap) + row[3:] for row in ROWS[:30]))
+    else:
+        valid += change
+    result = run(train_file, "-o", "model", *SMALL, *valid)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("epoch 1: ")
+
+
+def test_a_model_is_replaced_and_nothing_else(train_file, here):
+    succeeds(train_file, "-o", "model")
+    (here / "model" / "stale.txt").write_text("of the model before")
+    succeeds(train_file, "-o", "model")
+    assert not (here / "model" / "stale.txt").exists()
+    (here / "folder").mkdir()
+    (here / "folder" / "thesis.txt").write_text("mine")
+    message = "cannot write folder: a folder with other things in it (no modules.json), choose another name"
+    assert fails(train_file, "-o", "folder") == message
+    assert fails(train_file, "-o", train_file) == "cannot write train.tsv: it is a file, a folder is needed"
+    assert fails(train_file, "-o", "no/model") == (
+        "cannot write no/model: the folder no does not exist, create it first"
+    )
+    for name in (".", ".."):
+        assert fails(train_file, "-o", name) == f"cannot write {name}: it is a folder, name what is to be written in it"
+    file("model.partial", "mine")
+    message = "model.partial keeps the state of the run, but it is a file: remove it first"
+    assert fails(train_file, "-o", "model", *SMALL) == message
+
+
+def test_a_damaged_state_is_not_taken_up(train_file, here):
+    (here / "model.partial").mkdir()
+    (here / "model.partial" / "checkpoint.pt").write_text("garbage")
+    succeeds(train_file, "-o", "model")
+    assert sorted(os.listdir()) == ["model", "train.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "bad.tsv: no rows, lines of label<TAB>text are needed"),
+        (["pos,a good film", "neg,a bad film"], "bad.tsv, line 1: 'pos,a good film' is not label<TAB>text"),
+        (["pos\tfine", "", "\tno label"], "bad.tsv, line 3: '\\tno label' is not label<TAB>text"),
+        (["pos\tgood"] * 20, "the training texts have one class only ('pos'), at least two are needed"),
+        (
+            ["label\ttext", *ROWS],
+            "41 texts with 3 labels are too few to hold out 10% in which each label occurs; "
+            "give more texts, or --valid FILE",
+        ),
+        (
+            [f"the text {number}\tpos" for number in range(99)],
+            "99 texts with 99 labels are too few to hold out 10% in which each label occurs; "
+            "give more texts, or --valid FILE",
+        ),
+        (["pos\t", "neg\t"], "the texts hold no word to learn a vocabulary from"),
+    ],
+)
+def test_training_texts_that_cannot_be_used(lines, message):
+    assert fails(file("bad.tsv", *lines), "-o", "model", *SMALL) == message
+
+
+def test_other_texts_that_cannot_be_used(train_file):
+    other = file("other.tsv", "neutral\tso so", "pos\tgood")
+    for option, name in (("--valid", "validation"), ("--test", "test")):
+        message = f"the {name} texts have labels that the training texts lack: 'neutral'"
+        assert fails(train_file, "-o", "model", option, other, *SMALL) == message
+        assert fails(train_file, "-o", "model", option, "missing", *SMALL) == "missing: no such file"
+    assert fails("missing", "-o", "model") == "missing: no such file"
+
+
+def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
+    (here / "folder").mkdir()
+    file("garbage.json", "garbage")
+    cases = {
+        ("--from", "folder"): "folder: no modules.json, this is no SentenceTransformer model folder",
+        ("--from", "./nowhere"): "./nowhere: no such model folder",
+        ("--tokenizer", "garbage.json"): "garbage.json: not a tokenizer.json (expected value at line 1 column 1)",
+        ("--tokenizer", "x.json"): ("x.json: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o x.json"),
+        ("--vocabulary-size", "9"): "size 9 is too small: the letters of the texts alone need 39 entries",
+    }
+    for arguments, message in cases.items():
+        assert fails(train_file, "-o", "model", *SMALL, *arguments) == message
+    assert fails(train_file, "-o", "model", "--device", "warp").startswith("device 'warp' cannot be used here (")
+
+
+def test_a_training_that_diverges_leaves_nothing(train_file):
+    message = "the training diverged at step 2 (nan), lower --learning-rate"
+    assert fails(train_file, "-o", "model", *SMALL, "--learning-rate", "1e30") == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.tsv"], "Missing option '-o' / '--output'."),
+        (["-o", "m"], "Missing argument 'TRAIN.tsv'."),
+        (["a.tsv", "b.tsv", "-o", "m"], "Got unexpected extra argument (b.tsv)"),
+        (["--epochs", "0"], "Invalid value for '--epochs': 0 is not in the range x>=1."),
+        (["--seed", "-1"], "Invalid value for '--seed': -1 is not in the range 0<=x<=4294967295."),
+        (["--learning-rate", "0"], "Invalid value for '--learning-rate': 0.0 is not in the range x>0."),
+        (["--learning-rate", "nan"], "Invalid value for '--learning-rate': 'nan' is not a finite number."),
+        (["--learning-rate", "inf"], "Invalid value for '--learning-rate': 'inf' is not a finite number."),
+        (["--scale", "men"], "Invalid value for '--scale': 'men' is not one of 'mean', 'sum'."),
+    ],
+)
+def test_mistakes_of_usage(arguments, message):
+    result = run(*arguments, *(["a.tsv", "-o", "m"] if message.startswith("Invalid") else []))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.endswith(f"Error: {message}\n")
+
+
+def test_the_papers_protocol_on_real_data(data, here):
+    rows = (data / "senteval" / "MR.tsv").read_text(encoding="utf-8").splitlines()
+    random.Random(0).shuffle(rows)
+    file("train.tsv", *rows[:2000])
+    file("test.tsv", *rows[2000:2500])
+    shape = ["--rank", "16", "--steps", "1"]
+    schedule = ["--epochs", "3", "--learning-rate", "1e-3"]
+    result = run("train.tsv", "-o", "model", "--test", "test.tsv", "--json", *shape, *schedule)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["test_accuracy"] > 0.55

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import gzip
+import os
+
+import pytest
+from click.testing import CliRunner
+from tokenizers import Tokenizer
+
+from ctx_embed.cli.main import main
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, ["vocab", *map(str, arguments)], **options)
+
+
+def fails(*arguments, **options) -> str:
+    """The one line of a data error."""
+    result = run(*arguments, **options)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("Error: ").rstrip("\n")
+
+
+@pytest.fixture
+def text(tmp_path, sentences):
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(sentences) + "\n")
+    return path
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "out" / "tokenizer.json"
+
+
+@pytest.fixture(autouse=True)
+def folder(output):
+    """The output's folder, in which a failure leaves nothing."""
+    output.parent.mkdir()
+    return output.parent
+
+
+def test_a_vocabulary_from_files(text, tmp_path, output, folder):
+    packed = tmp_path / "b.gz"
+    packed.write_bytes(gzip.compress(b"zebra zebra\nzebra\n"))
+    rows = tmp_path / "c.jsonl"
+    rows.write_text('{"text": "quokka quokka quokka quokka"}\n')
+    result = run(text, packed, rows, "-o", output, "--size", 80)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{output}: 80 entries\n"
+    tokenizer = Tokenizer.from_file(str(output))
+    assert tokenizer.get_vocab_size() == 80
+    assert tokenizer.encode("Zebra quokka").tokens == ["zebra", "quokka"]
+    assert os.listdir(folder) == ["tokenizer.json"]
+
+
+def test_standard_input(output):
+    for content in (b"the cat\nthe cat\n", gzip.compress(b"the cat\nthe cat\n")):
+        result = run("-", "-o", output, input=content)
+        assert result.stdout == f"{output}: 15 entries\n"
+    assert Tokenizer.from_file(str(output)).encode("the cat").tokens == ["the", "cat"]
+
+
+def test_one_word_and_odd_texts(tmp_path, output):
+    path = tmp_path / "odd.jsonl"
+    path.write_text('{"text": "cat"}\n{"text": "lone \\ud800 surrogate"}\n{"text": "nul \\u0000 byte"}\n{"text": ""}\n')
+    assert run(path, "-o", output).exit_code == 0
+    assert run("-", "-o", output, input="cat\n").stdout == f"{output}: 7 entries\n"
+    assert run("-", "-o", output, input="[" * 100_000).exit_code == 0
+
+
+def test_a_tokenizer_is_replaced_when_the_new_one_is_complete(text, tmp_path, output, folder):
+    run(text, "-o", output, "--size", 80)
+    before = output.read_bytes()
+    assert fails(text, tmp_path / "missing", "-o", output) == f"{tmp_path / 'missing'}: no such file"
+    assert output.read_bytes() == before
+    assert os.listdir(folder) == ["tokenizer.json"]
+    assert run(text, "-o", output, "--size", 70).exit_code == 0
+    assert Tokenizer.from_file(str(output)).get_vocab_size() == 70
+
+
+def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
+    def file(name: str, content: bytes):
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    no_word = "the texts hold no word to learn a vocabulary from"
+    cases = [
+        (tmp_path / "missing", f"{tmp_path / 'missing'}: no such file"),
+        (tmp_path, f"{tmp_path}: is a folder, a file is needed"),
+        ("n" * 5000, f"{'n' * 5000}: cannot be read (File name too long)"),
+        (file("empty", b""), no_word),
+        (file("blank", b"\n \n\t\n"), no_word),
+    ]
+    latin = file("latin", b"caf\xe9\n")
+    cases.append((latin, f"{latin}, line 1: not UTF-8 (byte 4 of the line), convert it first"))
+    for source, message in cases:
+        assert fails(source, "-o", output) == message
+    assert "not JSON (maximum recursion" in fails(text, file("deep.jsonl", b"[" * 100_000), "-o", output)
+    assert "broken gzip after line" in fails(file("cut", gzip.compress(b"a line\n" * 1000)[:-20]), "-o", output)
+    assert fails("-", "-o", output, input="") == no_word
+    message = "size 5 is too small: the letters of the texts alone need 41 entries"
+    assert fails(text, "-o", output, "--size", 5) == message
+    assert os.listdir(folder) == []
+
+
+def test_outputs_that_cannot_be_written(text, tmp_path, folder):
+    def refused(output) -> str:
+        # Found out before any text is read.
+        return fails(tmp_path / "missing", "-o", output)
+
+    missing = folder / "no" / "t.json"
+    assert refused(missing) == f"cannot write {missing}: the folder {missing.parent} does not exist, create it first"
+    assert refused(folder) == f"cannot write {folder}: it is a folder, a file is needed"
+    assert refused("") == "cannot write .: it is a folder, name what is to be written in it"
+    assert fails(text, "-o", folder / ("n" * 300)) == f"cannot write {folder / ('n' * 300)}: File name too long"
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "x"], "Missing argument 'FILE...'."),
+        (["a.txt"], "Missing option '-o' / '--output'."),
+        (["a.txt", "-o", "x", "--size", "2"], "Invalid value for '--size': 2 is not in the range x>=3."),
+        (["a.txt", "-o", "x", "--size", "many"], "Invalid value for '--size': 'many' is not a valid integer range."),
+    ],
+)
+def test_mistakes_of_usage(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.endswith(f"Error: {message}\n")

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+
+import datasets
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.task_data import DataReader, TaskData
+from ctx_embed.eval.tasks import TASKS, HubSource, ProbeTask, find_tasks
+
+REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
+
+
+def fails(message: str):
+    return pytest.raises(InputError, match=f"^{re.escape(message)}$")
+
+
+def test_no_such_folder(tmp_path):
+    with fails(f"{tmp_path / 'absent'}: no such data folder, --data or CTX_EMBED_DATA names it"):
+        DataReader(tmp_path / "absent")
+
+
+def test_a_probe_task_from_a_folder(folder):
+    data = DataReader(folder).read(TASKS["MR"])
+    assert data.subsets["MR"][:2] == [("0", "bad film 0"), ("1", "good film 1")]
+    assert data.rows == 40
+    assert data.sha256 == hashlib.sha256((folder / "senteval" / "MR.tsv").read_bytes()).hexdigest()
+
+
+def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
+    data = DataReader(folder).read(TASKS["STS13"])
+    # One pair stands there with its texts exchanged; all of OnWN stands there.
+    assert {name: len(rows) for name, rows in data.subsets.items()} == {"STS13_FNWN": 7, "STS13_headlines": 7}
+    assert data.left_out == 12
+    assert data.subsets["STS13_FNWN"][0] == ("1.5", "left 1", "right 1")
+
+
+def test_nothing_left(folder):
+    senteval = folder / "senteval"
+    for subset in ("FNWN", "headlines"):
+        (senteval / f"STS13_{subset}.tsv").write_bytes((senteval / "STSB_test.tsv").read_bytes())
+    with fails("STS13: all pairs stand in STSB-dev too, none is left"):
+        DataReader(folder).read(TASKS["STS13"])
+
+
+def test_what_is_absent_or_broken_in_a_folder(folder):
+    senteval = folder / "senteval"
+    with fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}"):
+        DataReader(folder).read(TASKS["CR"])
+    (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")
+    with fails(f"MR: the label '2' in {folder}, its labels are 0 (negative), 1 (positive)"):
+        DataReader(folder).read(TASKS["MR"])
+    for broken in ("1.0\tone text\n", "good\ta\tb\n", "nan\ta\tb\n", "1.0\ta\tb\tc\n"):
+        (senteval / "STSB_test.tsv").write_text(f"1.0\ta\tb\n{broken}")
+        with fails(f"{senteval / 'STSB_test.tsv'}, line 2: {broken[:-1]!r} is not score<TAB>text<TAB>text"):
+            DataReader(folder).read(TASKS["STSB"])
+    (senteval / "STSB_test.tsv").write_text("\n")
+    with fails(f"{senteval / 'STSB_test.tsv'}: no rows, lines of score<TAB>text<TAB>text are needed"):
+        DataReader(folder).read(TASKS["STSB"])
+
+
+def test_a_users_file_may_have_any_labels(tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("joy\tso good\ngrief\tso bad\n")
+    data = DataReader(None).read(find_tasks([str(path)])[0])
+    assert data == TaskData(str(path), {str(path): [("joy", "so good"), ("grief", "so bad")]})
+
+
+@pytest.fixture
+def hub_task(tmp_path, monkeypatch) -> ProbeTask:
+    """A task whose hub source is a folder, which `datasets` reads by the same call."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    source = tmp_path / "hub"
+    source.mkdir()
+    for split, rows in {"train": [(0, "bad"), (1, "good\tbetter")], "test": [(1, "fine")]}.items():
+        lines = [json.dumps({"label": label, "sentence": text}) for label, text in rows]
+        (source / f"{split}.jsonl").write_text("\n".join(lines))
+    hub = HubSource(str(source), ("label", "sentence"), ("train", "test"))
+    return ProbeTask("HUB", (), 3, hub, labels={"0": "negative", "1": "positive"})
+
+
+def test_the_splits_of_a_hub_set_are_joined(hub_task):
+    data = DataReader(None).read(hub_task)
+    assert data.subsets == {"HUB": [("0", "bad"), ("1", "good\tbetter"), ("1", "fine")]}
+    assert data.source == f"hub: {hub_task.hub.repository}"
+
+
+def test_a_hub_set_of_another_shape(hub_task):
+    name = hub_task.hub.repository
+    for columns, split in (("label", "text"), "train"), (("label", "sentence"), "dev"):
+        task = ProbeTask("HUB", (), 3, HubSource(name, columns, (split,)))
+        lacks = f"it has no split {split!r} with the columns {', '.join(columns)}"
+        with fails(f"HUB: {name} could not be had from the hub ({lacks}); {REMEDY}"):
+            DataReader(None).read(task)
+
+
+def test_an_unreachable_hub_is_asked_once(monkeypatch):
+    asked = []
+
+    def load_dataset(name):
+        asked.append(name)
+        assert logging.getLogger("huggingface_hub").level == logging.ERROR
+        raise ConnectionError("no network\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    level = logging.getLogger("huggingface_hub").level
+    reader = DataReader(None)
+    with fails(f"CR: mattymchen/cr could not be had from the hub (no network); {REMEDY}"):
+        reader.read(TASKS["CR"])
+    with fails(f"SUBJ: SetFit/subj could not be had from the hub; {REMEDY}"):
+        reader.read(TASKS["SUBJ"])
+    with fails(f"STS12: no copy on the hub keeps its subsets apart; {REMEDY}"):
+        reader.read(TASKS["STS12"])
+    assert asked == ["mattymchen/cr"]
+    assert logging.getLogger("huggingface_hub").level == level
+
+
+def test_real_data_have_the_published_rows(data):
+    reader = DataReader(data)
+    for task in TASKS.values():
+        read = reader.read(task)
+        assert read.rows + read.left_out == task.rows
+        assert read.left_out == {"STS12": 259, "STS13": 81, "STS14": 193, "STS15": 580}.get(task.name, 0)

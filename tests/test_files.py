@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file, replaced_folder, require_file, require_folder, require_replaceable
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def error(call, *arguments) -> str:
+    with pytest.raises(InputError) as caught, call(*arguments):
+        pass
+    return str(caught.value)
+
+
+def refusal(call, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+class Stopped(BaseException):
+    """As KeyboardInterrupt: no Exception."""
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_file_is_replaced_at_the_end(tmp_path, old):
+    path = tmp_path / "file"
+    if old:
+        path.write_text(old)
+    with replaced_file(str(path)) as beside:
+        beside.write_text("new")
+        assert path.exists() == bool(old)
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("mistake", [ValueError, Stopped])
+@pytest.mark.parametrize("old", [None, "old"])
+def test_an_error_leaves_the_old_file(tmp_path, old, mistake):
+    path = tmp_path / "file"
+    if old:
+        path.write_text(old)
+
+    def interrupted():
+        with replaced_file(path) as beside:
+            beside.write_text("half")
+            raise mistake
+
+    with pytest.raises(mistake):
+        interrupted()
+    assert names(tmp_path) == (["file"] if old else [])
+    assert not old or path.read_text() == old
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+def test_a_folder_is_replaced_at_the_end(tmp_path, old):
+    path = tmp_path / "folder"
+    if old:
+        path.mkdir()
+        (path / "old").write_text(old)
+    with replaced_folder(str(path)) as beside:
+        (beside / "deep").mkdir()
+        (beside / "deep" / "new").write_text("new")
+    assert names(path) == ["deep"]
+    assert (path / "deep" / "new").read_text() == "new"
+    assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("mistake", [ValueError, Stopped])
+@pytest.mark.parametrize("old", [None, "old"])
+def test_an_error_leaves_the_old_folder(tmp_path, old, mistake):
+    path = tmp_path / "folder"
+    if old:
+        path.mkdir()
+        (path / "old").write_text(old)
+
+    def interrupted():
+        with replaced_folder(path) as beside:
+            (beside / "new").write_text("half")
+            raise mistake
+
+    with pytest.raises(mistake):
+        interrupted()
+    assert names(tmp_path) == (["folder"] if old else [])
+    assert not old or (path / "old").read_text() == old
+
+
+def test_stopped_between_the_two_renames_the_old_folder_comes_back(tmp_path, monkeypatch):
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "old").write_text("old")
+    replace = Path.replace
+
+    def stopped(self, target):
+        if Path(target) == path and not self.name.endswith(".old"):
+            raise Stopped
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", stopped)
+
+    def interrupted():
+        with replaced_folder(path) as beside:
+            (beside / "new").write_text("new")
+
+    with pytest.raises(Stopped):
+        interrupted()
+    assert names(tmp_path) == ["folder"]
+    assert (path / "old").read_text() == "old"
+
+
+@posix
+def test_modes_are_those_that_open_and_mkdir_give(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with replaced_file(tmp_path / "file"), replaced_folder(tmp_path / "folder"):
+            pass
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
+
+
+@posix
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    for name in ("file", "folder"):
+        (tmp_path / "real").mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(Path("real") / name)
+    (tmp_path / "real" / "folder").mkdir()
+    with replaced_file(tmp_path / "file") as beside:
+        beside.write_text("new")
+    with replaced_folder(tmp_path / "folder") as beside:
+        (beside / "new").write_text("new")
+    assert names(tmp_path) == ["file", "folder", "real"]
+    assert names(tmp_path / "real") == ["file", "folder"]
+    assert (tmp_path / "file").is_symlink()
+    assert (tmp_path / "folder").is_symlink()
+    assert (tmp_path / "real" / "file").read_text() == "new"
+    assert names(tmp_path / "real" / "folder") == ["new"]
+
+
+@pytest.mark.parametrize("call", [replaced_file, replaced_folder])
+def test_outputs_that_cannot_be_made(tmp_path, monkeypatch, call):
+    missing = tmp_path / "no" / "output"
+    assert (
+        error(call, missing) == f"cannot write {missing}: the folder {tmp_path / 'no'} does not exist, create it first"
+    )
+    long = tmp_path / ("n" * 300)
+    assert error(call, long) == f"cannot write {long}: File name too long"
+    for path in (Path("."), Path(""), Path(".."), Path("/")):
+        assert error(call, path) == f"cannot write {path}: it is a folder, name what is to be written in it"
+    undecodable = tmp_path / "n\udcff"
+    assert error(call, undecodable) == f"cannot write {undecodable}: the name is not UTF-8, choose another one"
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    shut = tmp_path / "output"
+    assert error(call, shut) == f"cannot write {shut}: the folder {tmp_path} is not writable"
+    assert names(tmp_path) == []
+
+
+def test_a_folder_stands_where_a_file_is_wanted(tmp_path):
+    path = tmp_path / "output"
+    path.mkdir()
+    message = f"cannot write {path}: it is a folder, a file is needed"
+    assert error(replaced_file, path) == refusal(require_file, path) == message
+
+
+def test_a_file_stands_where_a_folder_is_wanted(tmp_path):
+    path = tmp_path / "output"
+    path.write_text("old")
+    message = f"cannot write {path}: it is a file, a folder is needed"
+    assert error(replaced_folder, path) == refusal(require_replaceable, path, "mark") == message
+    assert path.read_text() == "old"
+
+
+@posix
+def test_a_device_is_not_replaced_by_a_file(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    message = f"cannot write {path}: it is a device or a pipe, a file is needed"
+    assert error(replaced_file, path) == refusal(require_file, path) == message
+    assert path.is_fifo()
+
+
+def test_only_an_earlier_output_may_be_replaced(tmp_path):
+    path = tmp_path / "output"
+    require_replaceable(path, "mark")
+    path.mkdir()
+    require_replaceable(path, "mark")
+    (path / "thesis.txt").write_text("years of work")
+    assert refusal(require_replaceable, path, "mark") == (
+        f"cannot write {path}: a folder with other things in it (no mark), choose another name"
+    )
+    (path / "mark").write_text("")
+    require_replaceable(path, "mark")
+
+
+def test_the_folder_of_an_output(tmp_path):
+    require_folder(tmp_path / "output")
+    require_file(tmp_path / "output")
+    missing = tmp_path / "no" / "output"
+    assert refusal(require_folder, missing).endswith("does not exist, create it first")

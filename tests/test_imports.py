@@ -1,0 +1,109 @@
+"""Imports run one way, and what is slow to import is imported late."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "ctx_embed"
+# From the bottom to the top; each may import from itself and from what is below it.
+LAYERS = [
+    {"errors", "texts", "files", "fingerprint"},
+    {"second_order"},
+    {"modules"},
+    {"systems"},
+    {"loading"},
+    {"training"},
+    {"index"},
+    {"explain"},
+    {"eval"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def modules() -> Iterator[tuple[str, str, Path]]:
+    """The layer, dotted name and path of each module; glob follows no link, so the two linked folders come apart."""
+    for folder in (PACKAGE, PACKAGE / "cli", PACKAGE / "eval"):
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(PACKAGE).with_suffix("").parts
+            if parts != ("__init__",):
+                yield parts[0], ".".join(("ctx_embed", *parts)), path
+
+
+def imported(source: str) -> Iterator[str]:
+    """The parts of ctx_embed that a source imports, also inside functions and for type checkers."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "ctx_embed":
+                yield rest.partition(".")[0]
+
+
+def test_the_layers_are_those_of_the_package():
+    found = {layer for layer, _, _ in modules()}
+    assert found <= set(LEVEL)
+    assert set(LEVEL) - found <= {"explain"}
+
+
+def test_imports_run_one_way():
+    wrong = [
+        f"{name} imports ctx_embed.{part}"
+        for layer, name, path in modules()
+        for part in imported(path.read_text(encoding="utf-8"))
+        # The package's own public names, as __version__, stand above nothing.
+        if part in LEVEL and part != layer and LEVEL[part] >= LEVEL[layer] + (LEVEL[layer] == 0)
+    ]
+    assert wrong == []
+
+
+def test_the_test_would_find_a_wrong_import():
+    source = "def f():\n    from ctx_embed import cli, errors\n    import ctx_embed.index.build\n    import os\n"
+    assert list(imported(source)) == ["cli", "errors", "index"]
+
+
+def loaded_by(statement: str, *arguments: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after a statement."""
+    script = f"import sys\ntry:\n    {statement}\nfinally:\n    print(*sys.modules, sep='\\n', file=sys.stderr)"
+    command = [sys.executable, "-c", script, *arguments]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
+
+
+SLOW = {"torch", "sentence_transformers", "transformers", "sklearn", "scipy", "faiss", "numpy", "datasets"}
+
+
+def test_importing_the_package_loads_nothing_slow():
+    assert not loaded_by("import ctx_embed; dir(ctx_embed)") & SLOW
+
+
+COMMANDS = ("demo", "distill", "encode", "index", "train", "vocab")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])
+def test_help_loads_nothing_slow(arguments):
+    loaded = loaded_by("from ctx_embed.cli.main import main; main()", *arguments)
+    assert "click" in loaded
+    assert not loaded & SLOW
+
+
+def test_public_names():
+    import ctx_embed
+
+    for name in ctx_embed.__all__:
+        assert getattr(ctx_embed, name) is not None
+    assert set(ctx_embed.__all__) <= set(dir(ctx_embed))
+    assert len(ctx_embed.__all__) < 10
+    with pytest.raises(AttributeError, match="module 'ctx_embed' has no attribute 'nothing'"):
+        _ = ctx_embed.nothing

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from ctx_embed import Contextualizer, load, loading
+from ctx_embed.errors import InputError
+from tests.conftest import make_model
+
+
+@pytest.fixture
+def folder(tiny_model_path, tmp_path) -> Path:
+    """A copy of the tiny model's folder, to be damaged."""
+    return Path(shutil.copytree(tiny_model_path, tmp_path / "model"))
+
+
+def error(*arguments, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        load(*arguments, **options)
+    return str(caught.value)
+
+
+def edit(path: Path, **changes) -> None:
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, **changes}))
+
+
+def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
+    loaded = load(str(tiny_model_path), "cpu")
+    assert [type(module) for module in loaded] == [type(module) for module in tiny_model]
+    state = tiny_model.state_dict()
+    assert loaded.state_dict().keys() == state.keys()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+    assert isinstance(loaded[0], Contextualizer)
+    assert loaded[0].get_config_dict() == tiny_model[0].get_config_dict()
+    assert loaded[0].tokenizer.to_str() == tiny_model[0].tokenizer.to_str()
+    embeddings = loaded.encode(sentences)
+    assert embeddings.dtype == np.float32
+    assert np.array_equal(embeddings, tiny_model.encode(sentences))
+
+
+def test_sentence_transformers_itself_loads_the_same(tiny_model, tiny_model_path, sentences):
+    theirs = SentenceTransformer(str(tiny_model_path), trust_remote_code=True, device="cpu")
+    assert np.array_equal(theirs.encode(sentences), tiny_model.encode(sentences))
+
+
+def test_what_a_model_says_of_itself_is_restored(tokenizer, tmp_path, sentences):
+    model = make_model(tokenizer)
+    model.prompts = {"query": "the city ", "document": ""}
+    model.default_prompt_name = "query"
+    model.similarity_fn_name = "dot"
+    model.truncate_dim = 8
+    model.save_pretrained(str(tmp_path / "model"))
+    (tmp_path / "model" / "README.md").write_text("# My card\n\nwritten by hand\n", encoding="utf-8")
+    # truncate_dim is not saved by sentence-transformers 6.2; a config that has it is followed.
+    edit(tmp_path / "model" / "config_sentence_transformers.json", truncate_dim=8)
+    loaded = load(tmp_path / "model")
+    assert loaded.prompts == {"query": "the city ", "document": ""}
+    assert loaded.default_prompt_name == "query"
+    assert loaded.similarity_fn_name == "dot"
+    assert loaded.truncate_dim == 8
+    assert np.array_equal(loaded.encode(sentences), model.encode(sentences))
+    assert np.array_equal(loaded.encode("garden"), loaded.encode("the city garden", prompt=""))
+    loaded.save_pretrained(str(tmp_path / "again"))
+    assert "written by hand" in (tmp_path / "again" / "README.md").read_text(encoding="utf-8")
+
+
+def test_arguments_go_before_what_is_saved(tokenizer, tmp_path):
+    model = make_model(tokenizer)
+    model.prompts = {"query": "q ", "document": "d "}
+    model.save_pretrained(str(tmp_path / "model"))
+    loaded = load(
+        tmp_path / "model",
+        prompts={"query": "other "},
+        default_prompt_name="document",
+        similarity_fn_name="euclidean",
+        truncate_dim=4,
+    )
+    assert loaded.prompts == {"query": "other ", "document": "d "}
+    assert (loaded.default_prompt_name, loaded.similarity_fn_name) == ("document", "euclidean")
+    assert loaded.encode(["garden"]).shape == (1, 4)
+
+
+def test_module_arguments_are_restored(folder):
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["kwargs"] = ["task"]
+    (folder / "modules.json").write_text(json.dumps(entries))
+    loaded = load(folder)
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True)
+    assert loaded.module_kwargs == theirs.module_kwargs == {"0": ["task"], "1": []}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "float16", "float64"])
+def test_dtype(tiny_model, tiny_model_path, sentences, dtype):
+    loaded = load(tiny_model_path, dtype=dtype)
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    assert {tensor.dtype for tensor in loaded.state_dict().values()} == {wanted}
+    difference = loaded.encode(sentences).astype(np.float32) - tiny_model.encode(sentences)
+    assert np.abs(difference).max() < 0.02
+
+
+@pytest.mark.parametrize("dtype", ["floaty", "int8", "nn", 7])
+def test_no_floating_dtype(tiny_model_path, dtype):
+    assert error(tiny_model_path, dtype=dtype) == (
+        f"dtype {dtype!r} is no floating dtype: use float32, float16 or bfloat16"
+    )
+
+
+def test_the_default_model(folder, monkeypatch):
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", folder)
+    assert np.array_equal(load().encode("garden"), load("default").encode("garden"))
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", folder / "absent")
+    assert error() == f"{folder / 'absent'}: no modules.json, this is no SentenceTransformer model folder"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["os.system", "transformers.AutoModel", "my_code.MyModule", "ctx_embed.files.replaced_file", "ctx_embed_modules.X"],
+)
+def test_foreign_classes_are_refused(folder, reference):
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[1]["type"] = reference
+    (folder / "modules.json").write_text(json.dumps(entries))
+    assert error(folder) == (
+        f"{folder}: modules.json names {reference!r}, only classes of ctx_embed.modules.*, ctx_embed.systems.*, "
+        "sentence_transformers.* are loaded; for a third party's class use "
+        "SentenceTransformer(path, trust_remote_code=True)"
+    )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "ctx_embed.modules.Nothing",
+        "ctx_embed.modules.nothing.Contextualizer",
+        "sentence_transformers.util.cos_sim",
+        "sentence_transformers.SentenceTransformer",
+    ],
+)
+def test_what_is_no_module_is_refused(folder, reference):
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[0]["type"] = reference
+    (folder / "modules.json").write_text(json.dumps(entries))
+    assert error(folder) == f"{folder}: modules.json names {reference!r}, which is no module here"
+
+
+def test_no_such_folder(tmp_path):
+    missing = tmp_path / "missing"
+    assert error(missing) == f"{missing}: no such model folder"
+    assert error("./missing") == "./missing: no such model folder"
+    assert error("a/b/c") == "a/b/c: no such model folder"
+    assert error("no-such-model-anywhere") == (
+        "no-such-model-anywhere: no such folder here, and no model of that name could be had from the hub "
+        "(LocalEntryNotFoundError)"
+    )
+
+
+def test_a_folder_that_is_no_model(tmp_path):
+    assert error(tmp_path) == f"{tmp_path}: no modules.json, this is no SentenceTransformer model folder"
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert error(file) == f"{file}: no modules.json, this is no SentenceTransformer model folder"
+
+
+DAMAGE = [
+    ("modules.json", "{", "modules.json: cannot be read as JSON (Expecting property name"),
+    ("modules.json", "[{}]", "the model cannot be loaded (KeyError: 'type')"),
+    ("modules.json", "[1]", "the model cannot be loaded (TypeError: "),
+    ("modules.json", "[]", "the model cannot be loaded (ValueError: An empty modules list"),
+    ("config_sentence_transformers.json", "no", "config_sentence_transformers.json: cannot be read as JSON (Expec"),
+    ("config_sentence_transformers.json", "[]", "config_sentence_transformers.json: a JSON list, an object is needed"),
+    ("config_sentence_transformers.json", '{"similarity_fn_name": "taste"}', "got 'taste'.)"),
+    ("config_sentence_transformers.json", '{"default_prompt_name": "q"}', "the model cannot be loaded (ValueError: "),
+    ("contextualizer_config.json", "{", "the model cannot be loaded (JSONDecodeError: "),
+    ("contextualizer_config.json", '{"taste": 1}', "the model cannot be loaded (TypeError: "),
+    ("contextualizer_config.json", '{"dimension": 17}', "weights have shape ("),
+    ("contextualizer_config.json", '{"dimension": 16, "scale": "men"}', "did you mean 'mean'?"),
+    ("model.safetensors", "garbage", "the model cannot be loaded (SafetensorError: "),
+    ("tokenizer.json", "garbage", "the model cannot be loaded (Exception: expected value at line 1 column 1)"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGE)
+def test_a_damaged_folder(folder, name, content, message):
+    (folder / name).write_text(content)
+    line = error(folder)
+    assert message in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("share", [0, 4, 100, 2000])
+def test_weights_cut_short(folder, share):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:share])
+    assert error(folder).startswith(f"{folder}: the model cannot be loaded (SafetensorError: ")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "contextualizer_config.json"])
+def test_a_missing_file(folder, name):
+    (folder / name).unlink()
+    assert error(folder)
+
+
+def test_files_that_a_model_can_do_without(folder, tiny_model, sentences):
+    (folder / "config_sentence_transformers.json").unlink()
+    (folder / "README.md").write_bytes(b"caf\xe9")
+    assert np.array_equal(load(folder).encode(sentences), tiny_model.encode(sentences))
+
+
+def test_a_device_that_is_not_there(tiny_model_path):
+    assert error(tiny_model_path, "warp").startswith("device 'warp' cannot be used here (Expected one of cpu, ")
+    assert error(tiny_model_path, device="xla").startswith("device 'xla' cannot be used here (")
+
+
+def test_nothing_is_written_into_the_folder(tiny_model_path):
+    before = {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")}
+    load(tiny_model_path).encode("garden")
+    assert {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")} == before
+    assert os.environ["HF_HUB_OFFLINE"] == "1"

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ctx_embed.errors import InputError
+from ctx_embed.training.checkpoint import Checkpoint, identity
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "model"
+
+
+def test_identity_is_of_values_and_their_order():
+    assert identity({"a": 1, "b": [2]}, "x") == identity({"b": [2], "a": 1}, "x")
+    assert len({identity(1), identity("1"), identity(2), identity(1, 2), identity([1, 2]), identity(None)}) == 6
+
+
+def test_nothing_is_made_before_a_state_is_saved(output):
+    checkpoint = Checkpoint(output, "run")
+    assert checkpoint.load() is None
+    checkpoint.remove()
+    assert list(output.parent.iterdir()) == []
+
+
+def test_a_state_comes_back_to_the_same_run_only(output):
+    state = {"weights": {"w": torch.arange(3.0)}, "history": [{"epoch": 1, "loss": 0.5}]}
+    Checkpoint(output, "run").save(state)
+    assert [path.name for path in output.parent.iterdir()] == ["model.partial"]
+    loaded = Checkpoint(output, "run").load()
+    assert loaded["weights"]["w"].tolist() == [0, 1, 2]
+    assert loaded["history"] == state["history"]
+    assert loaded.keys() == state.keys()
+    assert Checkpoint(output, "another run").load() is None
+    Checkpoint(output, "another run").save({"step": 1})
+    assert Checkpoint(output, "run").load() is None
+
+
+def test_an_error_while_saving_leaves_the_state_before(output, monkeypatch):
+    checkpoint = Checkpoint(output, "run")
+    checkpoint.save({"step": 1})
+
+    def half(state, path):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", half)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save({"step": 2})
+    assert checkpoint.load() == {"step": 1}
+    assert [path.name for path in checkpoint.folder.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 cut", None])
+def test_a_damaged_state_is_none(output, content):
+    checkpoint = Checkpoint(output, "run")
+    checkpoint.save({"step": 1})
+    whole = checkpoint.path.read_bytes()
+    checkpoint.path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    assert checkpoint.load() is None
+    checkpoint.save({"step": 2})
+    assert checkpoint.load() == {"step": 2}
+
+
+def test_a_state_of_something_else_is_none(output):
+    checkpoint = Checkpoint(output, "run")
+    checkpoint.folder.mkdir()
+    for state in ({"no": "run"}, [1, 2], 3):
+        torch.save(state, checkpoint.path)
+        assert checkpoint.load() is None
+
+
+def test_remove_takes_what_runs_left_and_nothing_else(output):
+    checkpoint = Checkpoint(output, "run")
+    checkpoint.save({"step": 1})
+    (checkpoint.folder / ".checkpoint.pt.killed").write_bytes(b"half")
+    checkpoint.remove()
+    assert not checkpoint.folder.exists()
+    checkpoint.save({"step": 1})
+    (checkpoint.folder / "notes.txt").write_text("mine")
+    checkpoint.remove()
+    assert [path.name for path in checkpoint.folder.iterdir()] == ["notes.txt"]
+
+
+def test_a_file_in_the_place_of_the_folder(output):
+    path = output.with_name("model.partial")
+    path.write_text("mine")
+    with pytest.raises(InputError) as caught:
+        Checkpoint(output, "run")
+    assert str(caught.value) == f"{path} keeps the state of the run, but it is a file: remove it first"

@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.systems import system
+from ctx_embed.training import distillation
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.distillation import (
+    Distillation,
+    DistillationOptions,
+    distillation_loss,
+    entry_texts,
+    learning_rate_at,
+    new_student,
+    rotation_to,
+    teacher_distance,
+    token_table,
+)
+from ctx_embed.training.packed import PackedTexts
+
+OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
+
+
+def error(function, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+# The parts, by hand
+
+
+def test_the_loss_by_hand():
+    student = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    target = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
+    teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    # Cosines 1 and 0: distance 1/2. S = I, S_teacher = ones: two of four squares are 1.
+    assert distillation_loss(student, target, teacher, 0.0).item() == 0.5
+    assert distillation_loss(student, target, teacher, 2.0).item() == 1.5
+    assert distillation_loss(teacher, teacher, teacher, 2.0).item() == 0
+
+
+def test_the_learning_rate_by_hand():
+    options = DistillationOptions(learning_rate=2.0, warmup=0.2)
+    rates = [learning_rate_at(step, 10, options) for step in range(11)]
+    half = 2**0.5 / 2
+    cosines = [1, 0.923879533, half, 0.382683432, 0, -0.382683432, -half, -0.923879533, -1]
+    assert rates == pytest.approx([1.0, 2.0, *(1 + cosine for cosine in cosines)])
+    assert learning_rate_at(0, 1, DistillationOptions(learning_rate=2.0, warmup=0)) == 2.0
+
+
+def test_the_rotation_by_hand():
+    embeddings = np.array([[0, 3, 0], [0, -3, 0], [-2, 0, 0], [0, 0, 1]], dtype=np.float16)
+    assert rotation_to(2, embeddings) == pytest.approx(np.array([[0, 1], [1, 0], [0, 0]]))
+    assert rotation_to(3, embeddings).dtype == np.float32
+
+
+def test_the_rotation_keeps_cosines_where_no_dimension_is_lost():
+    embeddings = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float16)
+    rotation = rotation_to(6, embeddings)
+    assert rotation.T @ rotation == pytest.approx(np.eye(6), abs=1e-6)
+    assert rotation == pytest.approx(rotation_to(6, embeddings[::-1]), abs=1e-5)
+    lengths = np.square(embeddings.astype(np.float32) @ rotation).sum(0)
+    assert (np.diff(lengths) < 0).all()
+
+
+def test_more_dimensions_than_the_teacher():
+    assert error(rotation_to, 4, np.ones((2, 3), dtype=np.float16)) == "dimension 4 is more than the teacher's 3"
+
+
+def test_the_table_by_hand():
+    entries = np.array([[2.0], [0.0]], dtype=np.float32)
+    table = token_table(entries, np.array([1e-3, 0.0]), np.ones((1, 1), dtype=np.float32))
+    # Centred 1 and -1, weighted 1/2 and 1, whose standard deviation is 3/4.
+    assert table == pytest.approx(np.array([[0.5 * 0.1 / 0.75], [-0.1 / 0.75]]))
+    assert table.dtype == np.float32
+
+
+def test_entry_texts(tokenizer):
+    texts = entry_texts(tokenizer)
+    assert len(texts) == tokenizer.get_vocab_size()
+    assert texts[:2] == ["[PAD]", "[UNK]"]
+    for entry, index in tokenizer.get_vocab().items():
+        assert texts[index] == entry.removeprefix("##")
+
+
+def test_the_distance_by_hand(tokenizer):
+    table = torch.eye(tokenizer.get_vocab_size())
+    student = system("mean")(tokenizer, len(table), weights=table)
+    packed = PackedTexts(np.array([3, 4, 4], dtype=np.int32), np.array([0, 1, 3]))
+    target = torch.stack([table[3], table[3]])
+    assert teacher_distance(student, packed, target) == 0.5
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def texts(sentences) -> list[str]:
+    return [
+        f"{sentence} {other.split()[0]} {number}" for number, sentence in enumerate(sentences) for other in sentences
+    ]
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_model, texts, tokenizer):
+    """The teacher's embeddings of the texts, and those of the vocabulary's entries."""
+    return tiny_model.encode(texts).astype(np.float16), tiny_model.encode(entry_texts(tokenizer))
+
+
+@pytest.fixture
+def start(tokenizer, texts, teacher):
+    """Begin a run: a new student of 8 dimensions under some options."""
+
+    def begin(options=OPTIONS, checkpoint=None, name="contextualizer", **architecture):
+        if name == "contextualizer":
+            architecture = {"steps": 2, "rank": 3, **architecture}
+        student, rotation = new_student(system(name), tokenizer, texts, *teacher, 8, options.seed, **architecture)
+        return Distillation(student, texts, teacher[0], rotation, options, checkpoint)
+
+    return begin
+
+
+def state(run: Distillation) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in run.student.state_dict().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher):
+    student = start().student
+    ids, _ = TextTokenizer(tokenizer)(texts)
+    frequencies = np.bincount(ids, minlength=tokenizer.get_vocab_size()) / len(ids)
+    table = token_table(teacher[1], frequencies, rotation_to(8, teacher[0]))
+    assert np.array_equal(student.embedding.weight.detach().numpy(), table)
+    assert not student.attention.W.any()
+    assert (student.attention.b == 1).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "absolute", "scale": "sum", "initial_context": "learned"}])
+def test_a_run_comes_nearer_to_the_teacher(start, options):
+    run = start(DistillationOptions(epochs=8, batch_size=16, held_out=16), **options)
+    history = run.run(progress=False)
+    assert [(entry["epoch"], entry["step"]) for entry in history] == [(epoch, 3 * epoch) for epoch in range(9)]
+    assert history[-1]["held_out_distance"] < 0.8 * history[0]["held_out_distance"]
+    assert history[-1]["held_out_distance"] == run.held_out_distance()
+    assert not run.student.training
+
+
+def test_the_mean_of_a_table_is_trained_as_well(start):
+    history = start(name="mean").run(progress=False)
+    assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
+
+
+def test_the_last_texts_are_held_out(start, monkeypatch, teacher):
+    seen = []
+    train = Distillation._train_batch
+
+    def watched(self, rows, total):
+        seen.append(rows)
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", watched)
+    run = start()
+    assert run.train_count == 48
+    run.run(progress=False)
+    assert np.bincount(np.concatenate(seen)).tolist() == [2] * 48
+    with torch.no_grad():
+        embeddings = torch.cat([run.student.embed(*run.packed.batch(np.array([row]))) for row in range(48, 64)])
+    target = torch.from_numpy(teacher[0][48:].astype(np.float32)) @ run.rotation
+    expected = (1 - F.cosine_similarity(embeddings, target)).mean().item()
+    assert run.held_out_distance() == pytest.approx(expected, abs=1e-6)
+
+
+def test_seeds(start):
+    first, second = start(), start()
+    assert first.run(progress=False) == second.run(progress=False)
+    assert same(state(first), state(second))
+    other = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, seed=1))
+    assert not same(state(start()), state(other))
+    other.run(progress=False)
+    assert not same(state(first), state(other))
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path, monkeypatch, stop):
+    monkeypatch.setattr(distillation, "CHECKPOINT_STEPS", 2)
+    whole = start()
+    whole_history = whole.run(progress=False)
+    train = Distillation._train_batch
+    trained = []
+
+    def interrupted(self, rows, total):
+        if self.step == stop:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    def counted(self, rows, total):
+        trained.append(self.step)
+        return train(self, rows, total)
+
+    output = tmp_path / "model"
+    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start(checkpoint=Checkpoint(output, "run")).run(progress=False)
+    monkeypatch.setattr(Distillation, "_train_batch", counted)
+    resumed = start(checkpoint=Checkpoint(output, "run"))
+    assert resumed.run(progress=False) == whole_history
+    assert same(state(resumed), state(whole))
+    # Steps 2 and 4, and the end of the first epoch at 3, are saved.
+    assert trained == list(range({1: 0, 2: 2, 3: 3, 4: 4, 5: 4}[stop], 6))
+    trained.clear()
+    again = start(checkpoint=Checkpoint(output, "run"))
+    assert again.run(progress=False) == whole_history
+    assert same(state(again), state(whole))
+    assert trained == []
+
+
+def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
+    start(checkpoint=Checkpoint(tmp_path / "model", "one")).run(progress=False)
+    run = start(checkpoint=Checkpoint(tmp_path / "model", "two"))
+    run._resume()
+    assert run.step == 0
+
+
+def test_too_few_sentences(start):
+    assert OPTIONS.trained_on(48) == 32
+    message = (
+        "64 sentences are too few: 40 are held out and two batches of 16 are needed; "
+        "give more text, or lower --held-out or --batch-size"
+    )
+    assert error(start, DistillationOptions(batch_size=16, held_out=40)) == message
+    assert error(DistillationOptions(batch_size=16, held_out=99).trained_on, 64).startswith("64 sentences are too few")
+
+
+def test_a_run_that_diverges_is_stopped(start, tmp_path):
+    checkpoint = Checkpoint(tmp_path / "model", "run")
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, learning_rate=1e30), checkpoint)
+    with pytest.raises(InputError) as caught:
+        run.run(progress=False)
+    assert str(caught.value) == "the training diverged at step 2 (nan), lower --learning-rate"
+    assert not checkpoint.folder.exists()
+
+
+def test_a_run_that_diverges_at_its_last_step_is_stopped(start, monkeypatch):
+    monkeypatch.setattr(Distillation, "_train_batch", lambda self, rows, total: 0.0)
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16))
+    run._resume()
+    with torch.no_grad():
+        run.student.embedding.weight.fill_(torch.nan)
+    assert error(lambda: run.run(progress=False)) == "the training diverged at step 0 (nan), lower --learning-rate"
+
+
+def test_progress_goes_to_stderr_only(start, capfd):
+    start().run()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1", "epoch 2"]
+    start().run(progress=False)
+    assert capfd.readouterr() == ("", "")

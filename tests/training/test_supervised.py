@@ -1,0 +1,331 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from torch.nn import functional as F
+
+from ctx_embed import load
+from ctx_embed.errors import InputError
+from ctx_embed.training import supervised
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.packed import seeded_batches
+from ctx_embed.training.supervised import Labelled, SupervisedOptions, TextClassifier, new_encoder, train_classifier
+from tests.conftest import make_model
+
+GOOD = ["joy", "good", "fine", "glad"]
+BAD = ["dull", "bad", "sad", "poor"]
+FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
+OPTIONS = SupervisedOptions(epochs=4, batch_size=8, learning_rate=0.02)
+
+
+@pytest.fixture
+def data() -> Labelled:
+    """Forty texts whose words tell the label."""
+    words = {"+": GOOD, "-": BAD}
+    rows = [(label, frame.format(word)) for label in words for word in words[label] for frame in FRAMES]
+    return Labelled(*zip(*rows, strict=True))
+
+
+@pytest.fixture
+def encoder(data):
+    def make(**options) -> SentenceTransformer:
+        architecture = {"dimension": 8, "steps": 2, "rank": 3, **options}
+        return new_encoder(None, data.texts, vocabulary_size=150, device="cpu", **architecture)
+
+    return make
+
+
+def error(function, *arguments, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+def state(classifier: TextClassifier) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+# The split
+
+
+def test_a_split_holds_each_label_in_proportion(data):
+    train, valid = data.split(0.1, seed=0)
+    assert sorted(valid.labels) == ["+", "+", "-", "-"]
+    assert sorted(train.labels) == ["+"] * 18 + ["-"] * 18
+    assert sorted([*train.texts, *valid.texts]) == sorted(data.texts)
+    labels = dict(zip(data.texts, data.labels, strict=True))
+    assert all(
+        labels[text] == label for part in (train, valid) for label, text in zip(*vars(part).values(), strict=True)
+    )
+    assert data.split(0.1, seed=0) == (train, valid)
+    assert data.split(0.1, seed=1)[1] != valid
+
+
+@pytest.mark.parametrize("labels", ["ab", "aab", "abcabc", "aaaaaaaaab", ""])
+def test_too_few_rows_to_split(labels):
+    rows = Labelled(list(labels), ["text"] * len(labels))
+    assert error(rows.split, 0.1, 0) == (
+        f"{len(labels)} texts with {len(set(labels))} labels are too few to hold out 10% in which each label occurs; "
+        "give more texts, or --valid FILE"
+    )
+
+
+# Training
+
+
+def test_a_separable_set_is_learned(encoder, data):
+    model = encoder()
+    classifier, history = train_classifier(model, data, data, SupervisedOptions(20, 8, 0.02), progress=False)
+    assert classifier.encoder is model
+    assert classifier.labels == ["+", "-"]
+    assert history[-1]["valid_accuracy"] == 1
+    assert classifier.accuracy(data) == 1
+    assert classifier.predict(data.texts) == list(data.labels)
+    assert classifier.predict([]) == []
+    assert not classifier.training
+    assert [entry["epoch"] for entry in history] == list(range(1, 21))
+    assert history[-1]["train_loss"] < 0.1 * history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("steps", ["best", "ties"])
+def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monkeypatch, steps):
+    accuracies = {"best": [0.2, 0.9, 0.5, 0.3], "ties": [0.2, 0.9, 0.9, 0.9]}[steps]
+    states = []
+
+    def measured(self, _):
+        states.append(state(self))
+        return accuracies[len(states) - 1]
+
+    monkeypatch.setattr(TextClassifier, "accuracy", measured)
+    classifier, history = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+    assert [entry["valid_accuracy"] for entry in history] == accuracies
+    assert same(state(classifier), states[1])
+    assert not same(state(classifier), states[3])
+
+
+def test_an_epoch_by_hand(encoder, data):
+    model, other = encoder(), encoder()
+    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3)
+    torch.manual_seed(3)
+    reference = TextClassifier(other, ["+", "-"])
+    optimizer = torch.optim.Adam(reference.parameters(), lr=0.02)
+    losses = []
+    for rows in seeded_batches(40, 20, 3, 0):
+        target = torch.tensor([["+", "-"].index(data.labels[row]) for row in rows])
+        loss = F.cross_entropy(reference.train()([data.texts[row] for row in rows]), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    classifier, history = train_classifier(model, data, data, options, progress=False)
+    assert same(state(classifier), state(reference))
+    assert history[0]["train_loss"] == pytest.approx(np.mean(losses))
+
+
+def test_seeds(encoder, data):
+    def run(seed):
+        return train_classifier(encoder(), data, None, SupervisedOptions(2, 8, 0.02, seed=seed), progress=False)
+
+    (first, first_history), (second, second_history), (other, _) = run(0), run(0), run(1)
+    assert first_history == second_history
+    assert same(state(first), state(second))
+    assert not same(state(first), state(other))
+
+
+def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch):
+    seen = []
+    forward = TextClassifier.forward
+
+    def watched(self, texts):
+        if self.training:
+            seen.extend(texts)
+        return forward(self, texts)
+
+    monkeypatch.setattr(TextClassifier, "forward", watched)
+    options = SupervisedOptions(epochs=1, batch_size=8)
+    train_classifier(encoder(), data, None, options, progress=False)
+    train, valid = data.split(0.1, 0)
+    assert sorted(seen) == sorted(train.texts)
+    assert not set(seen) & set(valid.texts)
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(encoder, data, tmp_path, monkeypatch, stop):
+    whole, whole_history = train_classifier(encoder(), data, None, OPTIONS, progress=False)
+    accuracy = TextClassifier.accuracy
+    trained = []
+
+    def interrupted(self, texts):
+        if len(trained) == stop:
+            raise KeyboardInterrupt
+        trained.append(1)
+        return accuracy(self, texts)
+
+    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False)
+    trained = [0] * 10
+    resumed, history = train_classifier(
+        encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False
+    )
+    assert len(trained) - 10 == 4 - stop
+    assert history == whole_history
+    assert same(state(resumed), state(whole))
+
+
+def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkeypatch):
+    class Dropped(torch.nn.Dropout):
+        def forward(self, features):
+            return {**features, "sentence_embedding": super().forward(features["sentence_embedding"])}
+
+    def dropping():
+        return SentenceTransformer(modules=[encoder()[0], Dropped(0.5)], device="cpu")
+
+    whole, _ = train_classifier(dropping(), data, data, OPTIONS, progress=False)
+    save = Checkpoint.save
+
+    def saved_once(self, values):
+        save(self, values)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", saved_once)
+    checkpoint = Checkpoint(tmp_path / "model", "run")
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(dropping(), data, data, OPTIONS, checkpoint, progress=False)
+    monkeypatch.setattr(Checkpoint, "save", save)
+    resumed, _ = train_classifier(dropping(), data, data, OPTIONS, checkpoint, progress=False)
+    assert same(state(resumed), state(whole))
+
+
+def test_one_class_only(encoder):
+    rows = Labelled(["+"] * 9, ["text"] * 9)
+    message = "the training texts have one class only ('+'), at least two are needed"
+    assert error(train_classifier, encoder(), rows) == message
+
+
+def test_labels_that_training_lacks(encoder, data):
+    other = Labelled(["+", "fair", "mixed"], ["a", "b", "c"])
+    message = "the validation texts have labels that the training texts lack: 'fair', 'mixed'"
+    assert error(train_classifier, encoder(), data, other) == message
+    many = Labelled([str(number) for number in range(9)], ["text"] * 9)
+    message = "the test texts have labels that the training texts lack: '0', '1', '2', '3', '4', ..."
+    assert error(many.require_labels_of, data, "test") == message
+    data.require_labels_of(data, "test")
+
+
+def test_a_training_that_diverges_is_stopped(encoder, data):
+    options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30)
+    message = "the training diverged at step 2 (nan), lower --learning-rate"
+    assert error(train_classifier, encoder(), data, data, options, progress=False) == message
+    options = SupervisedOptions(epochs=1, batch_size=40, learning_rate=1e30)
+    message = "the classifier's outputs are not finite, train it with a lower learning rate"
+    assert error(train_classifier, encoder(), data, data, options, progress=False) == message
+
+
+def test_progress_goes_to_stderr_only(encoder, data, capfd):
+    train_classifier(encoder(), data, data, SupervisedOptions(epochs=2))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1", "epoch 2"]
+    train_classifier(encoder(), data, data, SupervisedOptions(epochs=1), progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+# The classifier
+
+
+def test_the_head_reads_the_embedding_before_it_is_normalised(tiny_model, sentences):
+    classifier = TextClassifier(tiny_model, ["a", "b"])
+    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
+    embeddings = bare.encode(sentences, convert_to_tensor=True)
+    assert not torch.allclose(embeddings.norm(dim=1), torch.ones(len(sentences)))
+    with torch.no_grad():
+        assert torch.allclose(classifier(sentences), classifier.head(embeddings), atol=1e-6)
+
+
+def test_a_truncated_encoder_is_trained_whole(tokenizer, data):
+    model = make_model(tokenizer)
+    model.truncate_dim = 4
+    classifier, _ = train_classifier(model, data, data, SupervisedOptions(epochs=1), progress=False)
+    assert classifier.head.in_features == 16
+
+
+def test_save_and_load(encoder, data, tmp_path):
+    classifier, _ = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model", "cpu")
+    assert loaded.labels == ["+", "-"]
+    assert not loaded.training
+    assert same(state(loaded), state(classifier))
+    assert loaded.predict(data.texts) == classifier.predict(data.texts)
+    assert np.array_equal(load(tmp_path / "model").encode(["so good"]), classifier.encoder.encode(["so good"]))
+
+
+def test_prediction_does_not_depend_on_the_batch(encoder, data, monkeypatch):
+    classifier, _ = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+    predicted = classifier.predict(data.texts)
+    monkeypatch.setattr(supervised, "PREDICTION_BATCH", 3)
+    assert classifier.predict(data.texts) == predicted
+
+
+def test_a_folder_without_a_head(tiny_model_path):
+    message = f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
+    assert error(TextClassifier.load, tiny_model_path) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("classifier.json", "{", "JSONDecodeError: Expecting property name enclosed in double quotes"),
+        ("classifier.json", "{}", "KeyError: 'labels'"),
+        ("classifier.json", '{"labels": ["a", "b", "c"]}', "RuntimeError: Error(s) in loading state_dict for Linear:"),
+        ("classifier.safetensors", "garbage", "SafetensorError: "),
+    ],
+)
+def test_a_damaged_head(tiny_model, tmp_path, name, content, message):
+    TextClassifier(tiny_model, ["a", "b"]).save(tmp_path / "model")
+    (tmp_path / "model" / name).write_text(content)
+    line = error(TextClassifier.load, tmp_path / "model")
+    assert line.startswith(f"{tmp_path / 'model'}: the head cannot be loaded ({message}")
+    assert "\n" not in line
+
+
+def test_a_head_without_its_labels(tiny_model, tmp_path):
+    TextClassifier(tiny_model, ["a", "b"]).save(tmp_path / "model")
+    (tmp_path / "model" / "classifier.json").unlink()
+    assert "the head cannot be loaded (FileNotFoundError: " in error(TextClassifier.load, tmp_path / "model")
+
+
+# The encoder
+
+
+def test_a_new_encoder(tokenizer, tmp_path, sentences):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    path = str(tmp_path / "tokenizer.json")
+    model = new_encoder(None, [], path, seed=5, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
+    assert model.get_embedding_dimension() == 8
+    assert model[0].positions == "absolute"
+    assert model[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+    again = new_encoder(None, [], path, seed=5, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
+    other = new_encoder(None, [], path, seed=6, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
+    assert np.array_equal(again.encode(sentences), model.encode(sentences))
+    assert not np.array_equal(other.encode(sentences), model.encode(sentences))
+    learned = new_encoder(None, sentences, vocabulary_size=60, device="cpu", dimension=8)
+    assert learned[0].tokenizer.get_vocab_size() == 60
+
+
+def test_a_model_to_start_from(tiny_model, tiny_model_path, sentences):
+    model = new_encoder(str(tiny_model_path), sentences, dimension=99)
+    assert np.array_equal(model.encode(sentences), tiny_model.encode(sentences))
+    assert error(new_encoder, "./nowhere", []) == "./nowhere: no such model folder"
+
+
+def test_a_device_that_is_not_there(sentences):
+    for start in (None, "default"):
+        assert error(new_encoder, start, sentences, device="warp").startswith("device 'warp' cannot be used here (")

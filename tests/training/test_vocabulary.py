@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.tokenization import is_wordwise
+from ctx_embed.training import vocabulary
+from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+
+
+def entries(tokenizer: Tokenizer) -> list[str]:
+    return sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+
+
+def error(function, *arguments, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+def test_a_small_vocabulary_by_hand():
+    # "ab" three times, "abb" twice, "c" once: a+##b stands five times, then ab+##b twice, and no other pair is left.
+    tokenizer = learn_vocabulary(["ab ab AB", "Abb, ább", "c"], size=100, progress=False)
+    assert entries(tokenizer) == ["[PAD]", "[UNK]", "##b", ",", "a", "b", "c", "ab", "abb"]
+    assert tokenizer.encode("Ább, abbb d").tokens == ["abb", ",", "abb", "##b", "[UNK]"]
+
+
+def test_the_most_frequent_pairs_come_first():
+    texts = ["xy " * 3 + "pq " * 2 + "mn"]
+    letters = ["[PAD]", "[UNK]", "##n", "##q", "##y", "m", "n", "p", "q", "x", "y"]
+    assert entries(learn_vocabulary(texts, size=11, progress=False)) == letters
+    assert entries(learn_vocabulary(texts, size=12, progress=False)) == [*letters, "xy"]
+    assert entries(learn_vocabulary(texts, size=13, progress=False)) == [*letters, "xy", "pq"]
+    # A pair that occurs once is no word.
+    assert entries(learn_vocabulary(texts, size=99, progress=False)) == [*letters, "xy", "pq"]
+
+
+def test_special_entries(tokenizer):
+    assert tokenizer.token_to_id("[PAD]") == 0
+    assert tokenizer.token_to_id("[UNK]") == 1
+    assert tokenizer.get_vocab_size() <= 90
+    assert tokenizer.encode("the \u4e00").ids[-1] == 1
+    assert [token.content for token in tokenizer.get_added_tokens_decoder().values()] == ["[PAD]", "[UNK]"]
+    assert is_wordwise(tokenizer)
+
+
+def test_size_is_the_most(sentences):
+    for size in (60, 70, 90):
+        assert learn_vocabulary(sentences * 3, size=size, progress=False).get_vocab_size() == size
+
+
+def test_a_size_too_small_for_the_letters():
+    message = "size 5 is too small: the letters of the texts alone need 7 entries"
+    assert error(learn_vocabulary, ["cat"], 5, progress=False) == message
+    assert learn_vocabulary(["cat"], 7, progress=False).get_vocab_size() == 7
+
+
+@pytest.mark.parametrize("texts", [[], [""], [" \t", "\n"], ["\u0300", "\x00\x01"]])
+def test_no_word(texts):
+    message = "the texts hold no word to learn a vocabulary from"
+    assert error(learn_vocabulary, texts, 100, progress=False) == message
+
+
+def test_a_lone_surrogate():
+    tokenizer = learn_vocabulary(["lone\ud800 cat cat"], 100, progress=False)
+    assert tokenizer.encode("cat").tokens == ["cat"]
+
+
+def test_letters_are_the_most_frequent_ones(monkeypatch):
+    monkeypatch.setattr(vocabulary, "LETTERS", 3)
+    tokenizer = learn_vocabulary(["a a b b d c e"], 100, progress=False)
+    assert entries(tokenizer) == ["[PAD]", "[UNK]", "a", "b", "c"]
+
+
+def test_counts_beyond_a_batch_of_repetitions(monkeypatch):
+    monkeypatch.setattr(vocabulary, "REPEATED_AT_ONCE", 2)
+    texts = ["xy " * 3 + "pq " * 4 + "mn"]
+    assert entries(learn_vocabulary(texts, size=99, progress=False))[-2:] == ["pq", "xy"]
+
+
+DETERMINISM = """
+import random, hashlib
+from ctx_embed.training.vocabulary import learn_vocabulary
+draw = random.Random(0)
+texts = ["".join(draw.choices("abcdefgh", k=4)) + " " + chr(0x4e00 + n) for n in range(1500)]
+for order in (texts, texts[::-1]):
+    print(hashlib.sha256(learn_vocabulary(order, 2000, progress=False).to_str().encode()).hexdigest())
+"""
+
+
+def test_the_same_texts_give_the_same_vocabulary_in_every_process():
+    # The library draws the seeds of its hash tables anew in each process, and there are many ties here.
+    command = [sys.executable, "-c", DETERMINISM]
+    hashes = {line for _ in range(2) for line in subprocess.check_output(command, text=True).split()}
+    assert len(hashes) == 1
+
+
+def test_texts_are_read_once_and_an_error_among_them_goes_through():
+    def texts():
+        yield "the cat"
+        raise InputError("line 2 is broken")
+
+    assert error(learn_vocabulary, texts(), 100, progress=False) == "line 2 is broken"
+    assert learn_vocabulary(iter(["the cat", "the cat"]), 100, progress=False).encode("the cat").tokens == [
+        "the",
+        "cat",
+    ]
+
+
+def test_nothing_is_written_to_stdout(capfd, sentences):
+    learn_vocabulary(sentences, 90, progress=True)
+    assert capfd.readouterr().out == ""
+
+
+def test_read_tokenizer(tokenizer, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+    assert read_tokenizer(path).to_str() == read_tokenizer(str(path)).to_str() == tokenizer.to_str()
+
+
+def test_a_tokenizer_that_cannot_be_read(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    missing = f"{path}: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o {path}"
+    assert error(read_tokenizer, path) == missing
+    assert error(read_tokenizer, tmp_path).startswith(f"{tmp_path}: no such file")
+    path.write_text("garbage")
+    assert error(read_tokenizer, path) == f"{path}: not a tokenizer.json (expected value at line 1 column 1)"
+    path.write_bytes(b"\xff\xfe")
+    assert error(read_tokenizer, path).startswith(f"{path}: not a tokenizer.json (")
+    path.write_text("{}")
+    assert error(read_tokenizer, path).startswith(f"{path}: not a tokenizer.json (")
+
+
+def test_a_tokenizer_whose_ids_have_gaps(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(WordLevel({"[UNK]": 0, "the": 2}, unk_token="[UNK]")).save(str(path))
+    assert error(read_tokenizer, path) == f"{path}: its 2 entries have ids up to 2, ids without gaps are needed"
