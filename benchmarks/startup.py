@@ -15,7 +15,7 @@ from common import alternate, report, summary
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "import ctx_embed": ["-c", "import ctx_embed"],
-    "ctx-embed --help": ["-c", "from ctx_embed.cli.main import run; run()", "--help"],
+    "ctx-embed --help": ["-c", "from ctx_embed.cli.main import main; main()", "--help"],
     "import sentence_transformers": ["-c", "import sentence_transformers"],
     "load() and encode": ["-c", "import ctx_embed; ctx_embed.load().encode(['a text'])"],
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, architecture_options, corpus_files, data_option
+from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, WEIGHT, architecture_options, corpus_files, data_option
 
 
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -50,10 +50,22 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option(
     "--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Sentences not trained on."
 )
+@click.option("--labelled", multiple=True, metavar="FILE", help="label<TAB>text to learn beside the teacher.")
+@click.option("--skip", metavar="FILE.json", help="Lines of the labelled files to leave out.")
+@click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Of the labels in the loss.")
+@click.option("--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's own words.")
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--teacher-dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
 @click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16"]))
-def distill(output: Path, corpus: tuple[str, ...], more: tuple[str, ...], data: Path | None, **options: Any) -> None:
+def distill(
+    output: Path,
+    corpus: tuple[str, ...],
+    more: tuple[str, ...],
+    labelled: tuple[str, ...],
+    skip: str | None,
+    data: Path | None,
+    **options: Any,
+) -> None:
     """Train an encoder over a token table to give the embeddings of a teacher.
 
     The teacher's embeddings are kept in shards and the training's state in OUT.partial, so that the same command
@@ -63,5 +75,8 @@ def distill(output: Path, corpus: tuple[str, ...], more: tuple[str, ...], data: 
     """
     from ctx_embed.training.recipe import distill_from_files
 
-    summary = distill_from_files(corpus_files(corpus + more, data), output, **options)
+    files = corpus_files(corpus + more, data)
+    options["labelled"] = corpus_files(labelled, data)
+    options["skip"] = str(corpus_files((skip,), data)[0]) if skip else None
+    summary = distill_from_files(files, output, **options)
     click.echo(f"{output}: held-out 1 - cos {summary['held_out_distance']:.4f} after {summary['sentences']} sentences")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -66,12 +65,3 @@ def main() -> None:
 
     Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"
     """
-
-
-def run() -> None:
-    """The entry point of the installed command; a closed pipe (`| head`) ends it quietly."""
-    try:
-        main()
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)

@@ -17,8 +17,8 @@ OUTPUT = click.Path(path_type=Path)
 SEED = click.IntRange(0, 2**32 - 1)
 
 
-class _Rate(click.FloatRange):
-    """A number above 0; click alone would let ``nan`` and ``inf`` pass."""
+class _Finite(click.FloatRange):
+    """A finite number of a range; click alone would let ``nan`` and ``inf`` pass."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         rate = super().convert(value, param, ctx)
@@ -27,7 +27,8 @@ class _Rate(click.FloatRange):
         return rate
 
 
-LEARNING_RATE = _Rate(min=0, min_open=True)
+LEARNING_RATE = _Finite(min=0, min_open=True)
+WEIGHT = _Finite(min=0)
 
 
 def data_option(command: Command) -> Command:

@@ -133,9 +133,12 @@ def test_folding_blocks_is_folding_at_once():
         second_order.fold_document([], U, "moments")
 
 
-def test_the_cheaper_fold_multiplies_less():
+def test_the_cheaper_form_multiplies_less():
     assert second_order.cheapest_fold(100_000, m=128, u=1041, K=5) == "moments"
     assert second_order.cheapest_fold(100_000, m=256, u=16, K=2) == "projected"
+    # m = 4, K u = 8: direct 64 n multiplications, moments 16 n + 128; equal at n = 128 / 48.
+    assert second_order.fold_pays_from(4, 4, 2) == pytest.approx(128 / 48)
+    assert second_order.fold_pays_from(256, 16, 2) == float("inf")
 
 
 # Position weights

@@ -13,11 +13,13 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
 from ctx_embed import second_order
-from ctx_embed.modules.second_order_steps import LONG_DOCUMENT_TOKENS, SecondOrderSteps
+from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 # Documents are taken through the steps in groups of about so many tokens: their intermediate values then stay in cache.
 GROUP_TOKENS = 4096
+# Longer documents are folded block by block, so that memory is bounded; shorter ones where that is cheaper.
+LONG_DOCUMENT_TOKENS = 1024
 # In which products held for the vocabulary are as exact as those computed token by token.
 EXACT_DTYPES = (torch.float32, torch.float64)
 
@@ -35,12 +37,13 @@ class Products(NamedTuple):
     of_steps: list[Tensor]
 
 
-def grouped(lengths: list[int], most: int) -> Iterator[tuple[int, list[int]]]:
+def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
     """Cut documents into runs of at most ``most`` tokens; a long document is a run of its own.
 
     Args:
         lengths: of the documents, in tokens.
         most: tokens of a run, unless a single document has more.
+        long: documents of more tokens are long.
 
     Returns:
         For each run the tokens before it and its documents' lengths.
@@ -48,8 +51,7 @@ def grouped(lengths: list[int], most: int) -> Iterator[tuple[int, list[int]]]:
     start = total = 0
     group: list[int] = []
     for length in lengths:
-        is_long = length > LONG_DOCUMENT_TOKENS
-        if group and (is_long or total + length > most or group[0] > LONG_DOCUMENT_TOKENS):
+        if group and (length > long or total + length > most or group[0] > long):
             yield start, group
             start, total, group = start + total, 0, []
         group.append(length)
@@ -127,9 +129,12 @@ class Contextualizer(TokenEncoder):
         # In training a large group shares more: an entry's products and its gradient are computed once a group.
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
-        for start, group in grouped(lengths, most):
+        long: float = LONG_DOCUMENT_TOKENS
+        if not self._position_free:
+            long = min(long, second_order.fold_pays_from(self.dimension, self.rank, self.steps))
+        for start, group in grouped(lengths, most, long):
             stop = start + sum(group)
-            if group[0] > LONG_DOCUMENT_TOKENS:
+            if group[0] > long:
                 context = self.attention.fold(self.embedding.weight, ids[start:stop])[-1]
             else:
                 offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
@@ -137,12 +142,16 @@ class Contextualizer(TokenEncoder):
             parts.append(context.to(self.embedding.weight.dtype))
         return torch.cat(parts) if parts else self.embedding.weight.new_zeros(0, self.dimension)
 
+    @property
+    def _position_free(self) -> bool:
+        """Whether x_i is e(w_i), so that what depends on the vocabulary entry alone is computed once an entry."""
+        return self.positions == "none" and self.scale == "mean" and self.embedding.weight.dtype in EXACT_DTYPES
+
     def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
-        if self.positions != "none" or self.scale != "mean" or self.embedding.weight.dtype not in EXACT_DTYPES:
+        if not self._position_free:
             contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
             return contexts[-1]
-        # Without positions x_i is e(w_i): whatever depends on the vocabulary entry alone is computed once an entry. In
-        # training the entries are those of the group, after it all of the vocabulary, held until a parameter changes.
+        # In training the entries are the group's; after it all of the vocabulary's, held until a parameter changes.
         context = self.attention.first_context(ids, offsets)
         if torch.is_grad_enabled():
             self._held = None

@@ -12,8 +12,7 @@ from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.second_order import Steps
 
-# Documents longer than this are folded block by block instead of step by step over their tokens.
-LONG_DOCUMENT_TOKENS = 1024
+# A document is folded in blocks of so many tokens, which bound its memory.
 BLOCK_TOKENS = 4096
 
 
@@ -143,7 +142,7 @@ class SecondOrderSteps(nn.Module):
         n = len(input_ids)
         K, u, m = self.U.shape
         form = second_order.cheapest_fold(n, m, u, K)
-        G, t = second_order.fold_document(self._weighted_blocks(table, input_ids), self.U, form)
+        sums, t = second_order.fold_document(self._weighted_blocks(table, input_ids), self.U, form)
         offsets = torch.tensor([0, n], device=input_ids.device)
         context = self.first_context(input_ids, offsets)
-        return second_order.recurrence(G[None], t[None], offsets, context, self.parameters_of_steps)
+        return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)

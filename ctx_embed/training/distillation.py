@@ -1,7 +1,8 @@
 """Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
 
 Loss of a batch: mean(1 - cos(student, target)) + relation_weight * mean((S - S_teacher)^2), with S the cosines between
-all pairs of the batch. The target is the teacher's embedding rotated into the student's dimensions.
+all pairs of the batch, + label_weight * (cross-entropy of labelled spans) + word_weight * (the text's own words named).
+The target is the teacher's embedding rotated into the student's dimensions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
@@ -25,6 +26,7 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.modules.tokenization import TextTokenizer
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.divergence import require_finite
+from ctx_embed.training.objectives import LabelHead, LabelledSpans, WordHead
 from ctx_embed.training.packed import PackedTexts, batches_per_epoch, seeded_batches
 
 # Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
@@ -44,6 +46,10 @@ class DistillationOptions:
         warmup: the share of all steps in which the rate rises to its peak; after it a cosine falls to 0.
         weight_decay: of AdamW.
         relation_weight: of the second term of the loss.
+        label_weight: of the third, where there are labelled texts.
+        label_batch: labelled spans of a batch.
+        word_weight: of the fourth; 0 leaves it out.
+        words: so many of the most frequent entries are named.
         held_out: sentences that are not trained on and measure the distance to the teacher.
         seed: of the order, the weights drawn and the held-out part.
     """
@@ -54,6 +60,10 @@ class DistillationOptions:
     warmup: float = 0.05
     weight_decay: float = 0.01
     relation_weight: float = 2.0
+    label_weight: float = 0.3
+    label_batch: int = 64
+    word_weight: float = 0.0
+    words: int = 8000
     held_out: int = 4096
     seed: int = 0
 
@@ -211,6 +221,7 @@ class Distillation:
         rotation: (d, m) from :func:`new_student`.
         options: how to train.
         checkpoint: where the state is kept; None keeps none.
+        labelled: labels and texts to learn beside the teacher; None: none.
 
     Raises:
         InputError: fewer sentences than two batches beside the held-out part; :meth:`run`: the training diverged.
@@ -224,18 +235,30 @@ class Distillation:
         rotation: NDArray[np.float32],
         options: DistillationOptions,
         checkpoint: Checkpoint | None = None,
+        labelled: tuple[Sequence[str], Sequence[str]] | None = None,
     ) -> None:
         self.train_count = options.trained_on(len(texts))
         self.student = student
-        self.packed = PackedTexts.tokenize(TextTokenizer(student.tokenizer), texts)
+        tokenizer = TextTokenizer(student.tokenizer)
+        self.packed = PackedTexts.tokenize(tokenizer, texts)
         self.teacher = teacher_embeddings
         self.rotation = torch.from_numpy(rotation)
         self.options = options
         self.checkpoint = checkpoint
         self.step = 0
         self.history: list[dict[str, float]] = []
+        self.labelled = LabelledSpans(tokenizer, *labelled, options.seed) if labelled else None
+        self.trained = nn.ModuleDict({"student": student})
+        torch.manual_seed(options.seed)
+        if self.labelled is not None:
+            self.label_head = LabelHead(student.dimension, len(self.labelled.classes))
+            self.trained["label_head"] = self.label_head
+        if options.word_weight > 0:
+            counts = np.bincount(self.packed.ids, minlength=student.tokenizer.get_vocab_size())
+            self.word_head = WordHead(student.dimension, counts, options.words)
+            self.trained["word_head"] = self.word_head
         self.optimizer = torch.optim.AdamW(
-            student.parameters(), betas=(0.9, 0.99), weight_decay=options.weight_decay, fused=True
+            self.trained.parameters(), betas=(0.9, 0.99), weight_decay=options.weight_decay, fused=True
         )
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
@@ -248,11 +271,21 @@ class Distillation:
         part = PackedTexts(self.packed.ids[first:], self.packed.offsets[self.train_count :] - first)
         return teacher_distance(self.student, part, self._teacher_rows(rows) @ self.rotation)
 
+    @torch.no_grad()
+    def measures(self) -> dict[str, float]:
+        """The held-out distance, and the accuracy on held-out labelled spans where there are any."""
+        measured = {"held_out_distance": self.held_out_distance()}
+        if self.labelled is not None:
+            ids, lengths, targets = self.labelled.held_out()
+            predicted = self.label_head(self.student.embed(ids, lengths)).argmax(1)
+            measured["held_out_label_accuracy"] = float((predicted == targets).float().mean())
+        return measured
+
     def _save(self) -> None:
         if self.checkpoint is not None:
             self.checkpoint.save(
                 {
-                    "student": self.student.state_dict(),
+                    "trained": self.trained.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
                     "step": self.step,
                     "history": self.history,
@@ -262,7 +295,7 @@ class Distillation:
     def _resume(self) -> None:
         state = None if self.checkpoint is None else self.checkpoint.load()
         if state is not None:
-            self.student.load_state_dict(state["student"])
+            self.trained.load_state_dict(state["trained"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.history = state["step"], state["history"]
 
@@ -270,8 +303,20 @@ class Distillation:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(self.step, total, self.options)
         teacher = self._teacher_rows(rows)
-        student = self.student.embed(*self.packed.batch(rows))
+        ids, lengths = self.packed.batch(rows)
+        targets: Tensor | None = None
+        if self.labelled is not None:
+            # One pass over sentences and spans: entries that both have are computed once.
+            span_ids, span_lengths, targets = self.labelled.draw(self.options.label_batch, self.step)
+            embeddings = self.student.embed(torch.cat([ids, span_ids]), lengths + span_lengths)
+            student, spans = embeddings[: len(rows)], embeddings[len(rows) :]
+        else:
+            student = spans = self.student.embed(ids, lengths)
         loss = distillation_loss(student, teacher @ self.rotation, teacher, self.options.relation_weight)
+        if targets is not None:
+            loss = loss + self.options.label_weight * self.label_head.loss(spans, targets)
+        if self.options.word_weight > 0:
+            loss = loss + self.options.word_weight * self.word_head.loss(student, ids, lengths)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -282,12 +327,12 @@ class Distillation:
         """Train to the end, from the checkpoint where there is one.
 
         Returns:
-            For each epoch its number, the step it ended at and the held-out distance to the teacher; entry 0 is the
-            student before training.
+            For each epoch its number, the step it ended at and the :meth:`measures`; entry 0 is the student before
+            training.
         """
         self._resume()
         if not self.history:
-            self.history.append({"epoch": 0, "step": 0, "held_out_distance": self.held_out_distance()})
+            self.history.append({"epoch": 0, "step": 0, **self.measures()})
         options = self.options
         per_epoch = batches_per_epoch(self.train_count, options.batch_size)
         total = per_epoch * options.epochs
@@ -306,11 +351,12 @@ class Distillation:
                     if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
                         self._save()
                         bar.set_postfix(loss=f"{loss:.4f}")
-                distance = self.held_out_distance()
-                require_finite(distance, self.step)
-                self.history.append({"epoch": epoch + 1, "step": self.step, "held_out_distance": distance})
+                measured = self.measures()
+                require_finite(measured["held_out_distance"], self.step)
+                self.history.append({"epoch": epoch + 1, "step": self.step, **measured})
                 if progress:
-                    tqdm.write(f"epoch {epoch + 1}: held-out 1 - cos {distance:.4f}", file=sys.stderr)
+                    figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
+                    tqdm.write(f"epoch {epoch + 1}: {figures}", file=sys.stderr)
                 self._save()
         self.student.eval()
         return self.history

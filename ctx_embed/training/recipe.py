@@ -32,6 +32,7 @@ from ctx_embed.training.distillation import (
     new_student,
     require_dimension,
 )
+from ctx_embed.training.objectives import read_labelled_files, read_skipped
 from ctx_embed.training.teacher import TeacherCache
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
@@ -63,9 +64,9 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     for name, value in recipe.items():
         if name not in names:
             raise unknown_name(f"option of {path}", name, names)
-        if name == "corpus":
+        if name in ("corpus", "labelled"):
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-                raise InputError(f"{path}: corpus is {value!r}, a list of strings is needed")
+                raise InputError(f"{path}: {name} is {value!r}, a list of strings is needed")
         elif not isinstance(value, str | int | float) or isinstance(value, bool):
             raise InputError(f"{path}: {name} is {value!r}, a string or a number is needed")
     return recipe
@@ -102,6 +103,8 @@ def distill_from_files(
     teacher: str,
     cache: Path | None = None,
     sentences: int | None = None,
+    labelled: Sequence[Path] = (),
+    skip: str | None = None,
     encoder: str = "contextualizer",
     tokenizer: str | None = None,
     vocabulary_size: int = 32_000,
@@ -119,6 +122,8 @@ def distill_from_files(
         teacher: a path or name for :func:`load_teacher`.
         cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
         sentences: read about so many, spread over all files; None reads all.
+        labelled: files of labelled texts to learn beside the teacher, see :func:`read_labelled_files`.
+        skip: a file for :func:`read_skipped`: lines of them to leave out.
         encoder: the system's name.
         tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the sentences.
         dimension: m.
@@ -146,6 +151,7 @@ def distill_from_files(
     blocks = read_blocks(corpus, sentences, settings.seed)
     texts = [text for block in blocks for text in block.texts]
     settings.trained_on(len(texts))
+    labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None) if labelled else None
     if own_tokenizer is None:
         own_tokenizer = learn_vocabulary(texts, vocabulary_size, progress=progress)
     record = {
@@ -154,9 +160,10 @@ def distill_from_files(
         "options": asdict(settings),
         "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_model)},
         "corpus": _file_hashes(corpus),
+        "labelled": _file_hashes(labelled),
         "sentences": len(texts),
     }
-    checkpoint = Checkpoint(output, identity(record, own_tokenizer.to_str(), [block.key for block in blocks]))
+    checkpoint = Checkpoint(output, identity(record, own_tokenizer.to_str(), [block.key for block in blocks], skip))
     teacher_cache = TeacherCache(cache or output.with_name(output.name + ".teacher"), teacher_model)
     entries = teacher_cache.embeddings([Block("vocabulary", tuple(entry_texts(own_tokenizer)))], progress=False)
     embeddings = teacher_cache.embeddings(blocks, progress=progress)
@@ -170,7 +177,8 @@ def distill_from_files(
         settings.seed,
         **architecture,
     )
-    history = Distillation(student, texts, embeddings, rotation, settings, checkpoint).run(progress=progress)
+    run = Distillation(student, texts, embeddings, rotation, settings, checkpoint, labels_and_texts)
+    history = run.run(progress=progress)
     model = SentenceTransformer(modules=[student.to(getattr(torch, store)), Normalize()], device="cpu")
     summary = {"sentences": len(texts), "held_out_distance": history[-1]["held_out_distance"]}
     with replaced_folder(output) as beside:

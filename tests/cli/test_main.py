@@ -107,7 +107,7 @@ def flood():
         click.echo("a line of results")
 
 cli.LazyGroup.get_command = lambda *_: click.Command("demo", callback=flood)
-cli.run()
+cli.main()
 """
 
 

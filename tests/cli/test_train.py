@@ -14,6 +14,7 @@ from ctx_embed import load, loading
 from ctx_embed.cli.main import main
 from ctx_embed.texts import read_labelled
 from ctx_embed.training.supervised import Labelled, TextClassifier
+from tests.conftest import make_model
 
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}
 FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
@@ -158,9 +159,13 @@ def test_an_interrupted_run_goes_on(train_file, monkeypatch):
         assert Path("model", name).read_bytes() == Path("whole", name).read_bytes()
 
 
-@pytest.mark.parametrize("change", [["--seed", "1"], ["--learning-rate", "0.1"], ["--scale", "mean"], "rows", "valid"])
-def test_an_interrupted_run_with_a_change_begins_anew(train_file, monkeypatch, change):
-    valid = ["--valid", file("valid.tsv", *ROWS[:30])]
+CHANGES = [["--seed", "1"], ["--learning-rate", "0.1"], ["--batch-size", "9"], "rows", "valid", "start"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, monkeypatch, change):
+    make_model(tokenizer).save_pretrained("start")
+    arguments = [train_file, "-o", "model", *SMALL, "--valid", file("valid.tsv", *ROWS[:30]), "--from", "start"]
     accuracy = TextClassifier.accuracy
     calls = []
 
@@ -171,16 +176,16 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, monkeypatch, c
         return accuracy(self, data)
 
     monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
-    assert run(train_file, "-o", "model", *SMALL, *valid).exit_code == 1
+    assert run(*arguments).exit_code == 1
     if change == "rows":
-        random.Random(0).shuffle(rows := list(ROWS))
-        file("train.tsv", *rows)
+        file("train.tsv", *ROWS[::-1])
     elif change == "valid":
-        swap = str.maketrans({"p": "n", "o": "e", "s": "g", "n": "p", "e": "o", "g": "s"})
-        file("valid.tsv", *(row[:3].translate(swap) + row[3:] for row in ROWS[:30]))
+        file("valid.tsv", *(row.replace("pos\t", "neg\t") for row in ROWS[:30]))
+    elif change == "start":
+        make_model(tokenizer, scale="sum").save_pretrained("start")
     else:
-        valid += change
-    result = run(train_file, "-o", "model", *SMALL, *valid)
+        arguments += change
+    result = run(*arguments)
     assert result.exit_code == 0, result.output
     assert result.stderr.startswith("epoch 1: ")
 

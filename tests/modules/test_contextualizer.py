@@ -146,9 +146,9 @@ def test_million_tokens_are_finite(tokenizer):
 
 def test_grouped_keeps_all_documents():
     lengths = [3, 0, 4, 2000, 1, 1, 9, 0]
-    groups = list(grouped(lengths, most=5))
+    groups = list(grouped(lengths, most=5, long=100))
     assert groups == [(0, [3, 0]), (3, [4]), (7, [2000]), (2007, [1, 1]), (2009, [9]), (2018, [0])]
-    assert list(grouped([], most=5)) == []
+    assert list(grouped([], most=5, long=100)) == []
 
 
 # Options and errors

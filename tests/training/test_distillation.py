@@ -65,6 +65,8 @@ def test_the_rotation_keeps_cosines_where_no_dimension_is_lost():
     rotation = rotation_to(6, embeddings)
     assert rotation.T @ rotation == pytest.approx(np.eye(6), abs=1e-6)
     assert rotation == pytest.approx(rotation_to(6, embeddings[::-1]), abs=1e-5)
+    # Of an eigenvector's two signs, the one that makes its largest entry positive.
+    assert (rotation.max(0) == np.abs(rotation).max(0)).all()
     lengths = np.square(embeddings.astype(np.float32) @ rotation).sum(0)
     assert (np.diff(lengths) < 0).all()
 
@@ -117,11 +119,11 @@ def teacher(tiny_model, texts, tokenizer):
 def start(tokenizer, texts, teacher):
     """Begin a run: a new student of 8 dimensions under some options."""
 
-    def begin(options=OPTIONS, checkpoint=None, name="contextualizer", **architecture):
+    def begin(options=OPTIONS, checkpoint=None, name="contextualizer", labelled=None, **architecture):
         if name == "contextualizer":
             architecture = {"steps": 2, "rank": 3, **architecture}
         student, rotation = new_student(system(name), tokenizer, texts, *teacher, 8, options.seed, **architecture)
-        return Distillation(student, texts, teacher[0], rotation, options, checkpoint)
+        return Distillation(student, texts, teacher[0], rotation, options, checkpoint, labelled)
 
     return begin
 
@@ -265,3 +267,34 @@ def test_progress_goes_to_stderr_only(start, capfd):
     assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1", "epoch 2"]
     start().run(progress=False)
     assert capfd.readouterr() == ("", "")
+
+
+def test_labels_and_words_are_learned_beside_the_teacher_and_resumed(start, sentences, tmp_path, monkeypatch):
+    labelled = (["film" if "film" in text else "other" for text in sentences] * 8, sentences * 8)
+    options = DistillationOptions(
+        epochs=2, batch_size=8, held_out=8, label_batch=8, label_weight=1.0, word_weight=0.1, words=20
+    )
+
+    def begin(checkpoint=None):
+        return start(options, checkpoint, labelled=labelled)
+
+    whole = begin()
+    history = whole.run(progress=False)
+    assert history[-1]["held_out_label_accuracy"] > 0.9
+    assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
+
+    monkeypatch.setattr(distillation, "CHECKPOINT_STEPS", 3)
+    train = Distillation._train_batch
+
+    def interrupted(self, rows, total):
+        if self.step == 4:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Distillation, "_train_batch", interrupted)
+        begin(Checkpoint(tmp_path / "out", "run")).run(progress=False)
+    resumed = begin(Checkpoint(tmp_path / "out", "run"))
+    resumed.run(progress=False)
+    for name, tensor in whole.trained.state_dict().items():
+        assert torch.equal(tensor, resumed.trained.state_dict()[name]), name

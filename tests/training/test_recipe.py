@@ -104,11 +104,15 @@ def test_minilm_needs_an_extra(monkeypatch):
 # From files to a model
 
 
+def written(path, sentences, numbers):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{sentence} {number}\n" for number in numbers for sentence in sentences))
+    return path
+
+
 @pytest.fixture
 def corpus(tmp_path, sentences):
-    path = tmp_path / "corpus.txt"
-    path.write_text("".join(f"{sentence} {number}\n" for number in range(10) for sentence in sentences))
-    return [path]
+    return [written(tmp_path / "corpus.txt", sentences, range(10))]
 
 
 @pytest.fixture
@@ -198,7 +202,12 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monke
     assert names(tmp_path) == ["corpus.txt", "model", "model.teacher", "whole", "whole.teacher"]
 
 
-def test_an_interrupted_run_on_other_texts_begins_anew(distill, corpus, tmp_path, monkeypatch):
+def test_an_interrupted_run_on_other_texts_begins_anew(distill, sentences, tmp_path, monkeypatch):
+    # Two files of one name, the first of which is changed.
+    corpus = [
+        written(tmp_path / "a" / "corpus.txt", sentences, range(5)),
+        written(tmp_path / "b" / "corpus.txt", sentences, range(5, 10)),
+    ]
     train = Distillation._train_batch
     steps = []
 
@@ -210,9 +219,10 @@ def test_an_interrupted_run_on_other_texts_begins_anew(distill, corpus, tmp_path
 
     monkeypatch.setattr(Distillation, "_train_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        distill()
-    corpus[0].write_text(corpus[0].read_text().replace("dog", "cat"))
-    distill()
+        distill(corpus=corpus)
+    lines = corpus[0].read_text().splitlines(keepends=True)
+    corpus[0].write_text("".join(lines[::-1]))  # the same vocabulary, and as many sentences
+    distill(corpus=corpus)
     assert steps[7:] == list(range(8))
 
 

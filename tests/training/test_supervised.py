@@ -179,6 +179,25 @@ def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(encod
     assert same(state(resumed), state(whole))
 
 
+def test_the_best_epoch_is_kept_over_an_interruption(encoder, data, tmp_path, monkeypatch):
+    states = []
+    accuracies = iter([0.2, 0.9, KeyboardInterrupt, 0.5, 0.3])
+
+    def measured(self, _):
+        states.append(state(self))
+        if (accuracy := next(accuracies)) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return accuracy
+
+    monkeypatch.setattr(TextClassifier, "accuracy", measured)
+    checkpoint = Checkpoint(tmp_path / "model", "run")
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
+    classifier, history = train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
+    assert [entry["valid_accuracy"] for entry in history] == [0.2, 0.9, 0.5, 0.3]
+    assert same(state(classifier), states[1])
+
+
 def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkeypatch):
     class Dropped(torch.nn.Dropout):
         def forward(self, features):

@@ -1,0 +1,98 @@
+"""The model that ships: that it is whole, small, and reads all of a text, alike in any batch and by any form."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+import ctx_embed
+from ctx_embed import second_order
+from ctx_embed.cli.demo import standard_library_docstrings
+from ctx_embed.loading import DEFAULT_MODEL
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ctx_embed.load(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def docstrings() -> list[str]:
+    return sorted(standard_library_docstrings().values())
+
+
+def test_it_fits_into_the_package():
+    assert sum(file.stat().st_size for file in DEFAULT_MODEL.rglob("*") if file.is_file()) <= 32e6
+    assert not list(DEFAULT_MODEL.rglob("*.bin"))
+
+
+def test_it_says_how_it_was_made():
+    record = json.loads((DEFAULT_MODEL / "training.json").read_text(encoding="utf-8"))
+    assert record["sentences"] >= 250_000
+    assert record["options"]["seed"] is not None
+    assert all(len(digest) == 64 for digest in record["corpus"].values())
+    assert "Licence" in (DEFAULT_MODEL / "README.md").read_text(encoding="utf-8")
+
+
+def test_related_texts_are_nearer(model):
+    texts = [
+        "A man is playing a guitar on the street.",
+        "Someone makes music outside with a string instrument.",
+        "The central bank raised interest rates again.",
+        "Borrowing money became more expensive after the bank's decision.",
+    ]
+    similarity = model.similarity(model.encode(texts), model.encode(texts)).numpy()
+    assert similarity[0, 1] > similarity[0, 2:].max() + 0.2
+    assert similarity[2, 3] > similarity[2, :2].max() + 0.2
+
+
+def test_sentence_transformers_loads_the_same(model):
+    other = SentenceTransformer(str(DEFAULT_MODEL), trust_remote_code=True, device="cpu")
+    assert (other.encode(["a text"]) == model.encode(["a text"])).all()
+
+
+def test_any_batch_gives_the_same(model, docstrings):
+    texts = [*docstrings[:300], "", " ".join(docstrings[:2000])]
+    expected = model.encode(texts, batch_size=64)
+    for batch_size in (1, 7, 512):
+        found = model.encode(texts, batch_size=batch_size)
+        assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+    order = np.random.default_rng(0).permutation(len(texts))
+    found = model.encode([texts[i] for i in order])
+    assert np.abs(found - expected[order]).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_any_form_gives_the_same(model, docstrings):
+    module = model[0]
+    for text in (docstrings[0], " ".join(docstrings[:60]), " ".join(docstrings[:500])):
+        ids = module.preprocess([text])["input_ids"][0]
+        offsets = torch.tensor([0, len(ids)])
+        with torch.no_grad():
+            found = module.embed(ids, [len(ids)])[0]
+            x = module.attention.weighted(module.embedding(ids), offsets)
+            context = module.attention.first_context(ids, offsets)
+            for form in second_order.FORMS.values():
+                result = form(x, offsets, context, module.attention.parameters_of_steps)[-1][0]
+                assert (result - found).abs().max() <= 1e-5 * found.abs().max()
+
+
+def test_it_reads_all_of_a_long_text(model, docstrings):
+    words = " ".join(docstrings).split()
+    chosen = random.Random(0)
+    start = chosen.randrange(len(words) - 22_000)
+    text, other = words[start : start + 10_000], words[start + 12_000 : start + 13_000]
+    variants = [[*text[: i * 1000], *other, *text[(i + 1) * 1000 :]] for i in range(10)]
+    whole, *changed = model.encode([" ".join(text), *(" ".join(variant) for variant in variants)])
+    moved = np.linalg.norm(changed - whole, axis=1)
+    assert moved.min() > 1e-3
+    assert moved.min() >= np.median(moved) / 5
+
+
+def test_bfloat16_is_near(model, docstrings):
+    low = ctx_embed.load(device="cpu", dtype="bfloat16").encode(docstrings[:100])
+    assert (low * model.encode(docstrings[:100])).sum(1).min() > 0.98
