@@ -20,16 +20,14 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 GROUP_TOKENS = 4096
 # Longer documents are folded block by block, so that memory is bounded; shorter ones where that is cheaper.
 LONG_DOCUMENT_TOKENS = 1024
-# In which products held for the vocabulary are as exact as those computed token by token.
-EXACT_DTYPES = (torch.float32, torch.float64)
 
 
 class Products(NamedTuple):
     """What the steps need of each vocabulary entry alone, where positions play no part (x_i = e).
 
     Args:
-        first: (entries, m) the whole first step's a^1 * e, whose sum over a text's tokens needs no further product;
-            None where c^0 differs between texts.
+        first: (entries, m) the whole first step's a^1 * e, whose sum over a text's tokens needs no further product,
+            in float32 or better; None where c^0 differs between texts.
         of_steps: U_k e, (entries, u), of each step that ``first`` does not hold.
     """
 
@@ -145,7 +143,7 @@ class Contextualizer(TokenEncoder):
     @property
     def _position_free(self) -> bool:
         """Whether x_i is e(w_i), so that what depends on the vocabulary entry alone is computed once an entry."""
-        return self.positions == "none" and self.scale == "mean" and self.embedding.weight.dtype in EXACT_DTYPES
+        return self.positions == "none" and self.scale == "mean"
 
     def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
         if not self._position_free:
@@ -168,6 +166,7 @@ class Contextualizer(TokenEncoder):
         one = torch.zeros(2, dtype=torch.int64, device=table.device)
         vc = self.attention.first_context(table.new_zeros(0), one) @ steps.V[0].T
         first = torch.addmm(steps.b[0], table @ steps.U[0].T * vc, steps.W[0].T) * table
+        first = first.to(torch.promote_types(first.dtype, torch.float32))
         return Products(first, [table @ U.T for U in steps.U[1:]])
 
     def _held_products(self) -> Products:
@@ -182,7 +181,7 @@ class Contextualizer(TokenEncoder):
     def _steps_over(self, table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor) -> Tensor:
         """c^K (B, m) of packed rows ``ids`` of a table: :meth:`SecondOrderSteps.forward` with the products' help."""
         steps = list(zip(*self.attention.parameters_of_steps, strict=True))
-        context = context.to(table.dtype)
+        context = context.to(torch.promote_types(table.dtype, torch.float32))
         if products.first is not None:
             *_, gain, bias = steps.pop(0)
             total = F.embedding_bag(ids, products.first, offsets, mode="sum", include_last_offset=True)
@@ -192,7 +191,7 @@ class Contextualizer(TokenEncoder):
         documents = second_order.document_ids(offsets)
         x = F.embedding(ids, table)
         for product, (_, V, W, b, gain, bias) in zip(products.of_steps, steps, strict=True):
-            a = second_order.attended(F.embedding(ids, product), context @ V.T, documents, W, b)
+            a = second_order.attended(F.embedding(ids, product), context.to(V.dtype) @ V.T, documents, W, b)
             context = second_order.corrected(context, second_order.segment_sum(a * x, offsets), gain, bias, offsets)
         return context
 
