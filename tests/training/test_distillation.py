@@ -291,9 +291,11 @@ def test_labels_and_words_are_learned_beside_the_teacher_and_resumed(start, sent
             raise KeyboardInterrupt
         return train(self, rows, total)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Distillation, "_train_batch", interrupted)
-        begin(Checkpoint(tmp_path / "out", "run")).run(progress=False)
+        stopped = begin(Checkpoint(tmp_path / "out", "run"))
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run(progress=False)
     resumed = begin(Checkpoint(tmp_path / "out", "run"))
     resumed.run(progress=False)
     for name, tensor in whole.trained.state_dict().items():
