@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import signal
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -50,12 +53,18 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a user's mistake becomes one line and exit code 1, a bug keeps its traceback."""
+        """Run a command; a user's mistake or the system's is one line and exit code 1, a bug keeps its traceback."""
         try:
             return super().invoke(ctx)
         except InputError as error:
             # A file's name, or what a library says, may hold line ends.
             raise click.ClickException(" ".join(str(error).split("\n"))) from None
+        except OSError as error:
+            # A full disk or a name that is too long; a reader that went away is click's to end quietly.
+            if error.errno in (None, errno.EPIPE):
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror}") from None
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,3 +74,9 @@ def main() -> None:
 
     Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"
     """
+
+
+def run() -> None:
+    """The entry point of the installed command; being told to end leaves no temporary files behind, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    main()

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, architecture_options
+
+FROM_SCRATCH = {"tokenizer", "vocabulary_size", "dimension", "steps", "rank", "positions", "scale", "initial_context"}
 
 
 @click.command()
@@ -46,7 +49,7 @@ def train(
     """Train on lines of label<TAB>text; the best epoch on validation texts is kept.
 
     The defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The options of the
-    architecture are read where the model starts from scratch. An interrupted run resumes after its last epoch.
+    architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its last epoch.
 
     Example: ctx-embed train reviews.tsv -o reviews-model --from default --learning-rate 1e-3
     """
@@ -54,8 +57,19 @@ def train(
     from ctx_embed.fingerprint import fingerprint
     from ctx_embed.texts import read_labelled
     from ctx_embed.training.checkpoint import Checkpoint, identity
-    from ctx_embed.training.supervised import Labelled, SupervisedOptions, new_encoder, train_classifier
+    from ctx_embed.training.supervised import (
+        Labelled,
+        SupervisedOptions,
+        architecture_of,
+        new_encoder,
+        train_classifier,
+    )
 
+    context = click.get_current_context()
+    given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if start and given:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given))
+        raise click.UsageError(f"{named}: only for a model from scratch, --from {start} has its own.")
     require_replaceable(output, "modules.json")
     data = Labelled(*read_labelled(train_file))
     valid = Labelled(*read_labelled(valid_file)) if valid_file else None
@@ -64,7 +78,7 @@ def train(
         test.require_labels_of(data, "test")
     options = SupervisedOptions(epochs, batch_size, learning_rate, seed=seed)
     encoder = new_encoder(start, data.texts, tokenizer, vocabulary_size, seed, device, **architecture)
-    settings = {**vars(options), **architecture, "from": start, "vocabulary_size": vocabulary_size}
+    settings = {**vars(options), "from": start, "modules": architecture_of(encoder)}
     run = identity(settings, fingerprint(encoder), asdict(data), valid and asdict(valid))
     checkpoint = Checkpoint(output, run)
     classifier, history = train_classifier(encoder, data, valid, options, checkpoint)

@@ -14,10 +14,10 @@ class InputError(ValueError):
     """The input cannot be used; the message says what was got, what is needed and how to get it."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """The error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")

