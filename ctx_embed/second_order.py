@@ -126,7 +126,7 @@ def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Te
     length = offsets.diff()[documents]
     position = torch.arange(len(documents), device=offsets.device) - offsets[:-1][documents] + 1
     weights = position_logits(position, length, s, kind=kind).exp()
-    weights = weights / segment_sum(weights, offsets)[documents]
+    weights = product(weights, segment_sum(weights, offsets).reciprocal().index_select(0, documents))
     return weights * length[:, None] if scale == "mean" else weights
 
 
@@ -214,7 +214,7 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
     Source: the paper's second-order attention.
     """
-    return torch.addmm(b, product(vc[documents], ux), W.T)
+    return torch.addmm(b, product(vc.index_select(0, documents), ux), W.T)
 
 
 def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
@@ -237,9 +237,13 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     """
     documents = document_ids(offsets)
     contexts = [context.to(torch.promote_types(x.dtype, torch.float32))]
-    for U, V, W, b, gain, bias in zip(*steps, strict=True):
-        vc = contexts[-1].to(x.dtype) @ V.T
-        a = attended(x @ U.T, vc, documents, W, b)
+    # Training keeps the products of all steps anyway, and one large product has a quicker gradient than K; without
+    # gradients one step's at a time stays in cache.
+    products: Iterable[Tensor] = (x @ U.T for U in steps.U)
+    if torch.is_grad_enabled():
+        products = (x @ steps.U.flatten(0, 1).T).split(steps.U.shape[1], 1)
+    for ux, (_, V, W, b, gain, bias) in zip(products, zip(*steps, strict=True), strict=True):
+        a = attended(ux, contexts[-1].to(x.dtype) @ V.T, documents, W, b)
         contexts.append(corrected(contexts[-1], segment_sum(product(a, x), offsets), gain, bias, offsets))
     return torch.stack(contexts)
 
