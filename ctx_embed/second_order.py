@@ -134,7 +134,7 @@ def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Te
 
 
 def _ones(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
-    return torch.ones(len(offsets) - 1, len(learned), dtype=learned.dtype, device=learned.device)
+    return torch.ones_like(learned).expand(len(offsets) - 1, -1)
 
 
 def _learned(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
@@ -217,12 +217,20 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
     return torch.addmm(b, product(vc.index_select(0, documents), ux), W.T)
 
 
+def first_step_is_linear(x: Tensor, context: Tensor, steps: Steps) -> bool:
+    """Whether all documents share c^0 (an expanded row, or one alone) and one map W diag(V c^0) U is cheaper."""
+    (n, m), u = x.shape, steps.U.shape[1]
+    shared = len(context) > 0 and (len(context) == 1 or context.stride(0) == 0)
+    return shared and n * m + m * u < 2 * n * u
+
+
 def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     """K steps token by token, as they are written: the reference for the other forms, and the best for short texts.
 
     z^k = LayerNorm(sum_i (W_k (U_k x_i * V_k c^{k-1}) + b_k) * x_i), c^k = c^{k-1} + z^k.
 
-    Cost: 4 n u m multiplications and additions a step.
+    Cost: 2 n u m multiplications a step; where all documents have one first context, the first step is one map
+    W diag(V c^0) U of (m, m) for all tokens, and is taken so if that is cheaper.
 
     Args:
         x: (N, m) weighted tokens x_i = e(w_i) * p(i).
@@ -237,11 +245,16 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     """
     documents = document_ids(offsets)
     contexts = [context.to(torch.promote_types(x.dtype, torch.float32))]
+    if first_step_is_linear(x, contexts[0], steps):
+        U, V, W, b, gain, bias = (parameter[0] for parameter in steps)
+        a = torch.addmm(b, x, ((W * (V @ contexts[0][0].to(x.dtype))) @ U).T)
+        contexts.append(corrected(contexts[-1], segment_sum(product(a, x), offsets), gain, bias, offsets))
+        steps = Steps(*(parameter[1:] for parameter in steps))
     # Training keeps the products of all steps anyway, and one large product has a quicker gradient than K; without
     # gradients one step's at a time stays in cache.
     products: Iterable[Tensor] = (x @ U.T for U in steps.U)
     if torch.is_grad_enabled():
-        products = (x @ steps.U.flatten(0, 1).T).split(steps.U.shape[1], 1)
+        products = (x @ steps.U.flatten(0, 1).T).unflatten(1, steps.U.shape[:2]).unbind(1)
     for ux, (_, V, W, b, gain, bias) in zip(products, zip(*steps, strict=True), strict=True):
         a = attended(ux, contexts[-1].to(x.dtype) @ V.T, documents, W, b)
         contexts.append(corrected(contexts[-1], segment_sum(product(a, x), offsets), gain, bias, offsets))

@@ -121,6 +121,24 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(run, (x, s, *parameters))
 
 
+@pytest.mark.parametrize("u", [1, 40])
+def test_a_shared_first_context_gives_the_same(u):
+    torch.manual_seed(4)
+    steps = random_steps(3, u, 5)
+    x, row, offsets = torch.randn(90, 5, dtype=DOUBLE), torch.randn(5, dtype=DOUBLE), offsets_of(50, 0, 40)
+    assert second_order.first_step_is_linear(x, row.expand(3, -1), steps) == (u == 40)
+    assert not second_order.first_step_is_linear(x, row.repeat(3, 1), steps)
+
+    def run(context):
+        inputs = [tensor.clone().requires_grad_() for tensor in steps]
+        result = second_order.direct(x, offsets, context, Steps(*inputs))
+        result[-1][:, 0].sum().backward()
+        return [result.detach(), *(tensor.grad for tensor in inputs)]
+
+    for shared, apart in zip(run(row.expand(3, -1)), run(row.repeat(3, 1)), strict=True):
+        torch.testing.assert_close(shared, apart, rtol=1e-7, atol=1e-7)
+
+
 def test_folding_blocks_is_folding_at_once():
     torch.manual_seed(2)
     x, U = torch.randn(50, 6, dtype=DOUBLE), torch.randn(3, 4, 6, dtype=DOUBLE)
