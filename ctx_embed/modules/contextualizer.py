@@ -83,7 +83,7 @@ class Contextualizer(TokenEncoder):
         scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
         initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (drawn by the text's own seed).
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
-        weights: (vocabulary, dimension) token table; None draws it from a normal distribution.
+        weights: (vocabulary, dimension) token table; None draws it, normal, of standard deviation 0.03.
 
     Raises:
         InputError: a size below 1, an unknown option, a table of another shape, a tokenizer of another kind.

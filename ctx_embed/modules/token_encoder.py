@@ -20,6 +20,9 @@ from typing_extensions import Self
 from ctx_embed.errors import InputError
 from ctx_embed.modules.tokenization import TextTokenizer
 
+# Of a drawn token table. Layer normalisation takes the scale away, so that it decides how quickly words are learned
+# beside what was drawn: from scratch on MR (K = 5, the paper's protocol) 1 gives 66 %, 0.1 and 0.03 give 75 and 74 %.
+DRAWN_DEVIATION = 0.03
 # A batch of more token places than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 
@@ -76,7 +79,7 @@ class TokenEncoder(InputModule):
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of a row of the table.
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
-        weights: (vocabulary, dimension) token table; None draws it from a normal distribution.
+        weights: (vocabulary, dimension) token table; None draws it, normal, of standard deviation 0.03.
 
     Raises:
         InputError: a size below 1, a table of another shape, a tokenizer of another kind.
@@ -101,9 +104,10 @@ class TokenEncoder(InputModule):
         if weights is not None and np.shape(weights) != shape:
             raise InputError(f"weights have shape {tuple(np.shape(weights))}, the tokenizer and dimension need {shape}")
         # As all other parameters, whatever numpy's default made of them.
-        if weights is not None:
-            weights = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)
-        self.embedding = nn.Embedding(*shape, _weight=weights)
+        if weights is None:
+            weights = torch.randn(shape) * DRAWN_DEVIATION
+        table = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)
+        self.embedding = nn.Embedding(*shape, _weight=table)
 
     @abstractmethod
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
