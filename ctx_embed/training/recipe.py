@@ -26,14 +26,9 @@ from ctx_embed.loading import load
 from ctx_embed.systems import system
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.corpus import Block, read_blocks
-from ctx_embed.training.distillation import (
-    Distillation,
-    DistillationOptions,
-    entry_texts,
-    new_student,
-    require_dimension,
-)
+from ctx_embed.training.distillation import Distillation, DistillationOptions
 from ctx_embed.training.objectives import read_labelled_files, read_skipped
+from ctx_embed.training.student import entry_texts, new_student, require_dimension
 from ctx_embed.training.teacher import TeacherCache
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 

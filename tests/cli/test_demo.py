@@ -121,8 +121,6 @@ def test_docstrings_of_a_library(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_demo():
-    if not (loading.DEFAULT_MODEL / "modules.json").is_file():
-        pytest.skip("no default model ships yet")
     with warnings.catch_warnings():
         warnings.simplefilter("default", SyntaxWarning)
         result = run("--query", "copy a folder with everything in it", "-k", "10")

@@ -14,14 +14,11 @@ from ctx_embed.training.distillation import (
     Distillation,
     DistillationOptions,
     distillation_loss,
-    entry_texts,
     learning_rate_at,
-    new_student,
-    rotation_to,
     teacher_distance,
-    token_table,
 )
 from ctx_embed.training.packed import PackedTexts
+from ctx_embed.training.student import entry_texts, new_student, rotation_to, token_table
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
 

@@ -1,0 +1,114 @@
+"""A student at its beginning: the teacher's embeddings of single vocabulary entries, summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules import Contextualizer
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.modules.tokenization import TextTokenizer
+
+# Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
+FREQUENCY_CONSTANT = 1e-3
+TABLE_DEVIATION = 0.1
+
+
+def require_dimension(dimension: int, teacher_dimension: int) -> None:
+    """Refuse a student of more dimensions than its teacher.
+
+    Raises:
+        InputError: with both.
+    """
+    if dimension > teacher_dimension:
+        raise InputError(f"dimension {dimension} is more than the teacher's {teacher_dimension}")
+
+
+def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
+    """The rotation (d, dimension) onto the directions that hold most of the embeddings' squared length.
+
+    Args:
+        dimension: of the result, at most d.
+        embeddings: (sentences, d) of the teacher.
+
+    Raises:
+        InputError: the teacher has fewer dimensions.
+    """
+    d = embeddings.shape[1]
+    require_dimension(dimension, d)
+    gram = np.zeros((d, d))
+    for start in range(0, len(embeddings), 65_536):
+        part = embeddings[start : start + 65_536].astype(np.float32)
+        gram += part.T @ part
+    _, directions = np.linalg.eigh(gram)
+    directions = directions[:, ::-1][:, :dimension]
+    # An eigenvector's sign is arbitrary; fix it, so that one corpus gives one rotation.
+    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
+    return np.ascontiguousarray((directions * signs).astype(np.float32))
+
+
+def token_table(
+    entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The first token table: what the teacher gives for each entry alone, centred, rotated and weighted by rarity.
+
+    Args:
+        entries: (vocabulary, d) the teacher's embeddings of the entries.
+        frequencies: (vocabulary,) shares of the corpus' tokens.
+        rotation: (d, m).
+
+    Returns:
+        (vocabulary, m) of standard deviation 0.1.
+    """
+    table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
+    table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
+    scaled: NDArray[np.float32] = (table * (TABLE_DEVIATION / table.std())).astype(np.float32)
+    return scaled
+
+
+def entry_texts(tokenizer: Tokenizer) -> list[str]:
+    """The text of each vocabulary entry by id, the mark of continued words left out."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [entry.removeprefix("##") or entry for entry, _ in vocabulary]
+
+
+def new_student(
+    system: Callable[..., TokenEncoder],
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    teacher_embeddings: NDArray[np.float16],
+    entry_embeddings: NDArray[np.float32],
+    dimension: int,
+    seed: int = 0,
+    **options: Any,
+) -> tuple[TokenEncoder, NDArray[np.float32]]:
+    """A student that begins as the teacher's static embeddings.
+
+    Args:
+        system: an encoder class, called as ``(tokenizer, dimension, weights=table, **options)``.
+        tokenizer: whose vocabulary the table has.
+        texts: of the corpus, for the entries' frequencies and the rotation.
+        teacher_embeddings: (texts, d).
+        entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
+        dimension: m.
+        seed: of the weights drawn.
+        **options: of the system.
+
+    Returns:
+        The student and the rotation (d, m) under which it learns the teacher's embeddings.
+    """
+    rotation = rotation_to(dimension, teacher_embeddings)
+    ids, _ = TextTokenizer(tokenizer)(texts)
+    counts = np.bincount(ids, minlength=len(entry_embeddings))
+    table = token_table(entry_embeddings, counts / max(1, counts.sum()), rotation)
+    torch.manual_seed(seed)
+    student = system(tokenizer, dimension, weights=table, **options)
+    if isinstance(student, Contextualizer):
+        student.attention.begin_as_mean()
+    return student, rotation
