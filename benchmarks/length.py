@@ -60,13 +60,16 @@ def main(model: str, runs: int, json_path: Path | None, plot: Path | None) -> No
     ours = ctx_embed.load(model, device="cpu")
     texts = {n: document(ours, n) for n in LENGTHS}
     counts = {n: ours.preprocess([text])["input_ids"].shape[1] for n, text in texts.items()}
+    low = ctx_embed.load(model, device="cpu", dtype="bfloat16")
     seconds = alternate({str(n): lambda text=text: ours.encode([text]) for n, text in texts.items()}, runs)
+    seconds_low = alternate({str(n): lambda text=text: low.encode([text]) for n, text in texts.items()}, runs)
     per_token = {n: summary(seconds[str(n)])["median"] / counts[n] for n in LENGTHS}
     rows = [
         {
             "tokens": counts[n],
             "microseconds a token": 1e6 * per_token[n],
             "against 4 k": per_token[n] / per_token[LENGTHS[0]],
+            "bfloat16, microseconds a token": 1e6 * summary(seconds_low[str(n)])["median"] / counts[n],
             "peak MB beyond ids": int(
                 subprocess.run(
                     [sys.executable, "-c", PEAK, str(counts[n])], check=True, capture_output=True, text=True

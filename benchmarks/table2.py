@@ -8,6 +8,8 @@ scaled_dot_product_attention, and reads its texts padded, as it must.
 
 from __future__ import annotations
 
+import copy
+from functools import partial
 from pathlib import Path
 
 import click
@@ -62,6 +64,8 @@ def main(data: Path, runs: int, json_path: Path | None) -> None:
         with torch.inference_mode():
             ours.eval(), other.eval()
             inference = alternate({name: lambda name=name: forward(name) for name in ("ours", "Transformer")}, runs, 3)
+            low = {"ours": copy.deepcopy(ours).bfloat16(), "Transformer": copy.deepcopy(other).bfloat16()}
+            half = alternate({name: partial(forward, name, low["ours"], low["Transformer"]) for name in low}, runs, 3)
         ours.train(), other.train()
         training = alternate(
             {name: lambda name=name: forward(name).sum().backward() for name in ("ours", "Transformer")}, runs, 3
@@ -76,6 +80,8 @@ def main(data: Path, runs: int, json_path: Path | None) -> None:
                 "with backward ms": 1e3 * summary(training["ours"])["median"],
                 "Transformer with backward ms": 1e3 * summary(training["Transformer"])["median"],
                 "times as quick with backward": paired_ratio(training["Transformer"], training["ours"]),
+                "bfloat16 forward ms": 1e3 * summary(half["ours"])["median"],
+                "times as quick, both bfloat16": paired_ratio(half["Transformer"], half["ours"]),
             }
         )
     report(rows, json_path)
