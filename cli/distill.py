@@ -7,7 +7,16 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, WEIGHT, architecture_options, corpus_files, data_option
+from ctx_embed.cli.options import (
+    DECAY,
+    LEARNING_RATE,
+    OUTPUT,
+    SEED,
+    WEIGHT,
+    architecture_options,
+    corpus_files,
+    data_option,
+)
 
 
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -15,16 +24,18 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     if value is not None:
         from ctx_embed.training.recipe import read_recipe
 
-        names = {option.name or "" for option in context.command.params} - {"recipe", "output", "data", "cache", "more"}
+        given = {"recipe", "output", "data", "cache", "more", "plot"}
+        names = {option.name or "" for option in context.command.params} - given | {"sources"}
+        recipe = read_recipe(value, names)
+        context.meta["sources"] = recipe.pop("sources", [])
         # As on the command line, numbers are parsed from text: 1.5 epochs are refused, not cut to 1.
         context.default_map = {
-            name: option if isinstance(option, list) else str(option)
-            for name, option in read_recipe(value, names).items()
+            name: option if isinstance(option, list) else str(option) for name, option in recipe.items()
         }
 
 
 @click.command()
-@click.option("--corpus", multiple=True, required=True, metavar="FILE...", help="Text files, a sentence a line.")
+@click.option("--corpus", multiple=True, metavar="FILE...", help="Text files, a sentence a line.")
 @click.argument("more", nargs=-1, metavar="")
 @click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
@@ -43,40 +54,69 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--encoder", default="contextualizer", show_default=True, help="The system to train.")
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json; else learned from the corpus.")
 @click.option("--vocabulary-size", default=32_000, show_default=True, type=click.IntRange(min=3))
+@click.option("--phrases", default=0, show_default=True, type=click.IntRange(min=0), help="Entries of several words.")
+@click.option(
+    "--spare-dimensions", default=0, show_default=True, type=click.IntRange(min=0), help="0 in the teacher's."
+)
 @architecture_options(dimension=256, steps=3, rank=64, positions="none", scale="mean", initial_context="ones")
 @click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2))
 @click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE)
-@click.option(
-    "--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Sentences not trained on."
-)
+@click.option("--averaging", default=0.0, show_default=True, type=DECAY, help="Decay of the weights' moving average.")
+@click.option("--token-dropout", default=0.0, show_default=True, type=DECAY, help="Share of the tokens not seen.")
+@click.option("--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Of the teacher's cosines.")
+@click.option("--ranking-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the teacher's near neighbours.")
+@click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
+@click.option("--neighbour-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the text that follows.")
+@click.option("--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Texts not trained on.")
 @click.option("--labelled", multiple=True, metavar="FILE", help="label<TAB>text to learn beside the teacher.")
 @click.option("--skip", metavar="FILE.json", help="Lines of the labelled files to leave out.")
 @click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Of the labels in the loss.")
 @click.option("--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's own words.")
+@click.option("--validation", metavar="FILE", help="score<TAB>text<TAB>text, measured after each epoch.")
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--teacher-dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
-@click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16"]))
+@click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16", "int8"]))
+@click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Draw the course of the training (extra plots).")
 def distill(
     output: Path,
     corpus: tuple[str, ...],
     more: tuple[str, ...],
+    sentences: int | None,
     labelled: tuple[str, ...],
     skip: str | None,
+    validation: str | None,
     data: Path | None,
+    plot: Path | None,
     **options: Any,
 ) -> None:
     """Train an encoder over a token table to give the embeddings of a teacher.
 
     The teacher's embeddings are kept in shards and the training's state in OUT.partial, so that the same command
-    goes on where it was interrupted.
+    goes on where it was interrupted. A recipe may name several sources of texts, with weights, in [[sources]] tables;
+    --corpus takes their place.
 
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """
-    from ctx_embed.training.recipe import distill_from_files
+    from ctx_embed.files import require_file
+    from ctx_embed.training.log import plot_log, require_matplotlib
+    from ctx_embed.training.mixture import Source
+    from ctx_embed.training.recipe import LOG, distill_from_files
 
-    files = corpus_files(corpus + more, data)
+    if plot is not None:
+        require_file(plot)
+        require_matplotlib()
+    if corpus + more:
+        sources = [Source(corpus_files(corpus + more, data), sentences)]
+    else:
+        tables = click.get_current_context().meta.get("sources", [])
+        sources = [Source(**{**table, "files": corpus_files(tuple(table["files"]), data)}) for table in tables]
+    if not sources:
+        raise click.UsageError("Missing option '--corpus'.")
+    for name, value in (("skip", skip), ("validation", validation)):
+        options[name] = str(corpus_files((value,), data)[0]) if value else None
     options["labelled"] = corpus_files(labelled, data)
-    options["skip"] = str(corpus_files((skip,), data)[0]) if skip else None
-    summary = distill_from_files(files, output, **options)
-    click.echo(f"{output}: held-out 1 - cos {summary['held_out_distance']:.4f} after {summary['sentences']} sentences")
+    summary = distill_from_files(sources, output, **options)
+    if plot is not None:
+        plot_log(output / LOG, plot)
+    click.echo(f"{output}: held-out 1 - cos {summary['held_out_distance']:.4f} after {summary['texts']} texts")

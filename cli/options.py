@@ -29,6 +29,7 @@ class _Finite(click.FloatRange):
 
 LEARNING_RATE = _Finite(min=0, min_open=True)
 WEIGHT = _Finite(min=0)
+DECAY = _Finite(min=0, max=1, max_open=True)
 
 
 def data_option(command: Command) -> Command:

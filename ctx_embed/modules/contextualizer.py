@@ -83,7 +83,9 @@ class Contextualizer(TokenEncoder):
         scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
         initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (drawn by the text's own seed).
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
-        weights: (vocabulary, dimension) token table; None draws it, normal, of standard deviation 0.03.
+        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.modules.phrases.Phrases`.
+        weights: (entries, dimension) token table, entries the tokenizer's and the phrases; None draws it, normal, of
+            standard deviation 0.03.
 
     Raises:
         InputError: a size below 1, an unknown option, a table of another shape, a tokenizer of another kind.
@@ -105,9 +107,10 @@ class Contextualizer(TokenEncoder):
         scale: str = "mean",
         initial_context: str = "ones",
         max_seq_length: int | None = None,
+        phrases: Tensor | np.ndarray | None = None,
         weights: Tensor | np.ndarray | None = None,
     ) -> None:
-        super().__init__(tokenizer, dimension, max_seq_length=max_seq_length, weights=weights)
+        super().__init__(tokenizer, dimension, max_seq_length=max_seq_length, phrases=phrases, weights=weights)
         self.attention = SecondOrderSteps(
             dimension, steps=steps, rank=rank, positions=positions, scale=scale, initial_context=initial_context
         )

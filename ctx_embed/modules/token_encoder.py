@@ -18,6 +18,8 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError
+from ctx_embed.modules import storage
+from ctx_embed.modules.phrases import Phrases
 from ctx_embed.modules.tokenization import TextTokenizer
 
 # Of a drawn token table. Layer normalisation takes the scale away, so that it decides how quickly words are learned
@@ -79,10 +81,12 @@ class TokenEncoder(InputModule):
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of a row of the table.
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
-        weights: (vocabulary, dimension) token table; None draws it, normal, of standard deviation 0.03.
+        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.modules.phrases.Phrases`.
+        weights: (entries, dimension) token table, entries the tokenizer's and the phrases; None draws it, normal, of
+            standard deviation 0.03.
 
     Raises:
-        InputError: a size below 1, a table of another shape, a tokenizer of another kind.
+        InputError: a size below 1, a table of another shape, a tokenizer of another kind, phrases of no entries.
     """
 
     config_keys = ["dimension", "max_seq_length"]
@@ -93,14 +97,18 @@ class TokenEncoder(InputModule):
         dimension: int,
         *,
         max_seq_length: int | None = None,
+        phrases: Tensor | np.ndarray | None = None,
         weights: Tensor | np.ndarray | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         require_size("dimension", dimension)
         self.dimension = dimension
         self.max_seq_length = max_seq_length
+        # A tensor of the module's state, so that it is saved, and hashed, with the table whose rows it names.
+        self.phrases: Tensor | None
+        self.register_buffer("phrases", None if phrases is None else torch.as_tensor(phrases).to(torch.int32))
         self.tokenizer = fast_tokenizer(tokenizer)
-        shape = (self.tokenizer.get_vocab_size(), dimension)
+        shape = (self.entries, dimension)
         if weights is not None and np.shape(weights) != shape:
             raise InputError(f"weights have shape {tuple(np.shape(weights))}, the tokenizer and dimension need {shape}")
         # As all other parameters, whatever numpy's default made of them.
@@ -129,13 +137,20 @@ class TokenEncoder(InputModule):
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
         own = fast_tokenizer(tokenizer)
-        if "embedding" in self._modules and own.get_vocab_size() != self.embedding.num_embeddings:
+        entries = own.get_vocab_size()
+        phrases = None if self.phrases is None else Phrases(self.phrases.cpu(), entries)
+        if "embedding" in self._modules and entries + len(phrases or ()) != self.embedding.num_embeddings:
             raise InputError(
-                f"the tokenizer has {own.get_vocab_size()} entries, the token table {self.embedding.num_embeddings}: "
+                f"the tokenizer has {entries} entries, the token table {self.embedding.num_embeddings}: "
                 "they must be as many"
             )
         self._tokenizer = own
-        self._tokenize = TextTokenizer(self._tokenizer)
+        self.text_tokenizer = TextTokenizer(own, phrases)
+
+    @property
+    def entries(self) -> int:
+        """The rows of the token table: the tokenizer's entries and the phrases."""
+        return self.tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
 
     @property
     def max_seq_length(self) -> int | None:
@@ -173,7 +188,7 @@ class TokenEncoder(InputModule):
                 raise InputError(f"text {index} is a {type(text).__name__}, a string is needed")
         if prompt:
             inputs = [prompt + text for text in inputs]
-        ids, lengths = self._tokenize(inputs)
+        ids, lengths = self.text_tokenizer(inputs)
         limit = kwargs.get("max_length") or self.max_seq_length
         if limit is not None and lengths.max(initial=0) > limit:
             kept = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit
@@ -195,6 +210,11 @@ class TokenEncoder(InputModule):
         padded = np.zeros(mask.shape, dtype=np.int64)
         padded[mask] = ids
         return {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+    @torch.no_grad()
+    def round_table(self) -> None:
+        """Round each row of a float32 table to 255 levels, so that it is saved as int8 without a loss."""
+        self.embedding.weight.copy_(storage.dequantized(*storage.quantized(self.embedding.weight)))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         """Add ``sentence_embedding``, (B, m) in the module's dtype, to the features.
@@ -219,6 +239,8 @@ class TokenEncoder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the config, ``model.safetensors`` and ``tokenizer.json`` into a folder.
 
+        A table of which int8 rows with a scale each give every number exactly is stored as these.
+
         Raises:
             InputError: ``safe_serialization=False``: pickle is not written.
         """
@@ -226,9 +248,8 @@ class TokenEncoder(InputModule):
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
         self.save_config(output_path)
         folder = Path(output_path)
-        save_file(
-            {name: tensor.contiguous() for name, tensor in self.state_dict().items()}, folder / "model.safetensors"
-        )
+        tensors = storage.to_store(self.state_dict())
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
         self.tokenizer.save(str(folder / "tokenizer.json"))
 
     @classmethod
@@ -268,8 +289,9 @@ class TokenEncoder(InputModule):
         config = cls.load_config(model_name_or_path, **hub)
         if not config:
             raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")
-        weights = cls.load_torch_weights(model_name_or_path, **hub)
+        weights = storage.from_store(cls.load_torch_weights(model_name_or_path, **hub))
         dtype = requested_dtype(kwargs.get("model_kwargs"))
-        module = cls(Tokenizer.from_file(path), **config, weights=weights["embedding.weight"].to(dtype))
+        table = weights["embedding.weight"].to(dtype)
+        module = cls(Tokenizer.from_file(path), **config, phrases=weights.get("phrases"), weights=table)
         module.load_state_dict(weights)
         return module.to(dtype)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from ctx_embed.modules.phrases import Phrases
 from ctx_embed.texts import well_formed
 
 # Steps that treat each whitespace-separated word by itself: the ids of a text are then those of its words in order.
@@ -50,16 +51,18 @@ def is_wordwise(tokenizer: Tokenizer) -> bool:
 class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
-    Ids are exactly those of ``tokenizer.encode_batch(texts, add_special_tokens=False)``; lone surrogates are read as
-    U+FFFD. Where the tokenizer works word by word, words met before are looked up instead of tokenized again, which is
-    several times as quick on running text.
+    Without phrases the ids are exactly those of ``tokenizer.encode_batch(texts, add_special_tokens=False)``; lone
+    surrogates are read as U+FFFD. Where the tokenizer works word by word, words met before are looked up instead of
+    tokenized again, which is several times as quick on running text.
 
     Args:
         tokenizer: of the ``tokenizers`` library; its padding and truncation must be off.
+        phrases: merged into the tokenizer's ids afterwards.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, phrases: Phrases | None = None) -> None:
         self.tokenizer = tokenizer
+        self.phrases = phrases
         self.wordwise = is_wordwise(tokenizer)
         self._memo: dict[str, bytes] = {}
         self._characters = 0
@@ -99,4 +102,5 @@ class TextTokenizer:
         else:
             pieces = self._tokenized(texts)
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) // ID.itemsize
-        return np.frombuffer(b"".join(pieces), dtype=ID), lengths
+        ids = np.frombuffer(b"".join(pieces), dtype=ID)
+        return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)

@@ -1,4 +1,4 @@
-"""A corpus of sentences as blocks in a seeded order: a longer run extends a shorter one."""
+"""A corpus of sentences and passages as blocks in a seeded order: a longer run extends a shorter one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_SENTENCES = 2048
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive sentences of one file."""
+    """Consecutive texts of one file."""
 
     source: str
     texts: tuple[str, ...]
@@ -27,37 +27,56 @@ class Block:
         return hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:32]
 
 
-def read_blocks(paths: Iterable[str | Path], sentences: int | None = None, seed: int = 0) -> list[Block]:
+def passages(lines: Sequence[str], most: int) -> list[str]:
+    """Consecutive lines joined by spaces to passages of 2, 3, .. ``most``, 2, 3, .. lines; each line is in one.
+
+    Short and long passages then come from every part of a file. ``most`` of 1 gives the lines themselves.
+    """
+    if most == 1:
+        return list(lines)
+    joined: list[str] = []
+    start, length = 0, 2
+    while start < len(lines):
+        joined.append(" ".join(lines[start : start + length]))
+        start += length
+        length = length + 1 if length < most else 2
+    return joined
+
+
+def read_blocks(
+    paths: Iterable[str | Path], texts: int | None = None, seed: int = 0, *, passage_lines: int = 1
+) -> list[Block]:
     """Cut text files into blocks and put them into a seeded order that depends on the blocks' contents alone.
 
-    A block keeps its place among the others when files are added or ``sentences`` grows, so that what was computed for
-    a small run serves a larger one.
+    A block keeps its place among the others when files are added or ``texts`` grows, so that what was computed for a
+    small run serves a larger one.
 
     Args:
         paths: text files, plain or gzip, a sentence a line.
-        sentences: stop after the block that reaches so many sentences (None: all).
+        texts: stop after the block that reaches so many texts (None: all).
         seed: of the order.
+        passage_lines: more than 1 joins consecutive lines to :func:`passages` of at most so many.
 
     Raises:
         InputError: as :func:`ctx_embed.texts.read_lines`, or no sentence at all.
     """
     blocks: list[Block] = []
     for path in paths:
-        texts = [well_formed(document.text) for document in read_documents(path)]
+        lines = [well_formed(document.text) for document in read_documents(path)]
         blocks.extend(
-            Block(Path(path).name, tuple(texts[start : start + BLOCK_SENTENCES]))
-            for start in range(0, len(texts), BLOCK_SENTENCES)
+            Block(Path(path).name, tuple(passages(lines[start : start + BLOCK_SENTENCES], passage_lines)))
+            for start in range(0, len(lines), BLOCK_SENTENCES)
         )
     if not blocks:
         raise InputError("the corpus has no sentence: give text files with a sentence a line")
     blocks.sort(key=lambda block: hashlib.sha256(f"{seed} {block.key}".encode()).digest())
-    return blocks if sentences is None else blocks[: _blocks_needed(blocks, sentences)]
+    return blocks if texts is None else blocks[: _blocks_needed(blocks, texts)]
 
 
-def _blocks_needed(blocks: Sequence[Block], sentences: int) -> int:
+def _blocks_needed(blocks: Sequence[Block], texts: int) -> int:
     total = 0
     for count, block in enumerate(blocks, 1):
         total += len(block.texts)
-        if total >= sentences:
+        if total >= texts:
             return count
     return len(blocks)

@@ -1,114 +1,67 @@
 """Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
 
-Loss of a batch: mean(1 - cos(student, target)) + relation_weight * mean((S - S_teacher)^2), with S the cosines between
-all pairs of the batch, + label_weight * (cross-entropy of labelled spans) + word_weight * (the text's own words named).
-The target is the teacher's embedding rotated into the student's dimensions.
+The loss of a batch is a weighted sum of :mod:`ctx_embed.training.objectives`: always mean(1 - cos(student, target)),
+the target being the teacher's embedding rotated into the student's dimensions, and what the options add to it.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
-from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.modules.tokenization import TextTokenizer
 from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.composition import Composition
 from ctx_embed.training.divergence import require_finite
-from ctx_embed.training.objectives import LabelHead, LabelledSpans, WordHead
-from ctx_embed.training.packed import PackedTexts, batches_per_epoch, seeded_batches
+from ctx_embed.training.labelled import LabelledSpans
+from ctx_embed.training.log import TrainingLog
+from ctx_embed.training.mixture import Mixture
+from ctx_embed.training.objectives import (
+    Batch,
+    Genres,
+    Labels,
+    Neighbours,
+    Objective,
+    Ranking,
+    Relations,
+    Similarity,
+    Words,
+    similarity_loss,
+)
+from ctx_embed.training.options import DistillationOptions, learning_rate_at
+from ctx_embed.training.packed import PackedTexts, batches_per_epoch, seeded_batches, weighted_rows
+from ctx_embed.training.progress import Pairs
 
 CHECKPOINT_STEPS = 500
-
-
-@dataclass(frozen=True)
-class DistillationOptions:
-    """How a student is trained.
-
-    Args:
-        epochs: passes over the sentences.
-        batch_size: sentences of a batch, whose pairs make up the relations.
-        learning_rate: the peak, for table and network alike.
-        warmup: the share of all steps in which the rate rises to its peak; after it a cosine falls to 0.
-        weight_decay: of AdamW.
-        relation_weight: of the second term of the loss.
-        label_weight: of the third, where there are labelled texts.
-        label_batch: labelled spans of a batch.
-        word_weight: of the fourth; 0 leaves it out.
-        words: so many of the most frequent entries are named.
-        held_out: sentences that are not trained on and measure the distance to the teacher.
-        seed: of the order, the weights drawn and the held-out part.
-    """
-
-    epochs: int = 3
-    batch_size: int = 256
-    learning_rate: float = 5e-3
-    warmup: float = 0.05
-    weight_decay: float = 0.01
-    relation_weight: float = 2.0
-    label_weight: float = 0.3
-    label_batch: int = 64
-    word_weight: float = 0.0
-    words: int = 8000
-    held_out: int = 4096
-    seed: int = 0
-
-    def trained_on(self, sentences: int) -> int:
-        """How many of so many sentences are trained on: all but the held-out part.
-
-        Raises:
-            InputError: fewer than two batches.
-        """
-        count = sentences - self.held_out
-        if count < 2 * self.batch_size:
-            raise InputError(
-                f"{sentences} sentences are too few: {self.held_out} are held out and two batches of "
-                f"{self.batch_size} are needed; give more text, or lower --held-out or --batch-size"
-            )
-        return count
-
-
-def distillation_loss(student: Tensor, target: Tensor, teacher: Tensor, relation_weight: float) -> Tensor:
-    """mean(1 - cos(student, target)) + relation_weight * mean((S - S_teacher)^2).
-
-    Args:
-        student: (B, m).
-        target: (B, m) the rotated teacher.
-        teacher: (B, d), l2-normalised.
-        relation_weight: of the second term.
-
-    Returns:
-        A scalar.
-    """
-    student = F.normalize(student, dim=1)
-    distance = (1 - (student * F.normalize(target, dim=1)).sum(1)).mean()
-    relations = (student @ student.T - teacher @ teacher.T).square().mean()
-    return distance + relation_weight * relations
+LOG_STEPS = 50
+# Weights are averaged every so many steps: each costs a pass over the whole table.
+AVERAGING_STEPS = 10
 
 
 @torch.no_grad()
-def teacher_distance(student: TokenEncoder, texts: PackedTexts, target: Tensor) -> float:
-    """The mean of 1 - cos(student, target) over all texts; target is (texts, m)."""
+def teacher_distance(student: TokenEncoder, texts: PackedTexts, rows: NDArray[np.int64], target: Tensor) -> float:
+    """The mean of 1 - cos(student, target) over some of the texts; target is (rows, m)."""
     student.eval()
-    rows = [np.arange(start, min(start + 1024, len(texts))) for start in range(0, len(texts), 1024)]
-    embeddings = torch.cat([student.embed(*texts.batch(part)) for part in rows])
-    return float((1 - F.cosine_similarity(embeddings, target, dim=1)).mean())
+    parts = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
+    return float(similarity_loss(torch.cat([student.embed(*texts.batch(part)) for part in parts]), target))
 
 
-def learning_rate_at(step: int, total: int, options: DistillationOptions) -> float:
-    """Linear warm-up to the peak, then a cosine down to 0."""
-    warm = max(1, round(options.warmup * total))
-    if step < warm:
-        return options.learning_rate * (step + 1) / warm
-    return options.learning_rate * 0.5 * (1 + float(np.cos(np.pi * (step - warm) / max(1, total - warm))))
+def without_tokens(ids: Tensor, lengths: list[int], share: float, seed: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """Packed texts with a seeded ``share`` of their tokens left out; a text that would lose all of them loses none."""
+    document = np.repeat(np.arange(len(lengths)), lengths)
+    kept = np.random.default_rng(seed).random(len(ids)) >= share
+    kept |= (np.bincount(document[kept], minlength=len(lengths)) == 0)[document]
+    return ids[torch.from_numpy(kept)], np.bincount(document[kept], minlength=len(lengths)).tolist()
 
 
 class Distillation:
@@ -116,81 +69,118 @@ class Distillation:
 
     Args:
         student: trained in place.
-        texts: all sentences; the last ``options.held_out`` of them are held out.
-        teacher_embeddings: (sentences, d).
+        mixture: the texts.
+        teacher_embeddings: (texts, d).
         rotation: (d, m) from :func:`ctx_embed.training.student.new_student`.
         options: how to train.
         checkpoint: where the state is kept; None keeps none.
         labelled: labels and texts to learn beside the teacher; None: none.
+        pairs: measured after each epoch; None: none.
+        log: where the course is written.
 
     Raises:
-        InputError: fewer sentences than two batches beside the held-out part; :meth:`run`: the training diverged.
+        InputError: fewer texts than two batches beside the held-out part; :meth:`run`: the training diverged.
     """
 
     def __init__(
         self,
         student: TokenEncoder,
-        texts: Sequence[str],
+        mixture: Mixture,
         teacher_embeddings: NDArray[np.float16],
         rotation: NDArray[np.float32],
         options: DistillationOptions,
         checkpoint: Checkpoint | None = None,
+        *,
         labelled: tuple[Sequence[str], Sequence[str]] | None = None,
+        pairs: Pairs | None = None,
+        log: TrainingLog | None = None,
     ) -> None:
-        self.train_count = options.trained_on(len(texts))
+        options.trained_on(len(mixture.texts))
         self.student = student
-        tokenizer = TextTokenizer(student.tokenizer)
-        self.packed = PackedTexts.tokenize(tokenizer, texts)
+        self.composition = Composition(student)
+        self.packed = PackedTexts.tokenize(student.text_tokenizer, mixture.texts)
         self.teacher = teacher_embeddings
         self.rotation = torch.from_numpy(rotation)
         self.options = options
         self.checkpoint = checkpoint
+        self.pairs = pairs
+        self.log = log or TrainingLog(None)
         self.step = 0
         self.history: list[dict[str, float]] = []
-        self.labelled = LabelledSpans(tokenizer, *labelled, options.seed) if labelled else None
-        self.trained = nn.ModuleDict({"student": student})
+        order = np.random.default_rng([options.seed, 4]).permutation(len(mixture.texts))
+        self.held_out_rows, self.rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
+        self.weights = mixture.weights[self.rows]
         torch.manual_seed(options.seed)
-        if self.labelled is not None:
-            self.label_head = LabelHead(student.dimension, len(self.labelled.classes))
-            self.trained["label_head"] = self.label_head
-        if options.word_weight > 0:
-            counts = np.bincount(self.packed.ids, minlength=student.tokenizer.get_vocab_size())
-            self.word_head = WordHead(student.dimension, counts, options.words)
-            self.trained["word_head"] = self.word_head
+        self.objectives = self._objectives(mixture, labelled)
+        self.trained = nn.ModuleDict(
+            {"student": student, **{name: objective for name, (objective, _) in self.objectives.items()}}
+        )
+        self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
         self.optimizer = torch.optim.AdamW(
             self.trained.parameters(), betas=(0.9, 0.99), weight_decay=options.weight_decay, fused=True
         )
+
+    @torch.no_grad()
+    def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
+        """One step of the moving average, which forgets its first steps the sooner."""
+        decay = min(self.options.averaging, (1 + int(count)) / (10 + int(count)))
+        for average, weights in zip(averaged, current, strict=True):
+            average.lerp_(weights, 1 - decay)
+
+    def _objectives(
+        self, mixture: Mixture, labelled: tuple[Sequence[str], Sequence[str]] | None
+    ) -> dict[str, tuple[Objective, float]]:
+        """The terms of the loss and their weights."""
+        options, dimension = self.options, self.student.get_embedding_dimension()
+        terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
+        if options.relation_weight > 0:
+            terms["relations"] = Relations(), options.relation_weight
+        if options.ranking_weight > 0:
+            terms["ranking"] = Ranking(), options.ranking_weight
+        if labelled is not None:
+            spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
+            terms["labels"] = Labels(dimension, spans, options.label_batch), options.label_weight
+        if options.word_weight > 0:
+            counts = np.bincount(self.packed.ids, minlength=self.student.entries)
+            terms["words"] = Words(dimension, counts, options.words), options.word_weight
+        if options.genre_weight > 0:
+            terms["genres"] = Genres(dimension, mixture.genres), options.genre_weight
+        if options.neighbour_weight > 0:
+            # A held-out text is nobody's neighbour: it is not trained on in any way.
+            followers = np.where(np.isin(mixture.followers, self.held_out_rows), -1, mixture.followers)
+            terms["neighbours"] = Neighbours(self.packed, followers, options.neighbours), options.neighbour_weight
+        return terms
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
         return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1)
 
     def held_out_distance(self) -> float:
-        """The mean of 1 - cos to the rotated teacher over the held-out sentences."""
-        rows = np.arange(self.train_count, len(self.packed))
-        first = self.packed.offsets[self.train_count]
-        part = PackedTexts(self.packed.ids[first:], self.packed.offsets[self.train_count :] - first)
-        return teacher_distance(self.student, part, self._teacher_rows(rows) @ self.rotation)
+        """The mean of 1 - cos to the rotated teacher over the held-out texts."""
+        target = self._teacher_rows(self.held_out_rows) @ self.rotation
+        return teacher_distance(self.student, self.packed, self.held_out_rows, target)
 
     @torch.no_grad()
     def measures(self) -> dict[str, float]:
-        """The held-out distance, and the accuracy on held-out labelled spans where there are any."""
-        measured = {"held_out_distance": self.held_out_distance()}
-        if self.labelled is not None:
-            ids, lengths, targets = self.labelled.held_out()
-            predicted = self.label_head(self.student.embed(ids, lengths)).argmax(1)
-            measured["held_out_label_accuracy"] = float((predicted == targets).float().mean())
+        """The held-out distance, and what the objectives and the pairs measure."""
+        with self.composition.folded():
+            measured = {"held_out_distance": self.held_out_distance()}
+            for objective, _ in self.objectives.values():
+                measured.update(objective.measures(self.student.embed))
+            if self.pairs is not None:
+                measured["pairs_spearman"] = self.pairs.spearman(self.student)
         return measured
 
     def _save(self) -> None:
         if self.checkpoint is not None:
-            self.checkpoint.save(
-                {
-                    "trained": self.trained.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                    "step": self.step,
-                    "history": self.history,
-                }
-            )
+            state: dict[str, Any] = {
+                "trained": self.trained.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "history": self.history,
+            }
+            if self.average is not None:
+                state["average"] = self.average.state_dict()
+            self.checkpoint.save(state)
 
     def _resume(self) -> None:
         state = None if self.checkpoint is None else self.checkpoint.load()
@@ -198,65 +188,93 @@ class Distillation:
             self.trained.load_state_dict(state["trained"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.history = state["step"], state["history"]
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
+        # A run that begins anew keeps nothing of an earlier log.
+        self.log.resume(self.step if self.history else -1)
 
-    def _train_batch(self, rows: NDArray[np.int64], total: int) -> float:
+    def _train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
+        """One step of the optimizer.
+
+        Returns:
+            The loss and each objective's.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(self.step, total, self.options)
         teacher = self._teacher_rows(rows)
         ids, lengths = self.packed.batch(rows)
-        targets: Tensor | None = None
-        if self.labelled is not None:
-            # One pass over sentences and spans: entries that both have are computed once.
-            span_ids, span_lengths, targets = self.labelled.draw(self.options.label_batch, self.step)
-            embeddings = self.student.embed(torch.cat([ids, span_ids]), lengths + span_lengths)
-            student, spans = embeddings[: len(rows)], embeddings[len(rows) :]
-        else:
-            student = spans = self.student.embed(ids, lengths)
-        loss = distillation_loss(student, teacher @ self.rotation, teacher, self.options.relation_weight)
-        if targets is not None:
-            loss = loss + self.options.label_weight * self.label_head.loss(spans, targets)
-        if self.options.word_weight > 0:
-            loss = loss + self.options.word_weight * self.word_head.loss(student, ids, lengths)
+        if self.options.token_dropout > 0:
+            ids, lengths = without_tokens(ids, lengths, self.options.token_dropout, [self.options.seed, 5, self.step])
+        batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
+        # One pass over all texts of the step: entries that several of them have are computed once.
+        more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
+        embeddings = self.composition.embed(
+            torch.cat([ids, *(ids for ids, _ in more.values())]),
+            [*lengths, *(length for _, lengths in more.values() for length in lengths)],
+        )
+        parts = embeddings.split([len(lengths), *(len(lengths) for _, lengths in more.values())])
+        embedded = dict(zip(more, parts[1:], strict=True))
+        losses = {
+            name: weight * term.loss(batch, parts[0], embedded.get(name, parts[0]))
+            for name, (term, weight) in self.objectives.items()
+        }
+        loss = torch.stack(list(losses.values())).sum()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         self.step += 1
-        return loss.item()
+        if self.average is not None and (self.step % AVERAGING_STEPS == 0 or self.step == total):
+            self.average.update_parameters(self.student)
+        return {"loss": loss.item(), **{name: value.item() for name, value in losses.items()}}
+
+    def _end_epoch(self, epoch: int, progress: bool) -> None:
+        measured = self.measures()
+        require_finite(measured["held_out_distance"], self.step)
+        self.history.append({"epoch": epoch, "step": self.step, **measured})
+        self.log.add(self.step, epoch=epoch, **measured)
+        if progress and epoch:
+            figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
+            tqdm.write(f"epoch {epoch}: {figures}", file=sys.stderr)
 
     def run(self, *, progress: bool = True) -> list[dict[str, float]]:
         """Train to the end, from the checkpoint where there is one.
 
         Returns:
             For each epoch its number, the step it ended at and the :meth:`measures`; entry 0 is the student before
-            training.
+            training. The last entry is of the averaged weights, where weights are averaged.
         """
         self._resume()
         if not self.history:
-            self.history.append({"epoch": 0, "step": 0, **self.measures()})
+            self._end_epoch(0, progress)
         options = self.options
-        per_epoch = batches_per_epoch(self.train_count, options.batch_size)
+        shown = len(weighted_rows(self.rows, self.weights, options.seed, 0))
+        per_epoch = batches_per_epoch(shown, options.batch_size)
         total = per_epoch * options.epochs
         hidden = None if progress else True
+        began, first = time.monotonic(), self.step
         with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=hidden) as bar:
             for epoch in range(self.step // per_epoch, options.epochs):
                 self.student.train()
+                rows = weighted_rows(self.rows, self.weights, options.seed, epoch)
                 done = self.step - epoch * per_epoch
-                batches = seeded_batches(self.train_count, options.batch_size, options.seed, epoch)
-                for index, rows in enumerate(batches):
+                batches = seeded_batches(shown, options.batch_size, options.seed, epoch)
+                for index, places in enumerate(batches):
                     if index < done:
                         continue
-                    loss = self._train_batch(rows, total)
-                    require_finite(loss, self.step)
+                    losses = self._train_batch(rows[places], total)
+                    require_finite(losses["loss"], self.step)
                     bar.update()
+                    if self.step % LOG_STEPS == 0:
+                        rate = learning_rate_at(self.step - 1, total, options)
+                        speed = (self.step - first) / (time.monotonic() - began)
+                        self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
                     if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
                         self._save()
-                        bar.set_postfix(loss=f"{loss:.4f}")
-                measured = self.measures()
-                require_finite(measured["held_out_distance"], self.step)
-                self.history.append({"epoch": epoch + 1, "step": self.step, **measured})
-                if progress:
-                    figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
-                    tqdm.write(f"epoch {epoch + 1}: {figures}", file=sys.stderr)
+                        bar.set_postfix(loss=f"{losses['loss']:.4f}")
+                if self.average is not None and self.step == total:
+                    self.student.load_state_dict(self.average.module.state_dict())
+                self._end_epoch(epoch + 1, progress)
                 self._save()
         self.student.eval()
+        self.composition.fold()
         return self.history

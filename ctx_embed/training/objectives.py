@@ -1,10 +1,13 @@
-"""What a student learns beside its teacher: labels of texts, and the words of its own text."""
+"""What a student learns: its teacher's embeddings, and beside them labels, sources, neighbours and its own words.
+
+The loss of a batch is the sum of each objective's loss times its weight. An objective may ask for more texts to be
+embedded with the batch, so that all of them pass the student at once.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,156 +15,195 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctx_embed.errors import InputError
-from ctx_embed.modules.tokenization import TextTokenizer
-from ctx_embed.texts import read_lines, well_formed
+from ctx_embed.training.heads import LabelHead, WordHead
+from ctx_embed.training.labelled import LabelledSpans
 from ctx_embed.training.packed import PackedTexts
 
-SPAN_TOKENS = (8, 64)
-HELD_OUT_LABELLED = 2048
+# Of the softmax over a text's neighbours in the batch.
+RANKING_TEMPERATURE = 0.05
+CONTRAST_TEMPERATURE = 0.07
 
 
-def read_skipped(path: str | Path) -> dict[str, set[int]]:
-    """The lines to leave out by file name, from JSON ``{"lines": {name: [numbers from 1]}}``.
+@dataclass(frozen=True)
+class Batch:
+    """What is known of a batch of B texts.
 
-    Raises:
-        InputError: no such file, or another content.
-    """
-    content = "".join(line for _, line in read_lines(path))
-    try:
-        return {
-            str(name): {int(number) for number in numbers} for name, numbers in json.loads(content)["lines"].items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise InputError(f'{path}: not JSON of the form {{"lines": {{"file name": [line numbers]}}}}') from None
-
-
-def read_labelled_files(
-    paths: Sequence[str | Path], skipped: Mapping[str, set[int]] | None = None
-) -> tuple[list[str], list[str]]:
-    """The labels and texts of files whose lines begin with a label and end with a text, tabs between the columns.
-
-    Args:
-        paths: plain or gzip; columns between the first and the last are not read.
-        skipped: line numbers to leave out by file name.
-
-    Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`; a line without a tab; one label only.
-    """
-    labels: list[str] = []
-    texts: list[str] = []
-    for path in paths:
-        leave_out = (skipped or {}).get(Path(path).name, set())
-        for number, line in read_lines(path):
-            if number in leave_out or not line.strip():
-                continue
-            label, *columns = line.split("\t")
-            if not columns:
-                raise InputError(f"{path}, line {number}: {line[:40]!r} is not label<TAB>text")
-            labels.append(label.strip())
-            texts.append(well_formed(columns[-1]))
-    if len(set(labels)) < 2:
-        raise InputError(f"the labelled files have {len(set(labels))} label(s), at least two are needed")
-    return labels, texts
-
-
-class LabelledSpans:
-    """Random spans of labelled texts, each label drawn as often as any other.
-
-    A span of a review mostly has its sentiment, and is as short as the sentences that the student is used on.
-
-    Args:
-        tokenizer: the student's.
-        labels, texts: in like order; a part of them, by ``seed``, is held out.
-        seed: of the held-out part and the draws.
+    Attributes:
+        step: of the training, from 0.
+        rows: (B,) which texts they are.
+        ids, lengths: their packed tokens.
+        teacher: (B, d) the teacher's embeddings, l2-normalised.
+        target: (B, m) what the student is to point to.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, labels: Sequence[str], texts: Sequence[str], seed: int) -> None:
-        self.classes = sorted(set(labels))
-        self.seed = seed
-        self.packed = PackedTexts.tokenize(tokenizer, texts)
-        index = {label: position for position, label in enumerate(self.classes)}
-        self.targets = np.array([index[label] for label in labels])
-        order = np.random.default_rng([seed, 1]).permutation(len(texts))
-        held_out = min(HELD_OUT_LABELLED, len(texts) // 10)
-        self.held_out_rows, rows = order[:held_out], order[held_out:]
-        self.rows_of_class = [rows[self.targets[rows] == target] for target in range(len(self.classes))]
-        for label, rows in zip(self.classes, self.rows_of_class, strict=True):
-            if not len(rows):
-                raise InputError(f"the label {label!r} has no text beside the held-out part, give more texts")
-
-    def _spans(self, rows: NDArray[np.int64], generator: np.random.Generator) -> tuple[Tensor, list[int]]:
-        begin, end = self.packed.offsets[rows], self.packed.offsets[rows + 1]
-        length = np.minimum(generator.integers(SPAN_TOKENS[0], SPAN_TOKENS[1] + 1, len(rows)), end - begin)
-        first = begin + (generator.random(len(rows)) * (end - begin - length + 1)).astype(np.int64)
-        within = np.arange(length.sum()) - np.repeat(length.cumsum() - length, length)
-        ids = self.packed.ids[np.repeat(first, length) + within]
-        return torch.from_numpy(ids.astype(np.int64)), length.tolist()
-
-    def draw(self, count: int, step: int) -> tuple[Tensor, list[int], Tensor]:
-        """Spans for a training step: ids one after the other, ``count`` lengths, and the classes (count,)."""
-        generator = np.random.default_rng([self.seed, 2, step])
-        targets = generator.integers(len(self.classes), size=count)
-        rows = np.array([generator.choice(self.rows_of_class[target]) for target in targets])
-        return *self._spans(rows, generator), torch.from_numpy(targets)
-
-    def held_out(self) -> tuple[Tensor, list[int], Tensor]:
-        """One span of each held-out text, always the same, as :meth:`draw`."""
-        spans = self._spans(self.held_out_rows, np.random.default_rng([self.seed, 3]))
-        return *spans, torch.from_numpy(self.targets[self.held_out_rows])
+    step: int
+    rows: NDArray[np.int64]
+    ids: Tensor
+    lengths: list[int]
+    teacher: Tensor
+    target: Tensor
 
 
-class LabelHead(nn.Module):
-    """A linear classifier over the unit-length embedding, whose mean cross-entropy is the loss.
+class Objective(nn.Module):
+    """A term of the loss; its parameters are trained with the student's."""
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]] | None:
+        """The packed tokens of texts to embed beside the batch; None: none."""
+        return None
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """The loss, a scalar.
+
+        Args:
+            batch: what the student read.
+            student: (B, m) its embeddings.
+            more: (texts, m) those of :meth:`more_texts`.
+        """
+        raise NotImplementedError
+
+    def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
+        """Figures on texts that are held out."""
+        return {}
+
+
+def similarity_loss(student: Tensor, target: Tensor) -> Tensor:
+    """mean(1 - cos(student, target)) of two (B, m)."""
+    return (1 - F.cosine_similarity(student, target, dim=1)).mean()
+
+
+def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """mean((S - S_teacher)^2), S the cosines between all pairs of the batch; (B, m) and l2-normalised (B, d)."""
+    student = F.normalize(student, dim=1)
+    return (student @ student.T - teacher @ teacher.T).square().mean()
+
+
+def ranking_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """The mean over texts of KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) over the batch's other texts.
+
+    Near neighbours weigh more than in :func:`relation_loss`, as they do in search.
+    """
+    student = F.normalize(student, dim=1)
+    itself = torch.eye(len(student), dtype=torch.bool, device=student.device)
+
+    def log_softmax(embeddings: Tensor) -> Tensor:
+        return (embeddings @ embeddings.T / RANKING_TEMPERATURE).masked_fill(itself, -1e4).log_softmax(1)
+
+    return F.kl_div(log_softmax(student), log_softmax(teacher), log_target=True, reduction="batchmean")
+
+
+class Similarity(Objective):
+    """Point to where the rotated teacher points: :func:`similarity_loss`."""
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """1 - cos, averaged."""
+        return similarity_loss(student, batch.target)
+
+
+class Relations(Objective):
+    """Keep the teacher's cosines between texts: :func:`relation_loss`."""
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Squared differences of cosines, averaged."""
+        return relation_loss(student, batch.teacher)
+
+
+class Ranking(Objective):
+    """Keep the teacher's order of a text's neighbours: :func:`ranking_loss`."""
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """KL divergence, averaged."""
+        return ranking_loss(student, batch.teacher)
+
+
+class Labels(Objective):
+    """Name the label of spans of labelled texts from their embedding.
 
     Args:
         dimension: m.
-        classes: at least 2.
+        spans: where they are drawn from.
+        count: spans of a batch.
     """
 
-    def __init__(self, dimension: int, classes: int) -> None:
+    def __init__(self, dimension: int, spans: LabelledSpans, count: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(dimension, classes)
-        # Unit vectors give small logits; their usual length is the root of their dimension.
-        self.scale = dimension**0.5
+        self.head = LabelHead(dimension, len(spans.classes))
+        self.spans = spans
+        self.count = count
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """The logits (B, classes) of embeddings (B, m)."""
-        logits: Tensor = self.linear(F.normalize(embeddings, dim=1) * self.scale)
-        return logits
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """The spans of the step."""
+        ids, lengths, self._targets = self.spans.draw(self.count, batch.step)
+        return ids, lengths
 
-    def loss(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross-entropy of classes (B,)."""
-        return F.cross_entropy(self(embeddings), targets)
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of the spans."""
+        return self.head.loss(more, self._targets)
+
+    def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
+        """The accuracy on the held-out texts."""
+        ids, lengths, targets = self.spans.held_out()
+        predicted = self.head(embed(ids, lengths)).argmax(1)
+        return {"held_out_label_accuracy": float((predicted == targets).float().mean())}
 
 
-class WordHead(nn.Module):
-    """A linear layer that names the words of the text an embedding stands for, among the most frequent entries.
-
-    Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token.
+class Words(Objective):
+    """Name the text's own frequent words from its embedding.
 
     Args:
-        dimension: m.
-        counts: (vocabulary,) how often the corpus has each entry.
-        most: so many entries are named; others are passed over.
+        dimension, counts, most: of :class:`ctx_embed.training.heads.WordHead`.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
         super().__init__()
-        kept = np.argsort(-counts, kind="stable")[:most]
-        place = np.full(len(counts), -1)
-        place[kept] = np.arange(len(kept))
-        self.linear = nn.Linear(dimension, len(kept))
-        self.place: Tensor
-        self.register_buffer("place", torch.from_numpy(place))
+        self.head = WordHead(dimension, counts, most)
 
-    def loss(self, embeddings: Tensor, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The loss of texts whose packed ids these are, embedded as (B, m)."""
-        documents = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-        places = self.place[ids]
-        documents, places = documents[places >= 0], places[places >= 0]
-        counts = torch.bincount(documents, minlength=len(lengths))
-        named = counts > 0
-        log_softmax = F.log_softmax(self.linear(F.normalize(embeddings, dim=1) * embeddings.shape[1] ** 0.5), dim=1)
-        sums = embeddings.new_zeros(len(lengths)).index_add(0, documents, log_softmax[documents, places])
-        return -(sums[named] / counts[named]).mean() if bool(named.any()) else sums.sum()
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of the words."""
+        return self.head.loss(student, batch.ids, batch.lengths)
+
+
+class Genres(Objective):
+    """Name the family of files that a text came from.
+
+    Args:
+        dimension: m.
+        genres: (texts,) numbers.
+    """
+
+    def __init__(self, dimension: int, genres: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.head = LabelHead(dimension, int(genres.max()) + 1)
+        self.genres = torch.from_numpy(genres)
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of the genres."""
+        return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)])
+
+
+class Neighbours(Objective):
+    """Lie nearer to the text that follows than to the others' followers (InfoNCE over a part of the batch).
+
+    Args:
+        texts: of the training.
+        followers: (texts,) the row that follows each, -1 where there is none.
+        count: texts of a batch whose followers are embedded.
+    """
+
+    def __init__(self, texts: PackedTexts, followers: NDArray[np.int64], count: int) -> None:
+        super().__init__()
+        self.texts = texts
+        self.followers = followers
+        self.count = count
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """The followers of the first texts of the batch that have one."""
+        self._places = np.flatnonzero(self.followers[batch.rows] >= 0)[: self.count]
+        return self.texts.batch(self.followers[batch.rows[self._places]])
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of each follower among all."""
+        if not len(more):
+            return student.sum() * 0
+        first = F.normalize(student[torch.from_numpy(self._places)], dim=1)
+        logits = first @ F.normalize(more, dim=1).T / CONTRAST_TEMPERATURE
+        return F.cross_entropy(logits, torch.arange(len(more), device=logits.device))

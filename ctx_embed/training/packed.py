@@ -37,6 +37,27 @@ class PackedTexts:
         return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
 
 
+def weighted_rows(rows: NDArray[np.int64], weights: NDArray[np.float32], seed: int, epoch: int) -> NDArray[np.int64]:
+    """The rows of an epoch: each as often as its weight says, fractions by a seeded draw.
+
+    Args:
+        rows: that may be shown.
+        weights: (rows,) how often each is shown on average.
+        seed, epoch: of the draw.
+
+    Returns:
+        (about the sum of the weights,) rows, some of them several times, in order; the same number in every epoch.
+    """
+    if (weights == 1).all():
+        return rows
+    # Systematic sampling: a row's share of the running total, so that the number of rows is the same for every draw.
+    start = np.random.default_rng([seed, epoch, 1]).random()
+    running = np.floor(weights.astype(np.float64).cumsum() + start)
+    counts = np.diff(running, prepend=np.floor(start)).astype(np.int64)
+    kept = np.repeat(rows, counts)
+    return kept[: int(weights.astype(np.float64).sum())]
+
+
 def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
     """Rows 0..count-1 in an order given by seed and epoch, in batches; a last batch of one row joins the one before."""
     order = np.random.default_rng([seed, epoch]).permutation(count)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -23,12 +24,18 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load
+from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import system
 from ctx_embed.training.checkpoint import Checkpoint, identity
-from ctx_embed.training.corpus import Block, read_blocks
-from ctx_embed.training.distillation import Distillation, DistillationOptions
-from ctx_embed.training.objectives import read_labelled_files, read_skipped
-from ctx_embed.training.student import entry_texts, new_student, require_dimension
+from ctx_embed.training.corpus import Block
+from ctx_embed.training.distillation import Distillation
+from ctx_embed.training.labelled import read_labelled_files, read_skipped
+from ctx_embed.training.log import TrainingLog
+from ctx_embed.training.mixture import Source, read_mixture
+from ctx_embed.training.options import DistillationOptions
+from ctx_embed.training.phrases import learn_phrases
+from ctx_embed.training.progress import read_pairs
+from ctx_embed.training.student import entry_texts, new_student, require_dimension, require_spare
 from ctx_embed.training.teacher import TeacherCache
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
@@ -39,13 +46,26 @@ else:
 
 # Options of an architecture that the Contextualizer alone has.
 CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
+LISTS = ("corpus", "labelled")
+SOURCE_OPTIONS = ("files", "texts", "passage_lines", "weight")
+STORES = ("float32", "float16", "int8")
+LOG = "training.jsonl"
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     """The options of a recipe.
 
     Args:
-        path: a TOML file of ``name = value`` lines.
+        path: a TOML file of ``name = value`` lines, and of ``[[sources]]`` tables with ``files`` and optionally
+            ``texts``, ``passage_lines`` and ``weight``, see :class:`ctx_embed.training.mixture.Source`.
         names: the options there are.
 
     Raises:
@@ -60,12 +80,31 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     for name, value in recipe.items():
         if name not in names:
             raise unknown_name(f"option of {path}", name, names)
-        if name in ("corpus", "labelled"):
-            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if name == "sources":
+            _check_sources(path, value)
+        elif name in LISTS:
+            if not _is_list_of_strings(value):
                 raise InputError(f"{path}: {name} is {value!r}, a list of strings is needed")
-        elif not isinstance(value, str | int | float) or isinstance(value, bool):
+        elif not isinstance(value, str) and not _is_number(value):
             raise InputError(f"{path}: {name} is {value!r}, a string or a number is needed")
     return recipe
+
+
+def _check_sources(path: Path, sources: Any) -> None:
+    if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
+        raise InputError(f"{path}: sources is {sources!r}, tables are needed: [[sources]]")
+    for source in sources:
+        for name, value in source.items():
+            if name not in SOURCE_OPTIONS:
+                raise unknown_name(f"option of a source in {path}", name, SOURCE_OPTIONS)
+            if name == "files" and not _is_list_of_strings(value):
+                raise InputError(f"{path}: files of a source is {value!r}, a list of strings is needed")
+            whole = name in ("texts", "passage_lines")
+            if name != "files" and (not _is_number(value) or (whole and not isinstance(value, int))):
+                kind = "a whole number" if whole else "a number"
+                raise InputError(f"{path}: {name} of a source is {value!r}, {kind} is needed")
+        if "files" not in source:
+            raise InputError(f"{path}: a source has no files, name them: files = [...]")
 
 
 def _file_hashes(files: Sequence[Path]) -> dict[str, str]:
@@ -80,19 +119,29 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
+def _stored(student: TokenEncoder, store: str) -> TokenEncoder:
+    """The student with parameters as they are to be saved."""
+    if store == "int8":
+        student.float().round_table()
+        return student
+    return student.to(getattr(torch, store))
+
+
 def distill_from_files(
-    corpus: Sequence[Path],
+    sources: Sequence[Source],
     output: Path,
     *,
     teacher: str,
     cache: Path | None = None,
-    sentences: int | None = None,
     labelled: Sequence[Path] = (),
     skip: str | None = None,
+    validation: str | None = None,
     encoder: str = "contextualizer",
     tokenizer: str | None = None,
     vocabulary_size: int = 32_000,
+    phrases: int = 0,
     dimension: int = 256,
+    spare_dimensions: int = 0,
     teacher_dtype: str = "float32",
     store: str = "float32",
     progress: bool = True,
@@ -100,29 +149,35 @@ def distill_from_files(
 ) -> dict[str, Any]:
     """Train a student on text files and write it with ``training.json``, the record of how it was made.
 
+    ``training.jsonl`` in the model folder is the log of the training.
+
     Args:
-        corpus: text files, plain or gzip, a sentence a line.
+        sources: text files, plain or gzip, a sentence a line.
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
         teacher: a path or name for :func:`ctx_embed.load`.
         cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
-        sentences: read about so many, spread over all files; None reads all.
         labelled: files of labelled texts to learn beside the teacher, see :func:`read_labelled_files`.
         skip: a file for :func:`read_skipped`: lines of them to leave out.
+        validation: a file for :func:`read_pairs`, measured after each epoch.
         encoder: the system's name.
-        tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the sentences.
+        tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the texts.
+        phrases: so many frequent phrases become entries beside the tokenizer's.
         dimension: m.
+        spare_dimensions: so many of them are left to what is learned beside the teacher.
         teacher_dtype: in which the teacher computes.
-        store: dtype of the saved parameters.
+        store: how the token table is saved: float32, float16 or int8.
         progress: show bars on stderr.
         **options: of :class:`DistillationOptions` and of the system.
 
     Returns:
-        The record's summary: sentences and held_out_distance.
+        The record's summary: texts and held_out_distance.
 
     Raises:
         InputError: a file, name or size that cannot be used.
     """
     require_replaceable(output, "modules.json")
+    if store not in STORES:
+        raise unknown_name("store", store, STORES)
     student_class = system(encoder)
     architecture = {name: options.pop(name) for name in CONTEXTUALIZER_OPTIONS if name in options}
     if encoder != "contextualizer":
@@ -130,46 +185,78 @@ def distill_from_files(
     settings = DistillationOptions(**options)
     # All that can be found wrong at once is looked at before the long work.
     own_tokenizer: Tokenizer | None = read_tokenizer(tokenizer) if tokenizer else None
+    pairs = read_pairs(validation) if validation else None
     teacher_model = load(teacher, dtype=teacher_dtype)
-    require_dimension(dimension, teacher_model.get_embedding_dimension() or dimension)
-    blocks = read_blocks(corpus, sentences, settings.seed)
-    texts = [text for block in blocks for text in block.texts]
-    settings.trained_on(len(texts))
+    require_spare(spare_dimensions, dimension)
+    require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
+    mixture = read_mixture(sources, settings.seed)
+    settings.trained_on(len(mixture.texts))
     labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None) if labelled else None
     if own_tokenizer is None:
-        own_tokenizer = learn_vocabulary(texts, vocabulary_size, progress=progress)
+        own_tokenizer = learn_vocabulary(mixture.texts, vocabulary_size, progress=progress)
+    phrase_pairs = learn_phrases(mixture.texts, own_tokenizer, phrases)
     record = {
         "encoder": encoder,
-        "architecture": {"dimension": dimension, **architecture},
+        "architecture": {"dimension": dimension, "spare_dimensions": spare_dimensions, **architecture},
+        "phrases": 0 if phrase_pairs is None else len(phrase_pairs),
         "options": asdict(settings),
         "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_model)},
-        "corpus": _file_hashes(corpus),
+        "sources": [{**asdict(source), "files": _file_hashes(source.files)} for source in sources],
         "labelled": _file_hashes(labelled),
-        "sentences": len(texts),
+        "texts": len(mixture.texts),
     }
     checkpoint = Checkpoint(
-        output, identity(record, own_tokenizer.to_str(), [block.key for block in blocks], labels_and_texts)
+        output,
+        identity(
+            record,
+            own_tokenizer.to_str(),
+            [block.key for block in mixture.blocks],
+            labels_and_texts,
+            pairs and asdict(pairs),
+        ),
     )
     teacher_cache = TeacherCache(cache or output.with_name(output.name + ".teacher"), teacher_model)
     entries = teacher_cache.embeddings([Block("vocabulary", tuple(entry_texts(own_tokenizer)))], progress=False)
-    embeddings = teacher_cache.embeddings(blocks, progress=progress)
+    embeddings = teacher_cache.embeddings(mixture.blocks, progress=progress)
     student, rotation = new_student(
         student_class,
         own_tokenizer,
-        texts,
+        mixture.texts,
         embeddings,
         entries.astype(np.float32),
         dimension,
         settings.seed,
+        phrases=phrase_pairs,
+        spare_dimensions=spare_dimensions,
         **architecture,
     )
-    run = Distillation(student, texts, embeddings, rotation, settings, checkpoint, labels_and_texts)
-    history = run.run(progress=progress)
-    model = SentenceTransformer(modules=[student.to(getattr(torch, store)), Normalize()], device="cpu")
-    summary = {"sentences": len(texts), "held_out_distance": history[-1]["held_out_distance"]}
+    log = checkpoint.folder / LOG
+    run = Distillation(
+        student,
+        mixture,
+        embeddings,
+        rotation,
+        settings,
+        checkpoint,
+        labelled=labels_and_texts,
+        pairs=pairs,
+        log=TrainingLog(log),
+    )
+    try:
+        history = run.run(progress=progress)
+    except InputError:
+        # A training that diverged is not taken up again.
+        log.unlink(missing_ok=True)
+        checkpoint.remove()
+        raise
+    model = SentenceTransformer(modules=[_stored(student, store), Normalize()], device="cpu")
+    summary = {"texts": len(mixture.texts), "held_out_distance": history[-1]["held_out_distance"]}
     with replaced_folder(output) as beside:
         model.save_pretrained(str(beside))
-        record = {**record, "versions": _versions(), "history": history, **summary}
+        record = {**record, "store": store, "versions": _versions(), "history": history, **summary}
         (beside / "training.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+        if log.exists():
+            shutil.copyfile(log, beside / LOG)
+    log.unlink(missing_ok=True)
     checkpoint.remove()
     return summary

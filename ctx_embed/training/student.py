@@ -30,6 +30,16 @@ def require_dimension(dimension: int, teacher_dimension: int) -> None:
         raise InputError(f"dimension {dimension} is more than the teacher's {teacher_dimension}")
 
 
+def require_spare(spare: int, dimension: int) -> None:
+    """Refuse to leave all dimensions of a student to other things than its teacher.
+
+    Raises:
+        InputError: with both.
+    """
+    if not 0 <= spare < dimension:
+        raise InputError(f"spare_dimensions is {spare}, of {dimension} at most {dimension - 1} can be spare")
+
+
 def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
     """The rotation (d, dimension) onto the directions that hold most of the embeddings' squared length.
 
@@ -86,29 +96,42 @@ def new_student(
     entry_embeddings: NDArray[np.float32],
     dimension: int,
     seed: int = 0,
+    *,
+    phrases: NDArray[np.int32] | None = None,
+    spare_dimensions: int = 0,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """A student that begins as the teacher's static embeddings.
 
     Args:
-        system: an encoder class, called as ``(tokenizer, dimension, weights=table, **options)``.
+        system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
         tokenizer: whose vocabulary the table has.
         texts: of the corpus, for the entries' frequencies and the rotation.
         teacher_embeddings: (texts, d).
         entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
         dimension: m.
         seed: of the weights drawn.
+        phrases: from :func:`ctx_embed.training.phrases.learn_phrases`; their own rows begin with 0, as the sums of
+            their parts (:mod:`ctx_embed.training.composition`).
+        spare_dimensions: so many of the m are 0 in what the student learns of the teacher, and so are left to what it
+            learns beside it.
         **options: of the system.
 
     Returns:
         The student and the rotation (d, m) under which it learns the teacher's embeddings.
+
+    Raises:
+        InputError: more dimensions than the teacher has, or all of them spare.
     """
-    rotation = rotation_to(dimension, teacher_embeddings)
+    require_spare(spare_dimensions, dimension)
+    rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
+    rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
     ids, _ = TextTokenizer(tokenizer)(texts)
     counts = np.bincount(ids, minlength=len(entry_embeddings))
     table = token_table(entry_embeddings, counts / max(1, counts.sum()), rotation)
+    table = np.concatenate([table, np.zeros((0 if phrases is None else len(phrases), dimension), np.float32)])
     torch.manual_seed(seed)
-    student = system(tokenizer, dimension, weights=table, **options)
+    student = system(tokenizer, dimension, phrases=phrases, weights=table, **options)
     if isinstance(student, Contextualizer):
         student.attention.begin_as_mean()
     return student, rotation

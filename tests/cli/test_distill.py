@@ -49,7 +49,7 @@ def sentences_of(result) -> int:
     prefix, _, rest = result.stdout.rpartition(" after ")
     assert prefix.startswith("model: held-out 1 - cos 0.")
     assert result.stdout.count("\n") == 1
-    return int(rest.removesuffix(" sentences\n"))
+    return int(rest.removesuffix(" texts\n"))
 
 
 def fails(*arguments, **changes) -> str:
@@ -93,7 +93,7 @@ def test_ways_to_name_a_corpus(here, arguments):
         arguments = [str(here.parent) if part == ".." else part for part in arguments]
         arguments = [part.replace("**", f"**/{here.name}") for part in arguments]
     assert sentences_of(run(*arguments)) == 240
-    assert sorted(record()["corpus"]) == ["a.txt", "b.txt", "c.txt.gz"]
+    assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
 
 
 def test_data_from_the_environment(monkeypatch, here, tmp_path_factory):
@@ -122,13 +122,13 @@ def test_a_corpus_that_cannot_be_used(here):
     few = "give more text, or lower --held-out or --batch-size"
     cases = {
         "empty.txt": "the corpus has no sentence: give text files with a sentence a line",
-        "word.txt": f"1 sentences are too few: 16 are held out and two batches of 16 are needed; {few}",
+        "word.txt": f"1 texts are too few: 16 are held out and two batches of 16 are needed; {few}",
         "latin.txt": "latin.txt, line 1: not UTF-8 (byte 4 of the line), convert it first",
     }
     for name, message in cases.items():
         assert fails("--corpus", name) == message
     assert fails("--corpus", "a.txt", "cut.gz").startswith("cut.gz: broken gzip after line ")
-    message = f"80 sentences are too few: 500 are held out and two batches of 16 are needed; {few}"
+    message = f"80 texts are too few: 500 are held out and two batches of 16 are needed; {few}"
     assert fails("--corpus", "a.txt", held_out=500) == message
 
 
@@ -215,7 +215,7 @@ def test_what_is_given_on_the_command_line_goes_before_the_recipe(recipe):
         assert sentences_of(with_recipe(*[part for group in arguments[::order] for part in group])) == 80
         assert record()["options"]["seed"] == 4
         assert record()["options"]["epochs"] == 1
-        assert list(record()["corpus"]) == ["b.txt"]
+        assert list(record()["sources"][0]["files"]) == ["b.txt"]
 
 
 def test_a_recipe_that_cannot_be_used(recipe, here):
@@ -261,7 +261,7 @@ def test_a_recipes_values_are_checked_as_options_are(recipe, changes, message):
         (["--batch-size", "1"], "Invalid value for '--batch-size': 1 is not in the range x>=2."),
         (["--seed", "-1"], "Invalid value for '--seed': -1 is not in the range 0<=x<=4294967295."),
         (["--learning-rate", "nan"], "Invalid value for '--learning-rate': 'nan' is not a finite number."),
-        (["--store", "int8"], "Invalid value for '--store': 'int8' is not one of 'float32', 'float16'."),
+        (["--store", "int4"], "Invalid value for '--store': 'int4' is not one of 'float32', 'float16', 'int8'."),
     ],
 )
 def test_mistakes_of_usage(arguments, message):

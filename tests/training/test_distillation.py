@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,14 +13,14 @@ from ctx_embed.modules.tokenization import TextTokenizer
 from ctx_embed.systems import system
 from ctx_embed.training import distillation
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation import (
-    Distillation,
-    DistillationOptions,
-    distillation_loss,
-    learning_rate_at,
-    teacher_distance,
-)
+from ctx_embed.training.corpus import Block
+from ctx_embed.training.distillation import Distillation, teacher_distance, without_tokens
+from ctx_embed.training.log import TrainingLog
+from ctx_embed.training.mixture import Mixture
+from ctx_embed.training.options import DistillationOptions, learning_rate_at
 from ctx_embed.training.packed import PackedTexts
+from ctx_embed.training.phrases import learn_phrases
+from ctx_embed.training.progress import Pairs
 from ctx_embed.training.student import entry_texts, new_student, rotation_to, token_table
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
@@ -30,16 +33,6 @@ def error(function, *arguments) -> str:
 
 
 # The parts, by hand
-
-
-def test_the_loss_by_hand():
-    student = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    target = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
-    teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
-    # Cosines 1 and 0: distance 1/2. S = I, S_teacher = ones: two of four squares are 1.
-    assert distillation_loss(student, target, teacher, 0.0).item() == 0.5
-    assert distillation_loss(student, target, teacher, 2.0).item() == 1.5
-    assert distillation_loss(teacher, teacher, teacher, 2.0).item() == 0
 
 
 def test_the_learning_rate_by_hand():
@@ -93,7 +86,19 @@ def test_the_distance_by_hand(tokenizer):
     student = system("mean")(tokenizer, len(table), weights=table)
     packed = PackedTexts(np.array([3, 4, 4], dtype=np.int32), np.array([0, 1, 3]))
     target = torch.stack([table[3], table[3]])
-    assert teacher_distance(student, packed, target) == 0.5
+    assert teacher_distance(student, packed, np.array([0, 1]), target) == 0.5
+    assert teacher_distance(student, packed, np.array([1]), target[1:]) == 1
+
+
+def test_tokens_that_are_not_seen():
+    ids, lengths = torch.arange(1000), [1] * 100 + [900]
+    kept, left = without_tokens(ids, lengths, 0.25, [1])
+    assert left[:100] == [1] * 100  # a text keeps its only token
+    assert kept[:100].tolist() == list(range(100))
+    assert 0.7 * 900 < left[100] < 0.8 * 900
+    assert len(kept) == sum(left)
+    assert torch.equal(kept, without_tokens(ids, lengths, 0.25, [1])[0])
+    assert not torch.equal(kept, without_tokens(ids, lengths, 0.25, [2])[0])
 
 
 # Runs
@@ -112,15 +117,25 @@ def teacher(tiny_model, texts, tokenizer):
     return tiny_model.encode(texts).astype(np.float16), tiny_model.encode(entry_texts(tokenizer))
 
 
+@pytest.fixture(scope="module")
+def mixture(texts) -> Mixture:
+    count = len(texts)
+    followers = np.append(np.arange(1, count), -1)
+    genres = (np.arange(count) >= count // 2).astype(np.int64)
+    return Mixture([Block("a", tuple(texts))], np.ones(count, np.float32), genres, ["a", "b"], followers, texts)
+
+
 @pytest.fixture
-def start(tokenizer, texts, teacher):
+def start(tokenizer, mixture, teacher):
     """Begin a run: a new student of 8 dimensions under some options."""
 
-    def begin(options=OPTIONS, checkpoint=None, name="contextualizer", labelled=None, **architecture):
+    def begin(options=OPTIONS, checkpoint=None, name="contextualizer", run=None, mixture=mixture, **architecture):
         if name == "contextualizer":
             architecture = {"steps": 2, "rank": 3, **architecture}
-        student, rotation = new_student(system(name), tokenizer, texts, *teacher, 8, options.seed, **architecture)
-        return Distillation(student, texts, teacher[0], rotation, options, checkpoint, labelled)
+        student, rotation = new_student(
+            system(name), tokenizer, mixture.texts, *teacher, 8, options.seed, **architecture
+        )
+        return Distillation(student, mixture, teacher[0], rotation, options, checkpoint, **(run or {}))
 
     return begin
 
@@ -158,7 +173,7 @@ def test_the_mean_of_a_table_is_trained_as_well(start):
     assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
 
 
-def test_the_last_texts_are_held_out(start, monkeypatch, teacher):
+def test_a_seeded_part_is_held_out(start, monkeypatch, teacher):
     seen = []
     train = Distillation._train_batch
 
@@ -167,15 +182,41 @@ def test_the_last_texts_are_held_out(start, monkeypatch, teacher):
         return train(self, rows, total)
 
     monkeypatch.setattr(Distillation, "_train_batch", watched)
-    run = start()
-    assert run.train_count == 48
+    run = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, neighbour_weight=1.0))
+    held_out = run.held_out_rows
+    assert len(held_out) == 16
+    assert not set(run.objectives["neighbours"][0].followers) & set(held_out)
     run.run(progress=False)
-    assert np.bincount(np.concatenate(seen)).tolist() == [2] * 48
+    shown = np.bincount(np.concatenate(seen), minlength=64)
+    assert (shown[held_out] == 0).all()
+    assert shown.sum() == 2 * 48
+    assert shown.max() == 2
     with torch.no_grad():
-        embeddings = torch.cat([run.student.embed(*run.packed.batch(np.array([row]))) for row in range(48, 64)])
-    target = torch.from_numpy(teacher[0][48:].astype(np.float32)) @ run.rotation
+        embeddings = torch.cat([run.student.embed(*run.packed.batch(np.array([row]))) for row in held_out])
+    target = torch.from_numpy(teacher[0][held_out].astype(np.float32)) @ run.rotation
     expected = (1 - F.cosine_similarity(embeddings, target)).mean().item()
     assert run.held_out_distance() == pytest.approx(expected, abs=1e-6)
+    other = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, seed=1))
+    assert set(other.held_out_rows) != set(held_out)
+
+
+def test_a_text_is_shown_as_often_as_its_weight_says(start, mixture, monkeypatch):
+    weights = np.where(np.arange(64) < 32, 2.0, 0.5).astype(np.float32)
+    weighted = replace(mixture, weights=weights)
+    seen = []
+    train = Distillation._train_batch
+
+    def watched(self, rows, total):
+        seen.append(rows)
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", watched)
+    run = start(DistillationOptions(epochs=4, batch_size=8, held_out=16), mixture=weighted)
+    history = run.run(progress=False)
+    shown = np.bincount(np.concatenate(seen), minlength=64)
+    assert (shown[run.rows] == 8)[weights[run.rows] == 2].mean() > 0.95
+    assert shown[weights == 0.5].sum() == pytest.approx(4 * 0.5 * (weights[run.rows] == 0.5).sum(), abs=4)
+    assert history[-1]["step"] == 4 * -(-int(weights[run.rows].sum()) // 8)
 
 
 def test_seeds(start):
@@ -232,11 +273,11 @@ def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
 def test_too_few_sentences(start):
     assert OPTIONS.trained_on(48) == 32
     message = (
-        "64 sentences are too few: 40 are held out and two batches of 16 are needed; "
+        "64 texts are too few: 40 are held out and two batches of 16 are needed; "
         "give more text, or lower --held-out or --batch-size"
     )
     assert error(start, DistillationOptions(batch_size=16, held_out=40)) == message
-    assert error(DistillationOptions(batch_size=16, held_out=99).trained_on, 64).startswith("64 sentences are too few")
+    assert error(DistillationOptions(batch_size=16, held_out=99).trained_on, 64).startswith("64 texts are too few")
 
 
 def test_a_run_that_diverges_is_stopped(start, tmp_path):
@@ -249,7 +290,7 @@ def test_a_run_that_diverges_is_stopped(start, tmp_path):
 
 
 def test_a_run_that_diverges_at_its_last_step_is_stopped(start, monkeypatch):
-    monkeypatch.setattr(Distillation, "_train_batch", lambda self, rows, total: 0.0)
+    monkeypatch.setattr(Distillation, "_train_batch", lambda self, rows, total: {"loss": 0.0})
     run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16))
     run._resume()
     with torch.no_grad():
@@ -266,17 +307,39 @@ def test_progress_goes_to_stderr_only(start, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_labels_and_words_are_learned_beside_the_teacher_and_resumed(start, sentences, tmp_path, monkeypatch):
+EVERYTHING = DistillationOptions(
+    epochs=2,
+    batch_size=8,
+    held_out=8,
+    label_batch=8,
+    label_weight=1.0,
+    word_weight=0.1,
+    words=20,
+    averaging=0.5,
+    token_dropout=0.1,
+    ranking_weight=0.1,
+    genre_weight=0.1,
+    neighbour_weight=0.1,
+    neighbours=4,
+)
+
+
+def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):
     labelled = (["film" if "film" in text else "other" for text in sentences] * 8, sentences * 8)
-    options = DistillationOptions(
-        epochs=2, batch_size=8, held_out=8, label_batch=8, label_weight=1.0, word_weight=0.1, words=20
-    )
+    pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
+    monkeypatch.setattr("ctx_embed.training.phrases.FEWEST", 2)
+    phrases = learn_phrases(texts, tokenizer, 12)
+    monkeypatch.setattr(distillation, "LOG_STEPS", 2)
+    monkeypatch.setattr(distillation, "AVERAGING_STEPS", 2)
 
-    def begin(checkpoint=None):
-        return start(options, checkpoint, labelled=labelled)
+    def begin(name, checkpoint=None):
+        run = {"labelled": labelled, "pairs": pairs, "log": TrainingLog(tmp_path / name / "log.jsonl")}
+        return start(EVERYTHING, checkpoint, run=run, phrases=phrases, spare_dimensions=2)
 
-    whole = begin()
+    whole = begin("whole")
+    assert not whole.rotation[:, 6:].any()
     history = whole.run(progress=False)
+    assert set(history[-1]) == {"epoch", "step", "held_out_distance", "held_out_label_accuracy", "pairs_spearman"}
     assert history[-1]["held_out_label_accuracy"] > 0.9
     assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
 
@@ -284,16 +347,45 @@ def test_labels_and_words_are_learned_beside_the_teacher_and_resumed(start, sent
     train = Distillation._train_batch
 
     def interrupted(self, rows, total):
-        if self.step == 4:
+        if self.step == 5:
             raise KeyboardInterrupt
         return train(self, rows, total)
 
     with monkeypatch.context() as patch:
         patch.setattr(Distillation, "_train_batch", interrupted)
-        stopped = begin(Checkpoint(tmp_path / "out", "run"))
+        stopped = begin("out", Checkpoint(tmp_path / "out", "run"))
         with pytest.raises(KeyboardInterrupt):
             stopped.run(progress=False)
-    resumed = begin(Checkpoint(tmp_path / "out", "run"))
-    resumed.run(progress=False)
+    resumed = begin("out", Checkpoint(tmp_path / "out", "run"))
+    assert resumed.run(progress=False) == history
     for name, tensor in whole.trained.state_dict().items():
         assert torch.equal(tensor, resumed.trained.state_dict()[name]), name
+
+    def logged(name):
+        entries = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
+        return [{key: value for key, value in entry.items() if key != "batches_a_second"} for entry in entries]
+
+    assert logged("out") == logged("whole")
+    terms = {"similarity", "relations", "ranking", "labels", "words", "genres", "neighbours"}
+    (second,) = [entry for entry in logged("whole") if entry["step"] == 2]
+    assert set(second) == {"step", "loss", "learning_rate", *terms}
+    assert second["loss"] == pytest.approx(sum(second[term] for term in terms), rel=1e-5)
+
+
+def test_averaged_weights_are_the_ones_kept(start, monkeypatch):
+    monkeypatch.setattr(distillation, "AVERAGING_STEPS", 1)
+    seen = []
+    train = Distillation._train_batch
+
+    def watched(self, rows, total):
+        losses = train(self, rows, total)
+        seen.append(self.student.attention.b.detach().clone())
+        return losses
+
+    monkeypatch.setattr(Distillation, "_train_batch", watched)
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, averaging=0.15))
+    run.run(progress=False)
+    expected = seen[0]
+    for decay, weights in zip((2 / 11, 3 / 12), seen[1:], strict=True):
+        expected = expected.lerp(weights, 1 - min(0.15, decay))
+    torch.testing.assert_close(run.student.attention.b, expected)

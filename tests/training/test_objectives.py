@@ -1,97 +1,65 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from ctx_embed.errors import InputError
-from ctx_embed.modules.tokenization import TextTokenizer
-from ctx_embed.training.objectives import (
-    SPAN_TOKENS,
-    LabelHead,
-    LabelledSpans,
-    WordHead,
-    read_labelled_files,
-    read_skipped,
-)
-from tests.conftest import SENTENCES
+from ctx_embed.training.objectives import Batch, Genres, Neighbours, ranking_loss, relation_loss, similarity_loss
+from ctx_embed.training.packed import PackedTexts
 
 
-def test_labelled_files_have_a_label_first_and_a_text_last(tmp_path):
-    first, second = tmp_path / "a.tsv", tmp_path / "b.tsv"
-    first.write_text("1\tgood\n\n0\tbad\n1\tleft out\n")
-    second.write_text("1\t9\tvery good\n")
-    assert read_labelled_files([first, second], {"a.tsv": {4}}) == (["1", "0", "1"], ["good", "bad", "very good"])
-    with pytest.raises(InputError, match="the labelled files have 1 label"):
-        read_labelled_files([second])
-    second.write_text("no tab\n")
-    with pytest.raises(InputError, match=r"b\.tsv, line 1: 'no tab' is not label<TAB>text"):
-        read_labelled_files([second])
+def test_similarity_and_relations_by_hand():
+    student = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    target = torch.tensor([[3.0, 0.0], [1.0, 0.0]])
+    teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    # Cosines 1 and 0: distance 1/2. S = I, S_teacher = ones: two of four squares are 1.
+    assert similarity_loss(student, target).item() == 0.5
+    assert relation_loss(student, teacher).item() == 0.5
+    assert relation_loss(teacher, teacher).item() == 0
 
 
-def test_skipped_lines_come_from_json(tmp_path):
-    path = tmp_path / "skip.json"
-    path.write_text(json.dumps({"note": "x", "lines": {"a.tsv": [3, 1]}}))
-    assert read_skipped(path) == {"a.tsv": {1, 3}}
-    for content in ("{", "[]", '{"lines": [1]}', '{"lines": {"a": 1}}', "{}"):
-        path.write_text(content)
-        with pytest.raises(InputError, match="not JSON of the form"):
-            read_skipped(path)
+def test_ranking_by_hand():
+    teacher = F.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), dim=1)
+    assert ranking_loss(3 * teacher, teacher).item() == pytest.approx(0, abs=1e-6)
+    student = torch.eye(3)  # every other text is as near: 1/2 each
+    cosines = (teacher @ teacher.T / 0.05).numpy()
+    expected = 0.0
+    for row in range(3):
+        others = np.delete(cosines[row], row)
+        shares = np.exp(others) / np.exp(others).sum()
+        expected += float((shares * np.log(shares / 0.5)).sum()) / 3
+    assert ranking_loss(student, teacher).item() == pytest.approx(expected, rel=1e-5)
 
 
-def spans(tokenizer) -> LabelledSpans:
-    texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
-    labels = ["good"] * 7 + ["bad"] * 2
-    return LabelledSpans(TextTokenizer(tokenizer), labels * 10, texts * 10, seed=3)
+@pytest.fixture
+def batch() -> Batch:
+    empty = torch.zeros(0)
+    return Batch(0, np.array([2, 0, 3]), empty, [], empty, empty)
 
 
-def test_spans_are_pieces_of_their_texts(tokenizer):
-    labelled = spans(tokenizer)
-    ids, lengths, targets = labelled.draw(500, step=0)
-    assert len(lengths) == len(targets) == 500
-    assert sum(lengths) == len(ids)
-    assert max(lengths) <= SPAN_TOKENS[1]
-    assert min(length for length in lengths if length) >= SPAN_TOKENS[0]
-    texts = [labelled.packed.batch(np.array([row]))[0].tolist() for row in range(len(labelled.packed))]
-    for part, target in list(zip(ids.split(lengths), targets.tolist(), strict=True))[:40]:
-        rows = labelled.rows_of_class[target]
-        piece = str(part.tolist())[1:-1]
-        assert any(piece in str(texts[row]) for row in rows)
+def test_neighbours_are_told_from_others(batch):
+    texts = PackedTexts(np.arange(6, dtype=np.int32), np.array([0, 2, 3, 4, 6]))
+    neighbours = Neighbours(texts, np.array([1, 2, 3, -1]), count=2)
+    ids, lengths = neighbours.more_texts(batch)
+    assert (ids.tolist(), lengths) == ([4, 5, 2], [2, 1])  # texts 3 and 1
+    student = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])
+    right, wrong = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 2.0], [2.0, 0.0]])
+    expected = np.log(1 + np.exp(-1 / 0.07))
+    assert neighbours.loss(batch, student, right).item() == pytest.approx(expected, abs=1e-6)
+    assert neighbours.loss(batch, student, wrong).item() == pytest.approx(1 / 0.07 + expected, rel=1e-5)
 
 
-def test_labels_are_drawn_alike_and_by_the_step(tokenizer):
-    labelled = spans(tokenizer)
-    targets = labelled.draw(4000, step=1)[2]
-    assert abs(targets.float().mean() - 0.5) < 0.05
-    assert torch.equal(targets, labelled.draw(4000, step=1)[2])
-    assert not torch.equal(targets, labelled.draw(4000, step=2)[2])
+def test_a_batch_without_a_neighbour(batch):
+    neighbours = Neighbours(PackedTexts(np.zeros(0, np.int32), np.zeros(5, int)), np.full(4, -1), count=2)
+    ids, lengths = neighbours.more_texts(batch)
+    assert (len(ids), lengths) == (0, [])
+    assert neighbours.loss(batch, torch.ones(3, 2), torch.zeros(0, 2)) == 0
 
 
-def test_the_held_out_part_is_not_drawn(tokenizer):
-    labelled = spans(tokenizer)
-    assert len(labelled.held_out_rows) == 9
-    assert not set(labelled.held_out_rows) & {row for rows in labelled.rows_of_class for row in rows}
-    assert torch.equal(labelled.held_out()[0], labelled.held_out()[0])
-
-
-def test_the_label_head_reads_directions_alone():
+def test_genres_are_those_of_the_rows(batch):
     torch.manual_seed(0)
-    head = LabelHead(4, 3)
-    embeddings, targets = torch.randn(5, 4), torch.tensor([0, 1, 2, 0, 1])
-    torch.testing.assert_close(head(embeddings), head(7 * embeddings))
-    expected = -head(embeddings).log_softmax(1)[torch.arange(5), targets].mean()
-    torch.testing.assert_close(head.loss(embeddings, targets), expected)
-
-
-def test_the_word_head_names_frequent_words():
-    torch.manual_seed(0)
-    head = WordHead(4, np.array([1, 9, 5, 7]), most=2)  # entries 1 and 3, in this order
-    embeddings = torch.randn(3, 4)
-    log_softmax = head.linear(torch.nn.functional.normalize(embeddings, dim=1) * 2).log_softmax(1)
-    # Texts [1, 3, 0], [0, 2], [3, 3]: the second has no frequent word and does not count.
-    loss = head.loss(embeddings, torch.tensor([1, 3, 0, 0, 2, 3, 3]), [3, 2, 2])
-    expected = -((log_softmax[0, 0] + log_softmax[0, 1]) / 2 + log_softmax[2, 1]) / 2
-    torch.testing.assert_close(loss, expected)
-    assert head.loss(embeddings[:1], torch.tensor([0]), [1]) == 0
+    genres = Genres(2, np.array([0, 1, 1, 2]))
+    student = torch.randn(3, 2)
+    expected = F.cross_entropy(genres.head(student), torch.tensor([1, 0, 2]))
+    assert genres.loss(batch, student, student) == expected

@@ -13,6 +13,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training import recipe
 from ctx_embed.training.distillation import Distillation
+from ctx_embed.training.mixture import Source
 from ctx_embed.training.recipe import distill_from_files, read_recipe
 from ctx_embed.training.teacher import TeacherCache
 
@@ -84,7 +85,48 @@ def test_a_value_of_another_kind(toml, line, message):
     assert error(read_recipe, path, NAMES) == f"{path}: {message}"
 
 
-# Teachers
+SOURCES = """
+[[sources]]
+files = ["a.txt"]
+[[sources]]
+files = ["b.txt", "c/*.gz"]
+texts = 100
+passage_lines = 8
+weight = 0.5
+"""
+
+
+def test_sources_of_a_recipe(toml):
+    assert read_recipe(toml(SOURCES), {"sources"}) == {
+        "sources": [
+            {"files": ["a.txt"]},
+            {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "weight": 0.5},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sources = 3", "sources is 3, tables are needed: [[sources]]"),
+        ("sources = [3]", "sources is [3], tables are needed: [[sources]]"),
+        ("[[sources]]\ntexts = 3", "a source has no files, name them: files = [...]"),
+        ('[[sources]]\nfiles = "a"', "files of a source is 'a', a list of strings is needed"),
+        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source is 1.5, a whole number is needed"),
+        ('[[sources]]\nfiles = ["a"]\nweight = "x"', "weight of a source is 'x', a number is needed"),
+    ],
+)
+def test_sources_that_are_wrong(toml, content, message):
+    path = toml(content)
+    assert error(read_recipe, path, {"sources"}) == f"{path}: {message}"
+
+
+def test_an_unknown_option_of_a_source(toml):
+    path = toml('[[sources]]\nfiles = ["a"]\nwheight = 2')
+    assert error(read_recipe, path, {"sources"}) == (
+        f"unknown option of a source in {path} 'wheight': did you mean 'weight'? "
+        "known are files, passage_lines, texts, weight"
+    )
 
 
 # From files to a model
@@ -105,7 +147,8 @@ def corpus(tmp_path, sentences):
 def distill(corpus, tmp_path, tiny_model_path):
     def run(output="model", **options):
         options = {"teacher": str(tiny_model_path), **SMALL, **options}
-        return distill_from_files(options.pop("corpus", corpus), tmp_path / output, progress=False, **options)
+        sources = options.pop("sources", None) or [Source(options.pop("corpus", corpus))]
+        return distill_from_files(sources, tmp_path / output, progress=False, **options)
 
     return run
 
@@ -122,11 +165,12 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert np.linalg.norm(model.encode(sentences), axis=1) == pytest.approx(np.ones(8), abs=1e-6)
     record = json.loads((tmp_path / "model" / "training.json").read_text())
     assert record["encoder"] == "contextualizer"
-    assert record["architecture"] == {"dimension": 8, "steps": 2, "rank": 2}
+    assert record["architecture"] == {"dimension": 8, "spare_dimensions": 0, "steps": 2, "rank": 2}
     assert record["options"]["seed"] == 7
     assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
-    assert record["corpus"] == {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
-    assert summary == {"sentences": 80, "held_out_distance": record["history"][-1]["held_out_distance"]}
+    hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
+    assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "weight": 1.0}]
+    assert summary == {"texts": 80, "held_out_distance": record["history"][-1]["held_out_distance"]}
     assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
     assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
 
@@ -152,7 +196,42 @@ def test_the_mean_encoder_and_stored_dtypes(distill, tmp_path):
     (tensor,) = weights(tmp_path / "mean").values()
     assert tensor.dtype == torch.float16
     assert load(tmp_path / "mean").dtype == torch.float32
-    assert json.loads((tmp_path / "mean" / "training.json").read_text())["architecture"] == {"dimension": 8}
+    assert json.loads((tmp_path / "mean" / "training.json").read_text())["architecture"] == {
+        "dimension": 8,
+        "spare_dimensions": 0,
+    }
+
+
+def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_path, sentences, monkeypatch):
+    monkeypatch.setattr("ctx_embed.training.phrases.FEWEST", 5)
+    labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
+    labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
+    pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
+    summary = distill(
+        sources=[Source(corpus), Source(corpus, texts=10, passage_lines=3, weight=2.0)],
+        labelled=[labelled],
+        validation=str(pairs),
+        phrases=10,
+        spare_dimensions=2,
+        store="int8",
+    )
+    # 80 lines make passages of 2, 3, 2, .. lines: 32 of them, all of one block.
+    assert summary["texts"] == 80 + 32
+    folder = tmp_path / "model"
+    record = json.loads((folder / "training.json").read_text())
+    assert record["phrases"] == 10
+    assert {"held_out_label_accuracy", "pairs_spearman"} < record["history"][-1].keys()
+    epochs = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in epochs] == [0, 1, 2]
+    stored = weights(folder)
+    assert stored["embedding.weight"].dtype == torch.int8
+    model = load(folder)
+    assert model[0].entries == len(stored["embedding.weight"]) == model[0].tokenizer.get_vocab_size() + 10
+    # What was trained is what was saved: the phrases' rows hold their parts.
+    assert model[0].embedding.weight[-10:].abs().sum(1).min() > 0.1
+    assert fingerprint(model) == fingerprint(load(folder))
+    model.save_pretrained(str(tmp_path / "again"))
+    assert same(folder, tmp_path / "again")
 
 
 def test_a_tokenizer_of_ones_own(distill, tmp_path, tokenizer):
@@ -224,9 +303,11 @@ FAILURES = [
     ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
     ({"tokenizer": "nowhere.json"}, "nowhere.json: no such file, a tokenizer.json is needed: "),
     ({"dimension": 17}, "dimension 17 is more than the teacher's 16"),
-    ({"held_out": 81}, "80 sentences are too few: 81 are held out and two batches of 16 are needed; "),
+    ({"held_out": 81}, "80 texts are too few: 81 are held out and two batches of 16 are needed; "),
     ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need "),
-    ({"corpus": []}, "the corpus has no sentence: give text files with a sentence a line"),
+    ({"store": "int4"}, "unknown store 'int4'"),
+    ({"spare_dimensions": 8}, "spare_dimensions is 8, of 8 at most 7 can be spare"),
+    ({"phrases": -1}, "phrases is -1, 0 or a positive number is needed"),
 ]
 
 

@@ -1,0 +1,65 @@
+"""Linear layers that read a student's embedding during its training: classes, and the text's own words."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class LabelHead(nn.Module):
+    """A linear classifier over the unit-length embedding, whose mean cross-entropy is the loss.
+
+    Args:
+        dimension: m.
+        classes: at least 2.
+    """
+
+    def __init__(self, dimension: int, classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dimension, classes)
+        # Unit vectors give small logits; their usual length is the root of their dimension.
+        self.scale = dimension**0.5
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """The logits (B, classes) of embeddings (B, m)."""
+        logits: Tensor = self.linear(F.normalize(embeddings, dim=1) * self.scale)
+        return logits
+
+    def loss(self, embeddings: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy of classes (B,)."""
+        return F.cross_entropy(self(embeddings), targets)
+
+
+class WordHead(nn.Module):
+    """A linear layer that names the words of the text an embedding stands for, among the most frequent entries.
+
+    Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token.
+
+    Args:
+        dimension: m.
+        counts: (vocabulary,) how often the corpus has each entry.
+        most: so many entries are named; others are passed over.
+    """
+
+    def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
+        super().__init__()
+        kept = np.argsort(-counts, kind="stable")[:most]
+        place = np.full(len(counts), -1)
+        place[kept] = np.arange(len(kept))
+        self.linear = nn.Linear(dimension, len(kept))
+        self.place: Tensor
+        self.register_buffer("place", torch.from_numpy(place))
+
+    def loss(self, embeddings: Tensor, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The loss of texts whose packed ids these are, embedded as (B, m)."""
+        documents = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        places = self.place[ids]
+        documents, places = documents[places >= 0], places[places >= 0]
+        counts = torch.bincount(documents, minlength=len(lengths))
+        named = counts > 0
+        log_softmax = F.log_softmax(self.linear(F.normalize(embeddings, dim=1) * embeddings.shape[1] ** 0.5), dim=1)
+        sums = embeddings.new_zeros(len(lengths)).index_add(0, documents, log_softmax[documents, places])
+        return -(sums[named] / counts[named]).mean() if bool(named.any()) else sums.sum()

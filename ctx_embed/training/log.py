@@ -1,0 +1,82 @@
+"""The log of a training: a JSON object a line, taken up by a resumed run, and its picture."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file
+from ctx_embed.texts import read_lines
+
+
+class TrainingLog:
+    """Appends entries, each with its ``step``, to a file of JSON lines.
+
+    Args:
+        path: its folder is made with the first entry; None keeps no log.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def resume(self, step: int) -> None:
+        """Forget the entries after ``step``: the run goes on from there."""
+        if self.path is None or not self.path.exists():
+            return
+        *lines, _cut_off = self.path.read_text(encoding="utf-8").split("\n")
+        kept = [line + "\n" for line in lines if json.loads(line)["step"] <= step]
+        with replaced_file(self.path) as beside:
+            beside.write_text("".join(kept), encoding="utf-8")
+
+    def add(self, step: int, **figures: Any) -> None:
+        """Append an entry."""
+        if self.path is not None:
+            self.path.parent.mkdir(exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **figures}) + "\n")
+
+
+def require_matplotlib() -> None:
+    """Refuse to go on where nothing can be drawn.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise InputError("plots need matplotlib: pip install 'ctx-embed[plots]'")
+
+
+def plot_log(log: Path, output: Path) -> None:
+    """Draw a log: the loss by step, and each figure measured after an epoch in a panel of its own.
+
+    Args:
+        log: what :class:`TrainingLog` wrote.
+        output: an image whose kind its suffix gives, as ``.png``.
+
+    Raises:
+        InputError: not such a log, or matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    try:
+        entries: list[dict[str, Any]] = [json.loads(line) for _, line in read_lines(log)]
+        steps = [entry["step"] for entry in entries]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f'{log}: not the log of a training, lines of JSON with a "step"') from None
+    measured = [entry for entry in entries if "epoch" in entry]
+    panels = ["loss", *sorted({name for entry in measured for name in entry} - {"step", "epoch"})]
+    figure = Figure(figsize=(8, 2.2 * len(panels)))
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
+    for axis, name in zip(axes[:, 0], panels, strict=True):
+        points = [(step, entry[name]) for step, entry in zip(steps, entries, strict=True) if name in entry]
+        axis.plot(*zip(*points, strict=True), marker="" if name == "loss" else "o")
+        axis.set_ylabel(name.replace("_", " "))
+        axis.grid(alpha=0.3)
+    axes[-1, 0].set_xlabel("step")
+    figure.tight_layout()
+    with replaced_file(output) as beside:
+        figure.savefig(beside, format=output.suffix.removeprefix(".") or "png", dpi=120)

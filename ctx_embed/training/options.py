@@ -1,0 +1,76 @@
+"""How a student is trained: the options of a distillation and the schedule of its learning rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ctx_embed.errors import InputError
+
+
+@dataclass(frozen=True)
+class DistillationOptions:
+    """How a student is trained.
+
+    Args:
+        epochs: passes over the texts.
+        batch_size: texts of a batch, whose pairs make up the relations.
+        learning_rate: the peak, for table and network alike.
+        warmup: the share of all steps in which the rate rises to its peak; after it a cosine falls to 0.
+        weight_decay: of AdamW.
+        averaging: decay of the moving average of the weights, taken every 10 steps, which is what the student has in
+            the end; 0 keeps the last weights.
+        token_dropout: the share of a text's tokens that the student does not see in training.
+        relation_weight: of the teacher's cosines between the texts of a batch.
+        ranking_weight: of the teacher's order of a text's neighbours in the batch.
+        label_weight: of the labels, where there are labelled texts.
+        label_batch: labelled spans of a batch.
+        word_weight: of the text's own words.
+        words: so many of the most frequent entries are named.
+        genre_weight: of the family of files that a text came from.
+        neighbour_weight: of the following text among others.
+        neighbours: texts of a batch whose followers are read.
+        held_out: texts that are not trained on and measure the distance to the teacher.
+        seed: of the order, the weights drawn and the held-out part.
+    """
+
+    epochs: int = 3
+    batch_size: int = 256
+    learning_rate: float = 5e-3
+    warmup: float = 0.05
+    weight_decay: float = 0.01
+    averaging: float = 0.0
+    token_dropout: float = 0.0
+    relation_weight: float = 2.0
+    ranking_weight: float = 0.0
+    label_weight: float = 0.3
+    label_batch: int = 64
+    word_weight: float = 0.0
+    words: int = 8000
+    genre_weight: float = 0.0
+    neighbour_weight: float = 0.0
+    neighbours: int = 64
+    held_out: int = 4096
+    seed: int = 0
+
+    def trained_on(self, texts: int) -> int:
+        """How many of so many texts are trained on: all but the held-out part.
+
+        Raises:
+            InputError: fewer than two batches.
+        """
+        count = texts - self.held_out
+        if count < 2 * self.batch_size:
+            raise InputError(
+                f"{texts} texts are too few: {self.held_out} are held out and two batches of {self.batch_size} are "
+                "needed; give more text, or lower --held-out or --batch-size"
+            )
+        return count
+
+
+def learning_rate_at(step: int, total: int, options: DistillationOptions) -> float:
+    """Linear warm-up to the peak, then a cosine down to 0."""
+    warm = max(1, round(options.warmup * total))
+    if step < warm:
+        return options.learning_rate * (step + 1) / warm
+    return options.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, total - warm)))

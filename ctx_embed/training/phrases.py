@@ -1,0 +1,77 @@
+"""Learning which words that stand side by side become entries of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.phrases import Phrases
+from ctx_embed.modules.tokenization import TextTokenizer
+
+# Of all phrases, the first part joins two words, the rest joins these to longer ones ("do n't" and "one of the").
+FIRST_SHARE = 0.7
+# A phrase that occurs less often is learned from too few texts.
+FEWEST = 20
+APOSTROPHE = "'"
+
+
+def _joinable(entries: Sequence[str]) -> NDArray[np.bool_]:
+    """Which entries are whole words, or the apostrophe between them."""
+    return np.array([entry == APOSTROPHE or entry.isalpha() for entry in entries])
+
+
+def _strongest(
+    ids: NDArray[np.int32], lengths: NDArray[np.int64], joinable: NDArray[np.bool_], count: int
+) -> NDArray[np.int32]:
+    """The (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
+
+    A pair's strength is n log(n N / (n_first n_second)), the leading term of the log-likelihood ratio (Dunning 1993).
+    """
+    width = len(joinable)
+    both = joinable[ids[:-1]] & joinable[ids[1:]]
+    ends = lengths.cumsum()
+    both[ends[(ends > 0) & (ends < len(ids))] - 1] = False
+    keys, counts = np.unique(ids[:-1][both].astype(np.int64) * width + ids[1:][both], return_counts=True)
+    keys, counts = keys[counts >= FEWEST], counts[counts >= FEWEST]
+    occurs = np.bincount(ids, minlength=width).astype(np.float64)
+    first, second = keys // width, keys % width
+    strength = counts * np.log(counts * len(ids) / (occurs[first] * occurs[second]))
+    best = np.argsort(-strength, kind="stable")[:count]
+    return np.stack([first, second], axis=1)[best].astype(np.int32)
+
+
+def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDArray[np.int32] | None:
+    """The pairs of a :class:`ctx_embed.modules.phrases.Phrases`: frequent phrases of two to four words.
+
+    Args:
+        texts: the corpus.
+        tokenizer: whose entries are joined, whole words alone.
+        count: phrases at most; 0 learns none.
+
+    Returns:
+        (<= count, 2) ids; None where there are none.
+
+    Raises:
+        InputError: a negative count.
+    """
+    if count < 0:
+        raise InputError(f"phrases is {count}, 0 or a positive number is needed")
+    vocabulary = tokenizer.get_vocab()
+    joinable = _joinable(sorted(vocabulary, key=vocabulary.__getitem__))
+    ids, lengths = TextTokenizer(tokenizer)(texts)
+    first = round(FIRST_SHARE * count)
+    pairs = np.zeros((0, 2), dtype=np.int32)
+    for more in (first, count - first):
+        if len(ids) < 2 or more == 0:
+            break
+        found = _strongest(ids, lengths, joinable, more)
+        if not len(found):
+            break
+        pairs = np.concatenate([pairs, found])
+        joinable = np.concatenate([joinable, np.ones(len(found), dtype=bool)])
+        ids, lengths = Phrases(pairs, len(vocabulary))(*TextTokenizer(tokenizer)(texts))
+    return pairs if len(pairs) else None

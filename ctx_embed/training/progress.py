@@ -1,0 +1,58 @@
+"""A figure that shows how a training goes on and chooses between models: correlation on scored pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from scipy.stats import spearmanr
+from torch.nn import functional as F
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.texts import read_lines, well_formed
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of texts and how alike they are: scores (P,), first and second texts."""
+
+    scores: Sequence[float]
+    first: Sequence[str]
+    second: Sequence[str]
+
+    @torch.no_grad()
+    def spearman(self, encoder: TokenEncoder) -> float:
+        """Spearman's correlation of the scores with the cosines that the encoder gives, in -1..1."""
+        encoder.eval()
+        ids, lengths = encoder.text_tokenizer([*self.first, *self.second])
+        embeddings = encoder.embed(torch.from_numpy(ids.astype("int64")), lengths.tolist())
+        cosines = F.cosine_similarity(embeddings[: len(self.first)], embeddings[len(self.first) :], dim=1)
+        return float(spearmanr(self.scores, cosines.numpy()).statistic)
+
+
+def read_pairs(path: str | Path) -> Pairs:
+    """The pairs of a file of lines ``score<TAB>text<TAB>text``.
+
+    Raises:
+        InputError: as :func:`ctx_embed.texts.read_lines`; another line; fewer than two pairs.
+    """
+    scores: list[float] = []
+    texts: list[list[str]] = []
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        score, *columns = line.rstrip("\n").split("\t")
+        try:
+            scores.append(float(score))
+        except ValueError:
+            columns = []
+        if len(columns) != 2:
+            raise InputError(f"{path}, line {number}: {line[:40]!r} is not score<TAB>text<TAB>text")
+        texts.append([well_formed(column) for column in columns])
+    if len(texts) < 2:
+        raise InputError(f"{path}: {len(texts)} pairs, at least two are needed")
+    first, second = zip(*texts, strict=True)
+    return Pairs(scores, first, second)

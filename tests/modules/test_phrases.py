@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules import Contextualizer
+from ctx_embed.modules.phrases import Phrases
+
+# Of four entries: 4 = (0, 1), 5 = (1, 1), 6 = (4, 2), 7 = (6, 6).
+PAIRS = [[0, 1], [1, 1], [4, 2], [6, 6]]
+
+
+def plain(ids: list[int]) -> list[int]:
+    """One text, pass by pass, from left to right."""
+    for numbers in ({(0, 1): 4, (1, 1): 5}, {(4, 2): 6}, {(6, 6): 7}):
+        result, place = [], 0
+        while place < len(ids):
+            pair = tuple(ids[place : place + 2])
+            result.append(numbers.get(pair, ids[place]))
+            place += 2 if pair in numbers else 1
+        ids = result
+    return ids
+
+
+def merge(texts: list[list[int]]) -> list[list[int]]:
+    ids = np.array([token for text in texts for token in text], dtype=np.int32)
+    ids, lengths = Phrases(PAIRS, 4)(ids, np.array([len(text) for text in texts], dtype=np.int64))
+    assert ids.dtype == np.int32
+    assert lengths.sum() == len(ids)
+    return [part.tolist() for part in np.split(ids, lengths.cumsum()[:-1])] if texts else []
+
+
+def test_by_hand():
+    assert merge([[0, 1, 2, 0, 1, 2]]) == [[7]]
+    assert merge([[1, 1, 1]]) == [[5, 1]]  # the left pair of two that overlap
+    assert merge([[0, 1, 1]]) == [[4, 1]]
+    assert merge([[0], [1], [], [1, 2]]) == [[0], [1], [], [1, 2]]  # no pair across two texts
+    assert merge([]) == []
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=12), min_size=1, max_size=8))
+def test_any_batch_is_merged_as_each_text_alone(texts):
+    assert merge(texts) == [plain(text) for text in texts]
+
+
+def test_texts_of_phrases():
+    assert Phrases(PAIRS, 4).texts(["a", "b", "c", "d"]) == ["a b", "b b", "a b c", "a b c a b c"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ([[0, 1, 2]], "phrases have shape (1, 3), (phrases, 2) with at least one phrase is needed"),
+        (np.zeros((0, 2)), "phrases have shape (0, 2), (phrases, 2) with at least one phrase is needed"),
+        ([[0, 4]], "phrase 0 is [0, 4]: its parts must be entries below 4 or phrases before it"),
+        ([[0, 1], [-1, 2]], "phrase 1 is [-1, 2]: its parts must be entries below 4 or phrases before it"),
+        ([[0, 1], [0, 1]], "a pair occurs twice among the phrases"),
+    ],
+)
+def test_pairs_that_cannot_be(pairs, message):
+    with pytest.raises(InputError) as caught:
+        Phrases(pairs, 4)
+    assert str(caught.value) == message
+
+
+def test_a_module_reads_saves_and_loads_phrases(tokenizer, sentences, tmp_path):
+    words = tokenizer.encode(sentences[0], add_special_tokens=False).ids
+    pairs = np.array([words[:2]])
+    module = Contextualizer(tokenizer, 4, steps=1, rank=2, phrases=pairs)
+    assert module.entries == module.embedding.num_embeddings == tokenizer.get_vocab_size() + 1
+    features = module.preprocess([sentences[0]])
+    assert features["input_ids"].tolist() == [[tokenizer.get_vocab_size(), *words[2:]]]
+    module.save(str(tmp_path))
+    loaded = Contextualizer.load(str(tmp_path))
+    assert loaded.phrases.tolist() == pairs.tolist()
+    assert loaded.preprocess([sentences[0]])["input_ids"].tolist() == features["input_ids"].tolist()
+    assert module.half().phrases.tolist() == pairs.tolist()
+    other = Contextualizer(tokenizer, 4, steps=1, rank=2)
+    with pytest.raises(InputError, match="weights have shape"):
+        Contextualizer(tokenizer, 4, phrases=pairs, weights=other.embedding.weight)
