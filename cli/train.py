@@ -57,8 +57,8 @@ def train(
     from ctx_embed.fingerprint import fingerprint
     from ctx_embed.texts import read_labelled
     from ctx_embed.training.checkpoint import Checkpoint, identity
+    from ctx_embed.training.classifier import Labelled
     from ctx_embed.training.supervised import (
-        Labelled,
         SupervisedOptions,
         architecture_of,
         new_encoder,

@@ -147,6 +147,11 @@ class Contextualizer(TokenEncoder):
         return torch.cat(parts) if parts else self.embedding.weight.new_zeros(0, self.dimension)
 
     @property
+    def ids_name_rows(self) -> bool:
+        """Whether ids only look up rows: a uniform first context is drawn by them."""
+        return self.initial_context != "uniform"
+
+    @property
     def _position_free(self) -> bool:
         """Whether x_i is e(w_i), so that what depends on the vocabulary entry alone is computed once an entry."""
         return self.positions == "none" and self.scale == "mean"

@@ -117,6 +117,11 @@ class TokenEncoder(InputModule):
         table = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)
         self.embedding = nn.Embedding(*shape, _weight=table)
 
+    @property
+    def ids_name_rows(self) -> bool:
+        """Whether ids serve to look up rows of the table and nothing else, so that rows may be renumbered."""
+        return False
+
     @abstractmethod
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """The embeddings of packed documents.

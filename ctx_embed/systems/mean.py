@@ -20,6 +20,11 @@ class MeanEmbedding(TokenEncoder):
 
     config_file_name = "mean_config.json"
 
+    @property
+    def ids_name_rows(self) -> bool:
+        """True: the mean needs the rows alone."""
+        return True
+
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """The mean of each packed document, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
         offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 
@@ -22,17 +21,12 @@ class Composition:
 
     Args:
         encoder: with or without phrases.
-
-    Raises:
-        InputError: a first context drawn by token ids, which are renumbered here.
     """
 
     def __init__(self, encoder: TokenEncoder) -> None:
         self.encoder = encoder
         self.pairs = None if encoder.phrases is None else encoder.phrases.long()
         self.entries = encoder.tokenizer.get_vocab_size()
-        if self.pairs is not None and getattr(encoder, "initial_context", None) == "uniform":
-            raise InputError("initial_context='uniform' cannot be trained with phrases; use ones or learned")
 
     def rows(self, ids: Tensor) -> Tensor:
         """The composed rows (ids, m) of entries and phrases."""
@@ -49,12 +43,14 @@ class Composition:
         if self.pairs is None:
             return self.encoder.embed(ids, lengths)
         entries, renumbered = torch.unique(ids, return_inverse=True)
-        features = {
-            "input_ids": renumbered[None],
-            "cu_seq_lens_q": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
-        }
-        table = {"embedding.weight": self.rows(entries)}
-        embeddings: Tensor = functional_call(self.encoder, table, (features,))["sentence_embedding"]
+        rows = self.rows(entries)
+        if self.encoder.ids_name_rows:
+            ids, table = renumbered, rows
+        else:
+            table = self.encoder.embedding.weight.detach().index_copy(0, entries, rows)
+        features = {"input_ids": ids[None], "cu_seq_lens_q": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)}
+        embedded = functional_call(self.encoder, {"embedding.weight": table}, (features,))
+        embeddings: Tensor = embedded["sentence_embedding"]
         return embeddings
 
     @torch.no_grad()

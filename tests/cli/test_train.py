@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from ctx_embed import load, loading
 from ctx_embed.cli.main import main
 from ctx_embed.texts import read_labelled
-from ctx_embed.training.supervised import Labelled, TextClassifier
+from ctx_embed.training.classifier import Labelled, TextClassifier
 from tests.conftest import make_model
 
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}

@@ -45,10 +45,11 @@ def test_rare_neighbours_are_no_phrases(tokenizer):
         learn_phrases(TEXTS, tokenizer, -1)
 
 
-def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(tokenizer):
+@pytest.mark.parametrize("initial_context", ["ones", "uniform"])
+def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(tokenizer, initial_context):
     torch.manual_seed(0)
     pairs = learn_phrases(TEXTS, tokenizer, 10)
-    encoder = Contextualizer(tokenizer, 6, steps=2, rank=3, phrases=pairs)
+    encoder = Contextualizer(tokenizer, 6, steps=2, rank=3, phrases=pairs, initial_context=initial_context)
     own = encoder.embedding.weight.detach().clone()
     expected = own.clone()
     for number, (first, second) in enumerate(pairs.tolist(), tokenizer.get_vocab_size()):
@@ -67,10 +68,3 @@ def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(tokenizer):
     assert torch.equal(encoder.embedding.weight, own)
     composition.fold()
     torch.testing.assert_close(encoder.embedding.weight.detach(), expected)
-
-
-def test_a_context_drawn_by_ids_cannot_be_trained_with_phrases(tokenizer):
-    pairs = learn_phrases(TEXTS, tokenizer, 10)
-    encoder = Contextualizer(tokenizer, 6, steps=1, rank=3, initial_context="uniform", phrases=pairs)
-    with pytest.raises(InputError, match="initial_context='uniform' cannot be trained with phrases"):
-        Composition(encoder)

@@ -1,0 +1,57 @@
+"""Training on the rows of a token table that the texts use: a step costs what the texts need, not the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.modules.tokenization import TextTokenizer
+
+
+class _Renumbered:
+    """A text tokenizer whose ids are places among some entries."""
+
+    def __init__(self, tokenizer: TextTokenizer, entries: NDArray[np.int32]) -> None:
+        self.tokenizer = tokenizer
+        self.entries = entries
+
+    def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        ids, lengths = self.tokenizer(texts)
+        return np.searchsorted(self.entries, ids).astype(np.int32), lengths
+
+
+@contextmanager
+def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterator[None]:
+    """Cut token tables down to the entries of ``texts`` for a while; what was learned of them is put back in the end.
+
+    Inside, other texts than these must not be encoded. Rows that no text uses would have had no gradient, and Adam
+    leaves such rows as they are: the outcome is that of training the whole table.
+
+    Args:
+        encoder: whose modules are changed in place, where they only look rows up by their ids.
+        texts: all that are encoded inside.
+    """
+    changed: list[tuple[Any, nn.Embedding, TextTokenizer, NDArray[np.int32]]] = []
+    for module in encoder.children():
+        if isinstance(module, TokenEncoder) and module.ids_name_rows:
+            entries = np.unique(module.text_tokenizer(texts)[0])
+            if len(entries):
+                changed.append((module, module.embedding, module.text_tokenizer, entries))
+                rows = module.embedding.weight.detach()[torch.from_numpy(entries).long()]
+                module.embedding = nn.Embedding(len(rows), rows.shape[1], _weight=rows)
+                module.text_tokenizer = _Renumbered(module.text_tokenizer, entries)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module, embedding, tokenizer, entries in changed:
+            with torch.no_grad():
+                embedding.weight[torch.from_numpy(entries).long()] = module.embedding.weight
+            module.embedding, module.text_tokenizer = embedding, tokenizer
