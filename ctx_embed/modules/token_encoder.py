@@ -90,6 +90,9 @@ class TokenEncoder(InputModule):
     """
 
     config_keys = ["dimension", "max_seq_length"]
+    # What the axes of :meth:`attention_weights` are, and the tables, whose rows are no parameters of the method.
+    weight_axes: tuple[str, ...] = ("head", "token")
+    tables: tuple[str, ...] = ("embedding",)
 
     def __init__(
         self,
@@ -133,6 +136,24 @@ class TokenEncoder(InputModule):
         Returns:
             (B, m).
         """
+
+    def regularizer(self) -> Tensor | float:
+        """What this encoder adds to any loss of the texts last embedded in training, a scalar; each is given once."""
+        return 0.0
+
+    def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """How much each token counts in its text's embedding, see :func:`ctx_embed.attention_weights`.
+
+        Args:
+            ids, lengths: as those of :meth:`embed`.
+
+        Returns:
+            For each text a tensor whose axes are ``weight_axes``; the last is the tokens'.
+
+        Raises:
+            InputError: this encoder weighs no tokens.
+        """
+        raise InputError(f"{type(self).__name__} weighs no tokens: it has no attention weights to show")
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -1,7 +1,8 @@
 """Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
 
 The loss of a batch is a weighted sum of :mod:`ctx_embed.training.objectives`: always mean(1 - cos(student, target)),
-the target being the teacher's embedding rotated into the student's dimensions, and what the options add to it.
+the target being the teacher's embedding rotated into the student's dimensions, and what the options and the student's
+own regularizer add to it.
 """
 
 from __future__ import annotations
@@ -201,6 +202,8 @@ class Distillation:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate_at(self.step, total, self.options)
+        # Seeded by the step, so that an encoder with dropout resumes as it would have gone on.
+        torch.manual_seed(self.options.seed + self.step)
         teacher = self._teacher_rows(rows)
         ids, lengths = self.packed.batch(rows)
         if self.options.token_dropout > 0:
@@ -218,7 +221,7 @@ class Distillation:
             name: weight * term.loss(batch, parts[0], embedded.get(name, parts[0]))
             for name, (term, weight) in self.objectives.items()
         }
-        loss = torch.stack(list(losses.values())).sum()
+        loss = torch.stack(list(losses.values())).sum() + self.student.regularizer()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
