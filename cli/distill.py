@@ -10,12 +10,15 @@ import click
 from ctx_embed.cli.options import (
     DECAY,
     LEARNING_RATE,
+    OF_RECIPE,
     OUTPUT,
     SEED,
     WEIGHT,
     architecture_options,
+    chosen_options,
     corpus_files,
     data_option,
+    encoder_options,
 )
 
 
@@ -24,13 +27,14 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     if value is not None:
         from ctx_embed.training.recipe import read_recipe
 
-        given = {"recipe", "output", "data", "cache", "more", "plot"}
+        given = {"recipe", "output", "data", "cache", "more", "plot", "score"}
         names = {option.name or "" for option in context.command.params} - given | {"sources"}
-        recipe = read_recipe(value, names)
-        context.meta["sources"] = recipe.pop("sources", [])
+        recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
         # As on the command line, numbers are parsed from text: 1.5 epochs are refused, not cut to 1.
         context.default_map = {
-            name: option if isinstance(option, list) else str(option) for name, option in recipe.items()
+            name: option if isinstance(option, list) else str(option)
+            for name, option in recipe.items()
+            if name not in ("sources", "encoder_options")
         }
 
 
@@ -51,7 +55,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @data_option
 @click.option("--cache", type=OUTPUT, metavar="DIR", help="Keeps the teacher's embeddings; else OUT.teacher.")
 @click.option("--sentences", type=click.IntRange(min=1), help="Read about so many sentences; else all.")
-@click.option("--encoder", default="contextualizer", show_default=True, help="The system to train.")
+@encoder_options
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json; else learned from the corpus.")
 @click.option("--vocabulary-size", default=32_000, show_default=True, type=click.IntRange(min=3))
 @click.option("--phrases", default=0, show_default=True, type=click.IntRange(min=0), help="Entries of several words.")
@@ -88,6 +92,7 @@ def distill(
     validation: str | None,
     data: Path | None,
     plot: Path | None,
+    score: str | None,
     **options: Any,
 ) -> None:
     """Train an encoder over a token table to give the embeddings of a teacher.
@@ -103,13 +108,14 @@ def distill(
     from ctx_embed.training.mixture import Source
     from ctx_embed.training.recipe import LOG, distill_from_files
 
+    options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
     if plot is not None:
         require_file(plot)
         require_matplotlib()
     if corpus + more:
         sources = [Source(corpus_files(corpus + more, data), sentences)]
     else:
-        tables = click.get_current_context().meta.get("sources", [])
+        tables = click.get_current_context().meta.get(OF_RECIPE, {}).get("sources", [])
         sources = [Source(**{**table, "files": corpus_files(tuple(table["files"]), data)}) for table in tables]
     if not sources:
         raise click.UsageError("Missing option '--corpus'.")

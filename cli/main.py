@@ -16,11 +16,12 @@ from ctx_embed.errors import InputError, unknown_name
 # Commands by the module that defines them and their line in the help text, so that `--help` loads none of them.
 COMMANDS = {
     "demo": "Index the docstrings of the Python standard library and answer a few queries.",
-    "distill": "Train a Contextualizer to give a teacher's embeddings.",
+    "distill": "Train an encoder to give a teacher's embeddings.",
     "encode": "Embed texts into a .npy file.",
     "eval": "Evaluate encoders on probe tasks.",
     "index": "Build and query search indexes.",
-    "train": "Train a Contextualizer and a linear head on labelled text.",
+    "systems": "List the systems that can be trained, distilled and evaluated.",
+    "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -65,6 +67,81 @@ def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
         return command
 
     return add
+
+
+# Under this name a click context holds the recipe that a command was given.
+OF_RECIPE = "ctx_embed.recipe"
+# Options of an architecture that the Contextualizer alone has.
+CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
+SCORES = ["additive", "content", "dot", "general", "location", "scaled-dot"]
+
+
+def _value(text: str) -> Any:
+    """A JSON value, numbers with commas between them as a list, or the text itself."""
+    try:
+        return json.loads(f"[{text}]" if "," in text and not text.startswith("[") else text)
+    except ValueError:
+        return text
+
+
+def _named_values(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """What ``--option name=value`` gives."""
+    named = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} is not name=value.", context, parameter)
+        named[name] = _value(value)
+    return named
+
+
+def encoder_options(command: Command) -> Command:
+    """Add ``--encoder`` and the options of any system; ``architecture_options`` are the Contextualizer's own."""
+    for option in (
+        click.option("--score", type=click.Choice(SCORES), help="As --option score=NAME, of the system attentive."),
+        click.option(
+            "--option",
+            "encoder_options",
+            multiple=True,
+            callback=_named_values,
+            metavar="NAME=VALUE",
+            help="Of the system, see `ctx-embed systems --json`; may be repeated.",
+        ),
+        click.option(
+            "--encoder",
+            default="contextualizer",
+            show_default=True,
+            metavar="NAME",
+            help="The system to train, see `ctx-embed systems`.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | None) -> dict[str, Any]:
+    """The system's own options: those given over those of a recipe, if the recipe is for the same system.
+
+    Raises:
+        InputError: an unknown system or option.
+        click.UsageError: another system was given options that the Contextualizer alone has.
+    """
+    from ctx_embed.systems import require_options
+
+    context = click.get_current_context()
+    recipe = context.meta.get(OF_RECIPE, {})
+    of_recipe = recipe.get("encoder_options", {}) if recipe.get("encoder", "contextualizer") == encoder else {}
+    options = {**of_recipe, **encoder_options, **({"score": score} if score else {})}
+    require_options(encoder, options)
+    if encoder != "contextualizer":
+        given = [
+            f"--{name.replace('_', '-')}"
+            for name in CONTEXTUALIZER_OPTIONS
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        ]
+        if given:
+            raise click.UsageError(f"{', '.join(given)}: only for the contextualizer; {encoder} takes --option.")
+    return options
 
 
 def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:

@@ -10,9 +10,20 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ctx_embed.cli.options import LEARNING_RATE, OUTPUT, SEED, architecture_options
+from ctx_embed.cli.options import (
+    CONTEXTUALIZER_OPTIONS,
+    LEARNING_RATE,
+    OUTPUT,
+    SEED,
+    architecture_options,
+    chosen_options,
+    encoder_options,
+)
 
-FROM_SCRATCH = {"tokenizer", "vocabulary_size", "dimension", "steps", "rank", "positions", "scale", "initial_context"}
+OF_SYSTEM = {"encoder", "encoder_options", "score", "dimension", *CONTEXTUALIZER_OPTIONS}
+FROM_SCRATCH = {"tokenizer", "vocabulary_size", *OF_SYSTEM}
+# Where a flag is not called as what it sets.
+FLAGS = {"encoder_options": "option"}
 
 
 @click.command()
@@ -23,6 +34,7 @@ FROM_SCRATCH = {"tokenizer", "vocabulary_size", "dimension", "steps", "rank", "p
 @click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json of a model from scratch; else learned from TRAIN.")
 @click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
+@encoder_options
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
 @click.option("--epochs", default=10, show_default=True, type=click.IntRange(min=1))
 @click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
@@ -44,6 +56,9 @@ def train(
     seed: int,
     device: str | None,
     as_json: bool,
+    encoder: str,
+    encoder_options: dict[str, Any],
+    score: str | None,
     **architecture: Any,
 ) -> None:
     """Train on lines of label<TAB>text; the best epoch on validation texts is kept.
@@ -51,7 +66,9 @@ def train(
     The defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The options of the
     architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its last epoch.
 
+    \b
     Example: ctx-embed train reviews.tsv -o reviews-model --from default --learning-rate 1e-3
+    Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
     from ctx_embed.files import replaced_folder, require_replaceable
     from ctx_embed.fingerprint import fingerprint
@@ -68,8 +85,11 @@ def train(
     context = click.get_current_context()
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if start and given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given))
+        named = ", ".join(f"--{FLAGS.get(name, name).replace('_', '-')}" for name in sorted(given))
         raise click.UsageError(f"{named}: only for a model from scratch, --from {start} has its own.")
+    of_system = chosen_options(encoder, encoder_options, score)
+    if encoder != "contextualizer":
+        architecture = {"dimension": architecture["dimension"]}
     require_replaceable(output, "modules.json")
     data = Labelled(*read_labelled(train_file))
     valid = Labelled(*read_labelled(valid_file)) if valid_file else None
@@ -77,11 +97,13 @@ def train(
     if test is not None:
         test.require_labels_of(data, "test")
     options = SupervisedOptions(epochs, batch_size, learning_rate, seed=seed)
-    encoder = new_encoder(start, data.texts, tokenizer, vocabulary_size, seed, device, **architecture)
-    settings = {**vars(options), "from": start, "modules": architecture_of(encoder)}
-    run = identity(settings, fingerprint(encoder), asdict(data), valid and asdict(valid))
+    model = new_encoder(
+        start, data.texts, tokenizer, vocabulary_size, seed, device, encoder, **{**architecture, **of_system}
+    )
+    settings = {**vars(options), "from": start, "modules": architecture_of(model)}
+    run = identity(settings, fingerprint(model), asdict(data), valid and asdict(valid))
     checkpoint = Checkpoint(output, run)
-    classifier, history = train_classifier(encoder, data, valid, options, checkpoint)
+    classifier, history = train_classifier(model, data, valid, options, checkpoint)
     best = max(history, key=lambda epoch: epoch["valid_accuracy"])
     result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
     if test is not None:

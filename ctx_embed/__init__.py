@@ -10,9 +10,18 @@ if TYPE_CHECKING:
     from ctx_embed.index import Hit, SearchIndex
     from ctx_embed.loading import load
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
+    from ctx_embed.systems.weights import attention_weights
 
 __version__ = "0.1.0"
-__all__ = ["Contextualizer", "ContextualizerPooling", "Hit", "InputError", "SearchIndex", "load"]
+__all__ = [
+    "Contextualizer",
+    "ContextualizerPooling",
+    "Hit",
+    "InputError",
+    "SearchIndex",
+    "attention_weights",
+    "load",
+]
 
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
 _HOMES = {
@@ -21,6 +30,7 @@ _HOMES = {
     "Hit": "ctx_embed.index",
     "InputError": "ctx_embed.errors",
     "SearchIndex": "ctx_embed.index",
+    "attention_weights": "ctx_embed.systems.weights",
     "load": "ctx_embed.loading",
 }
 

@@ -16,6 +16,7 @@ from typing_extensions import Self
 from ctx_embed import second_order
 from ctx_embed.modules.changes import optimizer_steps, parameter_mark
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
+from ctx_embed.modules.shares import shares_of_steps
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 # Documents are taken through the steps in groups of about so many tokens: their intermediate values then stay in cache.
@@ -72,7 +73,9 @@ class Contextualizer(TokenEncoder):
         c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i)
         sentence embedding = c^K
 
-    Cost O(n u m) a step for n tokens. Text without a token gives c^0. No special tokens are added.
+    Shapes: x_i, a_i^k, b_k and c^k (m,); U_k, V_k (u, m); W_k (m, u). Parameters: K (3 u m + 3 m), and m each for
+    learned positions and a learned c^0. Cost: O(n u m) a step for n tokens. Text without a token gives c^0. No special
+    tokens are added.
 
     Args:
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
@@ -95,6 +98,7 @@ class Contextualizer(TokenEncoder):
 
     config_file_name = "contextualizer_config.json"
     config_keys = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
+    weight_axes = ("step", "token")
 
     def __init__(
         self,
@@ -145,6 +149,19 @@ class Contextualizer(TokenEncoder):
                 context = self._embed_group(ids[start:stop], offsets)
             parts.append(context.to(self.embedding.weight.dtype))
         return torch.cat(parts) if parts else self.embedding.weight.new_zeros(0, self.dimension)
+
+    def begin_as_mean(self) -> None:
+        """Begin as the layer-normalised sum of the tokens, see :meth:`SecondOrderSteps.begin_as_mean`."""
+        self.attention.begin_as_mean()
+
+    @torch.no_grad()
+    def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """The exact share of each token in each step's correction z^k of its text, (K, n); a row sums to 1."""
+        offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)
+        embeddings = self.embedding(ids)
+        contexts = self.attention(embeddings, ids, offsets)
+        x = self.attention.weighted(embeddings, offsets)
+        return list(shares_of_steps(x, offsets, contexts, self.attention.parameters_of_steps).split(lengths, dim=1))
 
     @property
     def ids_name_rows(self) -> bool:

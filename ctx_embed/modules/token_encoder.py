@@ -137,6 +137,9 @@ class TokenEncoder(InputModule):
             (B, m).
         """
 
+    def begin_as_mean(self) -> None:
+        """Set the parameters so that embeddings begin as (weighted) means of tokens, where the system can."""
+
     def regularizer(self) -> Tensor | float:
         """What this encoder adds to any loss of the texts last embedded in training, a scalar; each is given once."""
         return 0.0

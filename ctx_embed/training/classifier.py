@@ -21,6 +21,7 @@ from typing_extensions import Self
 
 from ctx_embed.errors import InputError
 from ctx_embed.loading import load
+from ctx_embed.modules.token_encoder import TokenEncoder
 
 PREDICTION_BATCH = 256
 # Inverse strength of the l2 penalty under which the head is fitted to standardised embeddings.
@@ -115,6 +116,10 @@ class TextClassifier(nn.Module):
             weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
         self.head.weight.copy_(torch.from_numpy(weight))
         self.head.bias.copy_(torch.from_numpy(bias - weight @ mean))
+
+    def regularizer(self) -> Tensor | float:
+        """What the encoder's modules add to the loss of the texts last read."""
+        return sum((module.regularizer() for module in self.encoder if isinstance(module, TokenEncoder)), 0.0)
 
     @torch.inference_mode()
     def predict(self, texts: Sequence[str]) -> list[str]:

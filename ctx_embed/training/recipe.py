@@ -35,7 +35,7 @@ from ctx_embed.training.mixture import Source, read_mixture
 from ctx_embed.training.options import DistillationOptions
 from ctx_embed.training.phrases import learn_phrases
 from ctx_embed.training.progress import read_pairs
-from ctx_embed.training.student import entry_texts, new_student, require_dimension, require_spare
+from ctx_embed.training.student import entry_texts, new_student, require_dimension, require_spare, student_options
 from ctx_embed.training.teacher import TeacherCache
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
@@ -65,7 +65,8 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
 
     Args:
         path: a TOML file of ``name = value`` lines, and of ``[[sources]]`` tables with ``files`` and optionally
-            ``texts``, ``passage_lines`` and ``weight``, see :class:`ctx_embed.training.mixture.Source`.
+            ``texts``, ``passage_lines`` and ``weight``, see :class:`ctx_embed.training.mixture.Source`; those of the
+            table ``[encoder_options]`` are the system's own.
         names: the options there are.
 
     Raises:
@@ -85,6 +86,9 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
         elif name in LISTS:
             if not _is_list_of_strings(value):
                 raise InputError(f"{path}: {name} is {value!r}, a list of strings is needed")
+        elif name == "encoder_options":
+            if not isinstance(value, Mapping):
+                raise InputError(f"{path}: {name} is {value!r}, a table is needed: [encoder_options]")
         elif not isinstance(value, str) and not _is_number(value):
             raise InputError(f"{path}: {name} is {value!r}, a string or a number is needed")
     return recipe
@@ -137,6 +141,7 @@ def distill_from_files(
     skip: str | None = None,
     validation: str | None = None,
     encoder: str = "contextualizer",
+    encoder_options: Mapping[str, Any] | None = None,
     tokenizer: str | None = None,
     vocabulary_size: int = 32_000,
     phrases: int = 0,
@@ -160,6 +165,7 @@ def distill_from_files(
         skip: a file for :func:`read_skipped`: lines of them to leave out.
         validation: a file for :func:`read_pairs`, measured after each epoch.
         encoder: the system's name.
+        encoder_options: of the system; those of the Contextualizer may also stand among ``options``.
         tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the texts.
         phrases: so many frequent phrases become entries beside the tokenizer's.
         dimension: m.
@@ -182,6 +188,7 @@ def distill_from_files(
     architecture = {name: options.pop(name) for name in CONTEXTUALIZER_OPTIONS if name in options}
     if encoder != "contextualizer":
         architecture = {}
+    architecture = student_options(encoder, dimension, {**architecture, **(encoder_options or {})})
     settings = DistillationOptions(**options)
     # All that can be found wrong at once is looked at before the long work.
     own_tokenizer: Tokenizer | None = read_tokenizer(tokenizer) if tokenizer else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules import Contextualizer
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.systems import option_defaults, require_options, sample
 
 # Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
 FREQUENCY_CONSTANT = 1e-3
@@ -38,6 +38,27 @@ def require_spare(spare: int, dimension: int) -> None:
     """
     if not 0 <= spare < dimension:
         raise InputError(f"spare_dimensions is {spare}, of {dimension} at most {dimension - 1} can be spare")
+
+
+def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a system that gives embeddings of ``dimension``: one whose own output is larger maps it there.
+
+    Args:
+        encoder: the system's name.
+        dimension: m, of the token table and of the embeddings.
+        options: chosen by the user.
+
+    Raises:
+        InputError: an unknown name, a value that does not fit, or an ``output_dimension`` other than m.
+    """
+    require_options(encoder, options)
+    options = dict(options)
+    if "output_dimension" in option_defaults(encoder):
+        output = options.setdefault("output_dimension", dimension)
+        if output != dimension:
+            raise InputError(f"output_dimension is {output!r}, a student's is its dimension, {dimension}: leave it out")
+    sample(encoder, dimension, **options)
+    return options
 
 
 def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
@@ -101,7 +122,7 @@ def new_student(
     spare_dimensions: int = 0,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """A student that begins as the teacher's static embeddings.
+    """A student that begins as the teacher's static embeddings, where its system can.
 
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
@@ -132,6 +153,5 @@ def new_student(
     table = np.concatenate([table, np.zeros((0 if phrases is None else len(phrases), dimension), np.float32)])
     torch.manual_seed(seed)
     student = system(tokenizer, dimension, phrases=phrases, weights=table, **options)
-    if isinstance(student, Contextualizer):
-        student.attention.begin_as_mean()
+    student.begin_as_mean()
     return student, rotation

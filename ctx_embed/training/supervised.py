@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.loading import load, require_device
-from ctx_embed.modules import Contextualizer
+from ctx_embed.systems import require_options, system
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.compact import compact_tables
@@ -56,25 +56,31 @@ def new_encoder(
     vocabulary_size: int = 16_000,
     seed: int = 0,
     device: str | None = None,
+    encoder: str = "contextualizer",
     **architecture: Any,
 ) -> SentenceTransformer:
     """The encoder a training starts from.
 
     Args:
-        start: a model's path, or ``default``; None draws a Contextualizer, which all other arguments shape.
+        start: a model's path, or ``default``; None draws a system, which all other arguments shape.
         texts: from which a vocabulary is learned where no ``tokenizer`` is given.
         tokenizer: path of a ``tokenizer.json``.
         vocabulary_size: entries at most of a learned vocabulary.
         seed: of the weights drawn.
         device: as in sentence-transformers.
-        **architecture: options of :class:`ctx_embed.Contextualizer`.
+        encoder: the system's name.
+        **architecture: the system's dimension and options.
+
+    Raises:
+        InputError: an unknown system or option, or a value that does not fit.
     """
     require_device(device)
     if start is not None:
         return load(start, device)
+    require_options(encoder, architecture.keys() - {"dimension"})
     own = read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
     torch.manual_seed(seed)
-    return SentenceTransformer(modules=[Contextualizer(own, **architecture), Normalize()], device=device)
+    return SentenceTransformer(modules=[system(encoder)(own, **architecture), Normalize()], device=device)
 
 
 def architecture_of(encoder: SentenceTransformer) -> list[dict[str, Any]]:
@@ -154,7 +160,7 @@ def _trained(
         bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
         for number, rows in enumerate(bar, 1):
             logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
-            loss = F.cross_entropy(logits, targets[rows])
+            loss = F.cross_entropy(logits, targets[rows]) + classifier.regularizer()
             require_finite(loss.item(), epoch * len(batches) + number)
             optimizer.zero_grad()
             loss.backward()

@@ -3,12 +3,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ctx_embed import load
 from ctx_embed.cli.main import main
+from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.distillation import Distillation
 
 SMALL = {
@@ -140,7 +142,10 @@ def test_names_that_cannot_be_used(here):
         ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
         ({"dimension": 17}, "dimension 17 is more than the teacher's 16"),
         ({"tokenizer": "garbage.json"}, "garbage.json: not a tokenizer.json (expected value at line 1 column 1)"),
-        ({"encoder": "men"}, "unknown encoder 'men': did you mean 'mean'? known are contextualizer, mean"),
+        (
+            {"encoder": "men"},
+            f"unknown encoder 'men': did you mean 'mean'? known are {', '.join(sorted(SYSTEMS))}",
+        ),
         ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need 51 entries"),
         ({"output": "a.txt"}, "cannot write a.txt: it is a file, a folder is needed"),
         ({"output": "no/model"}, "cannot write no/model: the folder no does not exist, create it first"),
@@ -152,6 +157,121 @@ def test_names_that_cannot_be_used(here):
     (here / "folder" / "thesis.txt").write_text("mine")
     message = "cannot write folder: a folder with other things in it (no modules.json), choose another name"
     assert fails("--corpus", "a.txt", output="folder") == message
+
+
+SYSTEM = {name: value for name, value in SMALL.items() if name not in ("steps", "rank")}
+
+
+def run_system(*arguments, **changes):
+    """A run without the Contextualizer's own flags."""
+    chosen = {"teacher": "teacher", **SYSTEM, **changes}
+    flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    return CliRunner().invoke(main, ["distill", "--corpus", "a.txt", "-o", "model", *arguments, *flags])
+
+
+@pytest.mark.parametrize("encoder", SYSTEMS)
+def test_every_system_comes_nearer_to_the_teacher(encoder):
+    of_system = {"transformer": ["dropout=0"], "use-transformer": ["dropout=0"], "cnn": ["dropout=0"]}.get(encoder, [])
+    arguments = [part for option in of_system for part in ("--option", option)]
+    result = run_system(*arguments, encoder=encoder, epochs=4, phrases=3, store="int8")
+    assert result.exit_code == 0, result.output
+    history = record()["history"]
+    assert min(entry["held_out_distance"] for entry in history[1:]) < history[0]["held_out_distance"]
+    assert record()["encoder"] == encoder
+    model = load("model")
+    assert type(model[0]) is SYSTEMS[encoder]
+    assert model.encode(["the cat"]).shape == (1, 8)
+
+
+def test_options_of_a_system(here):
+    assert run_system("--option", "heads=3", "--option", "context=learned", encoder="lama").exit_code == 0
+    assert record()["architecture"] == {
+        "dimension": 8,
+        "spare_dimensions": 0,
+        "heads": 3,
+        "context": "learned",
+        "output_dimension": 8,
+    }
+    assert load("model")[0].heads == 3
+    assert run_system("--option", "widths=1,2", "--option", "filters=2", encoder="cnn").exit_code == 0
+    assert load("model")[0].widths == [1, 2]
+    assert run_system("--score", "additive", encoder="attentive").exit_code == 0
+    assert load("model")[0].score == "additive"
+
+
+def test_a_recipe_of_a_system(here):
+    (here / "r.toml").write_text('encoder = "lama"\n[encoder_options]\nheads = 3\ncontext = "learned"\n')
+    assert run_system("--recipe", "r.toml").exit_code == 0
+    assert (load("model")[0].heads, load("model")[0].context) == (3, "learned")
+    assert run_system("--recipe", "r.toml", "--option", "heads=2").exit_code == 0
+    assert (load("model")[0].heads, load("model")[0].context) == (2, "learned")
+    assert run_system("--recipe", "r.toml", encoder="mean").exit_code == 0
+    assert record()["architecture"] == {"dimension": 8, "spare_dimensions": 0}
+    (here / "r.toml").write_text('encoder = "lama"\nencoder_options = 3\n')
+    result = run_system("--recipe", "r.toml")
+    assert result.stderr == "Error: r.toml: encoder_options is 3, a table is needed: [encoder_options]\n"
+    (here / "r.toml").write_text('encoder = "lama"\n[encoder_options]\nhead = 3\n')
+    assert run_system("--recipe", "r.toml").stderr.startswith(
+        "Error: unknown option of lama 'head': did you mean 'heads'?"
+    )
+
+
+@pytest.mark.parametrize("recipe", sorted(Path(__file__).parents[2].glob("recipes/*.toml")), ids=lambda path: path.stem)
+def test_the_recipes_in_the_repository(here, recipe):
+    """Every recipe runs as it is on a small folder of data, but for the teacher and the sizes that it decides."""
+    texts = (here / "a.txt").read_text().splitlines()
+    for name, lines in {
+        "corpus/a.00.txt.gz": texts,
+        "sentiment/a.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
+        "sentiment/b.tsv.gz": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
+        "longdocs/IMDB_train.tsv.gz": [f"{number % 2}\t7\t{text}" for number, text in enumerate(texts)],
+        "sentiment/imdb_lines_to_skip.json": ['{"lines": {}}'],
+        "senteval/STSB_dev.tsv": [f"{number % 5}\t{text}\t{texts[0]}" for number, text in enumerate(texts)],
+    }.items():
+        (here / name).parent.mkdir(exist_ok=True)
+        content = "\n".join(lines).encode()
+        (here / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    sizes = {**SYSTEM, "spare_dimensions": 2, "vocabulary_size": 120, "phrases": 3, "batch_size": 8, "held_out": 8}
+    flags = [part for name, value in sizes.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    arguments = ["--recipe", str(recipe), "--data", ".", "--teacher", "teacher", "-o", "model", *flags]
+    result = CliRunner().invoke(main, ["distill", *arguments])
+    assert result.exit_code == 0, result.output
+    assert load("model").encode(["the cat"]).shape == (1, 8)
+    history = record()["history"]
+    assert min(entry["held_out_distance"] for entry in history[1:]) < history[0]["held_out_distance"]
+
+
+def test_options_that_a_system_cannot_use(here):
+    def line(*arguments, **changes):
+        result = run_system(*arguments, **changes)
+        assert not list(here.glob("model*"))
+        return result.exit_code, result.stderr.splitlines()[-1]
+
+    known = "known are context, heads, hidden, max_seq_length, output_dimension"
+    assert line("--option", "head=3", encoder="lama") == (
+        1,
+        f"Error: unknown option of lama 'head': did you mean 'heads'? {known}",
+    )
+    assert line("--option", "heads=three", encoder="lama") == (
+        1,
+        "Error: heads must be a positive integer, got 'three'",
+    )
+    assert line("--option", "heads", encoder="lama") == (
+        2,
+        "Error: Invalid value for '--option': 'heads' is not name=value.",
+    )
+    assert line("--steps", "3", encoder="lama") == (
+        2,
+        "Error: --steps: only for the contextualizer; lama takes --option.",
+    )
+    assert line("--option", "output_dimension=4", encoder="lama") == (
+        1,
+        "Error: output_dimension is 4, a student's is its dimension, 8: leave it out",
+    )
+    assert line("--score", "dot", encoder="mean") == (
+        1,
+        "Error: unknown option of mean 'score': known are max_seq_length",
+    )
 
 
 def test_a_training_that_diverges_leaves_the_teachers_work_only():

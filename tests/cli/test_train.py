@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from ctx_embed import load, loading
 from ctx_embed.cli.main import main
+from ctx_embed.systems import SYSTEMS
 from ctx_embed.texts import read_labelled
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from tests.conftest import make_model
@@ -132,6 +133,46 @@ def test_a_tokenizer_of_ones_own(train_file, tokenizer):
     tokenizer.save("tokenizer.json")
     succeeds(train_file, "-o", "model", "--tokenizer", "tokenizer.json")
     assert load("model")[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+
+
+LONGER = ["--epochs", "6", "--batch-size", "9", "--learning-rate", "0.01"]
+SYSTEM = ["--dimension", "8", *SHORT, "--vocabulary-size", "120"]
+
+
+@pytest.mark.parametrize("encoder", SYSTEMS)
+def test_every_system_is_trained(train_file, encoder):
+    result = run(train_file, "-o", "model", "--encoder", encoder, *SYSTEM, *LONGER)
+    assert result.exit_code == 0, result.output
+    record = json.loads(Path("model/training.json").read_text())
+    assert record["options"]["modules"][0]["module"] == SYSTEMS[encoder].__name__
+    losses = [entry["train_loss"] for entry in record["history"]]
+    assert losses[-1] < losses[0]
+    assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
+
+
+def test_options_of_a_system(train_file):
+    arguments = ["--encoder", "lama", "--option", "heads=3", "--option", "output_dimension=5"]
+    assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
+    assert load("model").encode(["a good film"]).shape == (1, 5)
+    assert run(train_file, "-o", "model", *SYSTEM, "--encoder", "attentive", "--score", "content").exit_code == 0
+    assert load("model")[0].score == "content"
+    message = "unknown option of lama 'head': did you mean 'heads'? "
+    assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lama", "--option", "head=3").startswith(message)
+    assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lamma").startswith("unknown encoder 'lamma': did you ")
+    result = run(train_file, "-o", "new", *SYSTEM, "--encoder", "mean", "--rank", "3")
+    assert result.stderr.splitlines()[-1] == "Error: --rank: only for the contextualizer; mean takes --option."
+    result = run(train_file, "-o", "new", "--from", "default", "--encoder", "mean", "--option", "a=1")
+    line = "Error: --encoder, --option: only for a model from scratch, --from default has its own."
+    assert result.stderr.splitlines()[-1] == line
+
+
+def test_the_penalty_of_san_is_trained(train_file):
+    losses = []
+    for penalty in (0, 5):
+        arguments = ["--encoder", "san", "--option", f"penalty={penalty}", "--option", "heads=3"]
+        assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
+        losses.append(json.loads(Path("model/training.json").read_text())["history"][0]["train_loss"])
+    assert losses[1] > losses[0] + 1
 
 
 def test_seeds(train_file):

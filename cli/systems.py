@@ -1,0 +1,30 @@
+"""`ctx-embed systems`: what can be trained, distilled and evaluated."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--dimension", default=256, show_default=True, type=click.IntRange(min=1), help="m, for the counts.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects, with options and their defaults.")
+def systems(dimension: int, as_json: bool) -> None:
+    """List the systems: name, parameters beside the token table at their defaults, complexity, formula and source.
+
+    \b
+    Example: ctx-embed systems --json
+    Example: ctx-embed train reviews.tsv -o model --encoder lama --option heads=10
+    """
+    from ctx_embed.systems.listing import baselines, listing
+
+    rows = listing(dimension)
+    if as_json:
+        click.echo(json.dumps([*rows, *baselines()], indent=2))
+        return
+    for row in rows:
+        click.echo(f"{row['name']:26}{row['parameter_count']:>9,} parameters, {row['complexity']}; {row['source']}")
+        click.echo(f"{'':26}{row['formula']}")
+    for row in baselines():
+        click.echo(f"{row['name']:26}for `ctx-embed eval run`: {row['formula']}")

@@ -1,0 +1,231 @@
+"""The attention of the systems as pure tensor functions over packed tokens.
+
+Dimensions: B documents, N tokens in all, n of one document, m features, h heads. ``offsets`` (B + 1,) tells where each
+document begins among the N packed tokens, ``lengths`` the same as a list of B numbers of tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ctx_embed.second_order import document_ids, segment_sum
+from ctx_embed.systems.groups import Group, rows_of_documents, rows_of_tokens
+
+# Over documents ------------------------------------------------------------------------------------------------
+
+
+def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
+    """The greatest value of each feature over each document.
+
+    Args:
+        values: (N, d).
+        offsets: (B + 1,).
+
+    Returns:
+        (B, d), a row of zeros for a document without tokens.
+    """
+    documents = document_ids(offsets)[:, None].expand_as(values)
+    zeros = values.new_zeros(len(offsets) - 1, values.shape[1])
+    return zeros.scatter_reduce(0, documents, values, "amax", include_self=False)
+
+
+def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
+    """The mean of each document's rows (N, d), (B, d), zero for one without tokens; in float32 or better."""
+    return segment_sum(values, offsets) / offsets.diff()[:, None].clamp(min=1)
+
+
+def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
+    """The softmax of each document's scores over its own tokens.
+
+    A_{i,j} = exp(s_{i,j}) / sum_i' exp(s_{i',j}), i' over the tokens of i's document.
+
+    Args:
+        scores: (N, h).
+        offsets: (B + 1,).
+
+    Returns:
+        (N, h), in float32 or better.
+    """
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    documents = document_ids(offsets)
+    weights = (scores - segment_max(scores.detach(), offsets)[documents]).exp()
+    return weights / segment_sum(weights, offsets)[documents]
+
+
+def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
+    """S = A H of each document: a weighted sum of its tokens a head.
+
+    Args:
+        weights: (N, h), A^T.
+        values: (N, m), H.
+        lengths: of the B documents.
+        groups: from :func:`ctx_embed.systems.groups.groups_of`.
+
+    Returns:
+        (B, h, m), zero for a document without tokens.
+    """
+    weights = weights.to(values.dtype)
+    parts = [group.pad(weights).transpose(1, 2) @ group.pad(values) for group in groups]
+    return rows_of_documents(parts, groups, len(lengths), values, (weights.shape[1], values.shape[1]))
+
+
+# Scores of several heads ---------------------------------------------------------------------------------------
+
+
+def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offsets: Tensor) -> Tensor:
+    """The scores of LAMA: a bilinear form of rank one a head, between the context and each token.
+
+    e_t = tanh((P^T c) * (Q^T h_t)), divided by its length over the heads.
+
+    Args:
+        tokens: (N, m).
+        context: (B, m), or (m,) where all documents share it.
+        P, Q: (m, h).
+        offsets: (B + 1,).
+
+    Returns:
+        (N, h).
+
+    Source: Mehta et al. (2019), arXiv 1912.00835.
+    """
+    asked = context @ P
+    asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
+    return F.normalize(torch.tanh(asked * (tokens @ Q)), dim=1)
+
+
+def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor) -> Tensor:
+    """One head's e_t = c^T W h_t, (N, 1).
+
+    Args:
+        tokens: (N, m).
+        context: (B, m), or (m,) where all documents share it.
+        W: (m, m).
+        offsets: (B + 1,).
+
+    Source: Mehta et al. (2019), eq. 8.
+    """
+    asked = context @ W
+    asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
+    return (asked * tokens).sum(1, keepdim=True)
+
+
+def structured_scores(tokens: Tensor, W1: Tensor, W2: Tensor) -> Tensor:
+    """The scores of structured self-attention, W2 tanh(W1 H^T), (N, h).
+
+    Args:
+        tokens: (N, m).
+        W1: (d, m).
+        W2: (h, d).
+
+    Source: Lin et al. (2017), arXiv 1703.03130.
+    """
+    return torch.tanh(tokens @ W1.T) @ W2.T
+
+
+def redundancy(weights: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
+    """The mean over documents with tokens of ||A A^T - I||_F^2: how much the heads look at the same.
+
+    Args:
+        weights: (N, h), A^T.
+        lengths, groups: as those of :func:`attended`.
+
+    Returns:
+        A scalar, 0 where no document has a token.
+
+    Source: Lin et al. (2017), section 2.2.
+    """
+    gram = attended(weights, weights, lengths, groups)[torch.tensor(lengths, device=weights.device) > 0]
+    excess = gram - torch.eye(weights.shape[1], dtype=gram.dtype, device=gram.device)
+    return excess.square().sum((1, 2)).mean() if len(gram) else weights.sum()
+
+
+# Scores of one learned query -----------------------------------------------------------------------------------
+
+
+def _content(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    return F.normalize(h, dim=1) @ F.normalize(q, dim=0)
+
+
+def _additive(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    hidden: Tensor = torch.tanh(q @ given["W_query"].T + h @ given["W_token"].T)
+    return hidden @ given["v"]
+
+
+def _location(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    scores: Tensor = given["W"] @ q
+    return scores[position.clamp(max=len(scores) - 1)]
+
+
+def _general(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    return h @ (q @ given["W"])
+
+
+def _dot(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    return h @ q
+
+
+def _scaled_dot(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
+    return _dot(h, q, position, given) / math.sqrt(len(q))
+
+
+class Score(NamedTuple):
+    """How well a token answers a query.
+
+    Args:
+        function: of tokens h (N, m), the query q (m,), positions (N,) from 0 and the parameters, giving (N,).
+        shapes: of the parameters, given m and the number of positions told apart.
+    """
+
+    function: Callable[[Tensor, Tensor, Tensor, Mapping[str, Tensor]], Tensor]
+    shapes: Callable[[int, int], dict[str, tuple[int, ...]]] = lambda m, positions: {}
+
+
+SCORES: dict[str, Score] = {
+    # cos(q, h_t), Graves et al. 2014
+    "content": Score(_content),
+    # v^T tanh(W_q q + W_h h_t), Bahdanau et al. 2015
+    "additive": Score(_additive, lambda m, positions: {"W_query": (m, m), "W_token": (m, m), "v": (m,)}),
+    # (W q)_t, of the position t alone, Luong et al. 2015
+    "location": Score(_location, lambda m, positions: {"W": (positions, m)}),
+    # q^T W h_t, Luong et al. 2015
+    "general": Score(_general, lambda m, positions: {"W": (m, m)}),
+    # q^T h_t, Luong et al. 2015
+    "dot": Score(_dot),
+    # q^T h_t / sqrt(m), Vaswani et al. 2017
+    "scaled-dot": Score(_scaled_dot),
+}
+
+
+# Every token to every token ------------------------------------------------------------------------------------
+
+
+def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scale: float) -> Tensor:
+    """softmax(scale * Q K^T) V within each document, in memory that is linear in its length.
+
+    Args:
+        query, key, value: (N, h, d), h heads of d features.
+        groups: from :func:`ctx_embed.systems.groups.groups_of`.
+        scale: of the products.
+
+    Returns:
+        (N, h, d).
+
+    Source: Vaswani et al. (2017), section 3.2.
+    """
+    parts = []
+    for group in groups:
+        q, k, v = (group.pad(tensor).transpose(1, 2) for tensor in (query, key, value))
+        mask = None if group.is_full else group.mask[:, None, None, :]
+        parts.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2))
+    return rows_of_tokens(parts, groups, value)
+
+
+def self_attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
+    """softmax(scale * Q K^T) of one document, (h, n, n) from (n, h, d); row i is what token i looks at."""
+    return torch.softmax(scale * torch.einsum("ihd,jhd->hij", query, key), dim=2)

@@ -1,0 +1,78 @@
+"""Attentive pooling: one learned query asks all tokens, by any of the scores the literature has."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.errors import unknown_name
+from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.second_order import document_ids
+from ctx_embed.systems.attention import SCORES, segment_softmax
+from ctx_embed.systems.encoder import TableOptions
+from ctx_embed.systems.heads import HeadsEncoder
+
+
+class AttentivePooling(HeadsEncoder):
+    """Attentive pooling with a learned query q.
+
+        content     e_t = cos(q, h_t)                        Graves et al. (2014)
+        additive    e_t = v^T tanh(W_q q + W_h h_t)          Bahdanau et al. (2015)
+        location    e_t = (W q)_t, of the position t alone   Luong et al. (2015)
+        general     e_t = q^T W h_t                          Luong et al. (2015)
+        dot         e_t = q^T h_t                            Luong et al. (2015)
+        scaled-dot  e_t = q^T h_t / sqrt(d)                  Vaswani et al. (2017)
+        sentence embedding = sum_t softmax(e)_t h_t
+
+    Shapes: H (n, d); q (d,); W, W_q, W_h (d, d), under location (locations, d); v (d,); the embedding (d,). d is m, or
+    2 hidden. Parameters: d, and 2 d^2 + d under additive, locations * d under location, d^2 under general. Cost: O(n
+    d), O(n d^2) under additive. Text without a token gives zeros (the map's bias).
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        score: one of the above.
+        locations: positions that location tells apart; all later ones share the last score.
+        hidden: units a direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a linear map of the whole; None: no map.
+
+    Raises:
+        InputError: a size below 1 or an unknown score.
+
+    Source: beside each score.
+    """
+
+    config_file_name = "attentive_config.json"
+    config_keys = ["dimension", "score", "locations", "hidden", "output_dimension", "max_seq_length"]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        score: str = "scaled-dot",
+        locations: int = 512,
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, hidden=hidden, **table)
+        if score not in SCORES:
+            raise unknown_name("score", score, SCORES)
+        require_size("locations", locations)
+        self.score = score
+        self.locations = locations
+        self.q = nn.Parameter(torch.randn(self.state_dimension))
+        shapes = SCORES[score].shapes(self.state_dimension, locations)
+        self.of_score = nn.ParameterDict(
+            {name: nn.Parameter(torch.randn(shape) * shape[-1] ** -0.5) for name, shape in shapes.items()}
+        )
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """softmax(e) of packed states (N, d), (N, 1)."""
+        position = torch.arange(len(states), device=states.device) - offsets[document_ids(offsets)]
+        scores = SCORES[self.score].function(states, self.q, position, dict(self.of_score.items()))
+        return segment_softmax(scores[:, None], offsets)

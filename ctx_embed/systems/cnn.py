@@ -1,0 +1,126 @@
+"""A convolutional network over the tokens with max pooling over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.systems.encoder import SystemEncoder, TableOptions, require_share
+from ctx_embed.systems.groups import groups_of, rows_of_documents
+
+
+class Convolution(SystemEncoder):
+    """A convolutional network (CNN): of each filter, the greatest value over all windows of the text.
+
+        c_j = relu(F_w [e(w_j); ...; e(w_{j+w-1})] + b_w), widths w of 3, 4 and 5
+        sentence embedding = max_j c_j, all widths one after the other
+
+    Each text is read with w - 1 zero vectors on both sides, so that it has n + w - 1 windows however short it is.
+    Shapes: F_w (filters, w m); the embedding (widths * filters,), or (output_dimension,) after a linear map.
+    Parameters: filters (m sum(w) + widths). Cost: O(n m filters sum(w)). Text without a token gives zeros (the map's
+    bias). sentence-transformers' own CNN module takes odd widths only and lets padding reach the text's last windows.
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        filters: of each width.
+        widths: in tokens.
+        dropout: of the embedding, in training.
+        output_dimension: features after a linear map; None: no map.
+
+    Raises:
+        InputError: a size below 1 or no width.
+
+    Source: Kim (2014), arXiv 1408.5882.
+    """
+
+    config_file_name = "cnn_config.json"
+    config_keys = ["dimension", "filters", "widths", "dropout", "output_dimension", "max_seq_length"]
+    weight_axes = ("share", "token")
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        filters: int = 100,
+        widths: Sequence[int] = (3, 4, 5),
+        dropout: float = 0.5,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, **table)
+        if not isinstance(widths, Sequence) or isinstance(widths, str) or not widths:
+            raise InputError(f"widths must be a list of positive integers, got {widths!r}")
+        for width in widths:
+            require_size("each of widths", width)
+        require_size("filters", filters)
+        require_share("dropout", dropout)
+        self.filters = filters
+        self.widths = list(widths)
+        self.dropout = dropout
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(dimension, filters, width, padding=width - 1) for width in self.widths
+        )
+        self.begin_output(output_dimension)
+
+    @property
+    def natural_dimension(self) -> int:
+        """The features of all filters."""
+        return len(self.widths) * self.filters
+
+    def _greatest(self, tokens: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """For each width the greatest values over windows and the windows that have them, (G, filters) each.
+
+        Args:
+            tokens: (G, L, m), zero where ``mask`` (G, L) is False.
+        """
+        found = []
+        for convolution, width in zip(self.convolutions, self.widths, strict=True):
+            values = convolution(tokens.transpose(1, 2))
+            # A window counts if it begins before the text's end: n + w - 1 of them, w - 1 before its first token.
+            counts = F.pad(mask, (width - 1, 0), value=True)[:, None]
+            found.append(tuple(values.masked_fill(~counts, -torch.inf).max(2)))
+        return found
+
+    def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The greatest values, (B, widths * filters), zero for a text without tokens."""
+        tokens = self.embedding(ids)
+        groups = list(groups_of(lengths, ids.device))
+        parts = [
+            torch.cat([F.relu(values) for values, _ in self._greatest(group.pad(tokens), group.mask)], 1)
+            for group in groups
+        ]
+        features = rows_of_documents(parts, groups, len(lengths), tokens, (self.natural_dimension,))
+        return F.dropout(features, self.dropout, self.training)
+
+    @torch.no_grad()
+    def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """The share of the filters whose greatest window each token stands in, (1, n) a text.
+
+        A window's share is divided evenly among its tokens.
+        """
+        return [self._shares(part) for part in self.embedding(ids).split(lengths)]
+
+    def _shares(self, tokens: Tensor) -> Tensor:
+        """The shares (1, n) of one text's tokens (n, m)."""
+        n = len(tokens)
+        shares = tokens.new_zeros(1, n)
+        if not n:
+            return shares
+        mask = torch.ones(1, n, dtype=torch.bool, device=tokens.device)
+        for (_, windows), width in zip(self._greatest(tokens[None], mask), self.widths, strict=True):
+            wins = torch.bincount(windows[0], minlength=n + width - 1)
+            # Window j holds the tokens j - w + 1 .. j as far as there are any.
+            begin = torch.arange(n + width - 1, device=tokens.device) - width + 1
+            inside = (begin + width).clamp(max=n) - begin.clamp(min=0)
+            each = wins.to(tokens.dtype) / inside
+            shares += each.unfold(0, width, 1).sum(1)
+        return shares / self.natural_dimension

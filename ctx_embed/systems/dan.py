@@ -1,0 +1,125 @@
+"""The deep averaging network: the mean of words and bigrams through feed-forward layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder, require_size
+from ctx_embed.second_order import document_ids
+from ctx_embed.systems.encoder import TableOptions, offsets_of
+
+
+def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
+    """The hash bucket of each pair of neighbouring tokens of a document.
+
+    Args:
+        ids: (N,) packed.
+        offsets: (B + 1,).
+        buckets: their number.
+
+    Returns:
+        The bigrams' buckets one after the other, and where each document's begin, (B + 1,).
+    """
+    documents = document_ids(offsets)
+    together = documents[1:] == documents[:-1]
+    first, second = ids[:-1][together].to(torch.int64), ids[1:][together].to(torch.int64)
+    # Odd multipliers that spread over 32 bits; the low bits of a product are its weakest.
+    mixed = (first * 0x9E3779B1 + second * 0x85EBCA6B) >> 15
+    counts = (offsets.diff() - 1).clamp(min=0)
+    return mixed % buckets, F.pad(counts.cumsum(0), (1, 0))
+
+
+class DeepAveraging(TokenEncoder):
+    """A deep averaging network (DAN): the mean of word and bigram embeddings through feed-forward layers.
+
+        x = (sum_t e(w_t) + sum_t g(w_t, w_{t+1})) / (2 n - 1)
+        sentence embedding = W_L relu(... relu(W_1 x + b_1)) + b_L
+
+    g is a table of its own whose rows the bigrams share by hashing. Shapes: x (m,); g (buckets, m); W_1 (f, m), W_L
+    (m, f), between them (f, f). Parameters beside both tables: m f + f + (L - 2)(f^2 + f) + f m + m, for one layer m^2
+    + m. Cost: O(n m + m f), the quickest after the mean. Text without a token gives the network's value at 0.
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        layers: L.
+        hidden: f; None: m.
+        buckets: rows of the bigram table.
+
+    Raises:
+        InputError: a size below 1.
+
+    Source: Iyyer et al. (2015); Cer et al. (2018), arXiv 1803.11175, section 3.2, for the bigrams.
+    """
+
+    config_file_name = "dan_config.json"
+    config_keys = ["dimension", "layers", "hidden", "buckets", "max_seq_length"]
+    tables = ("embedding", "bigrams")
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        layers: int = 2,
+        hidden: int | None = None,
+        buckets: int = 32_768,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, **table)
+        hidden = dimension if hidden is None else hidden
+        for name, value in (("layers", layers), ("hidden", hidden), ("buckets", buckets)):
+            require_size(name, value)
+        self.hidden = hidden
+        self.buckets = buckets
+        self.bigrams = nn.Embedding(buckets, dimension, _weight=torch.randn(buckets, dimension) * DRAWN_DEVIATION)
+        sizes = [dimension, *[hidden] * (layers - 1), dimension]
+        self.maps = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
+
+    @torch.no_grad()
+    def begin_as_mean(self) -> None:
+        """Begin as the mean of the words, which takes one layer or hidden units of twice the dimension.
+
+        x = relu(x) - relu(-x): of each layer's units the first 2 m carry the two, what was drawn of the others stays.
+        """
+        m, carried = self.dimension, 2 * self.dimension
+        linears = list(cast(Iterable[nn.Linear], self.maps))
+        self.bigrams.weight.zero_()
+        for linear in linears:
+            linear.bias.zero_()
+        if self.layers == 1:
+            nn.init.eye_(linears[0].weight)
+        elif self.hidden >= carried:
+            signs = torch.eye(m).repeat(2, 1)
+            signs[m:] *= -1
+            first, *inner, last = (linear.weight for linear in linears)
+            first[:carried] = signs
+            for weight in inner:
+                weight[:carried] = 0
+                weight[:carried, :carried] = torch.eye(carried)
+            last.zero_()
+            last[:, :carried] = signs.T
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return len(self.maps)
+
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The network's output for packed documents, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
+        offsets = offsets_of(lengths, ids.device)
+        buckets, starts = bigram_buckets(ids, offsets, self.buckets)
+        words = F.embedding_bag(ids, self.embedding.weight, offsets, mode="sum", include_last_offset=True)
+        pairs = F.embedding_bag(buckets, self.bigrams.weight, starts, mode="sum", include_last_offset=True)
+        x = (words + pairs) / (2 * offsets.diff() - 1).clamp(min=1)[:, None]
+        for index, linear in enumerate(self.maps):
+            x = linear(F.relu(x) if index else x)
+        return x

@@ -1,0 +1,108 @@
+"""What the systems share: a natural output, and a linear map to a dimension asked for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from typing_extensions import TypedDict
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import TokenEncoder, require_size
+from ctx_embed.second_order import document_ids
+
+
+class TableOptions(TypedDict, total=False):
+    """What every system hands on to :class:`TokenEncoder`."""
+
+    max_seq_length: int | None
+    phrases: Tensor | np.ndarray[Any, Any] | None
+    weights: Tensor | np.ndarray[Any, Any] | None
+
+
+def require_share(name: str, value: float) -> None:
+    """Refuse what is no number from 0 to below 1.
+
+    Raises:
+        InputError: with the name and the value got.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise InputError(f"{name} must be a number from 0 to below 1, got {value!r}")
+
+
+def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
+    """Where each document begins, (B + 1,)."""
+    return torch.tensor([0, *lengths], device=device).cumsum(0)
+
+
+def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
+    """The outputs of a recurrent network that reads each document by itself, without any padding.
+
+    Args:
+        network: of one or two directions.
+        tokens: (N, m) packed.
+        offsets: (B + 1,).
+
+    Returns:
+        (N, directions * hidden).
+    """
+    if not len(tokens):
+        return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
+    lengths = offsets.diff()
+    # The longest document first, and all first tokens before all second ones, as torch packs sequences.
+    rank = lengths.argsort(descending=True, stable=True).argsort()
+    documents = document_ids(offsets)
+    position = torch.arange(len(tokens), device=tokens.device) - offsets[documents]
+    order = (position * len(lengths) + rank[documents]).argsort()
+    packed = PackedSequence(tokens[order], torch.bincount(position).cpu())
+    states: Tensor = network(packed)[0].data
+    return states[order.argsort()]
+
+
+class SystemEncoder(TokenEncoder):
+    """A token encoder whose natural output may have other features than its table.
+
+    Subclasses give :attr:`natural_dimension` and :meth:`pooled`, and end their making with :meth:`begin_output`.
+    """
+
+    output_dimension: int | None = None
+
+    @property
+    def ids_name_rows(self) -> bool:
+        """True: what is pooled are the rows alone."""
+        return True
+
+    @property
+    @abstractmethod
+    def natural_dimension(self) -> int:
+        """The features of :meth:`pooled`."""
+
+    @abstractmethod
+    def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The natural output (B, natural dimension); arguments as those of :meth:`TokenEncoder.embed`."""
+
+    def begin_output(self, output_dimension: int | None) -> None:
+        """Add the linear map to ``output_dimension`` features, unless that is None."""
+        if output_dimension is not None:
+            require_size("output_dimension", output_dimension)
+            self.output = nn.Linear(self.natural_dimension, output_dimension)
+        self.output_dimension = output_dimension
+
+    def get_embedding_dimension(self) -> int:
+        """The features of a sentence embedding."""
+        return self.output_dimension or self.natural_dimension
+
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The embeddings of packed documents, mapped to ``output_dimension`` where that is given.
+
+        Args:
+            ids: (N,) the documents' token ids one after the other.
+            lengths: B numbers of tokens, 0 included, whose sum is N.
+        """
+        pooled = self.pooled(ids, lengths).to(self.embedding.weight.dtype)
+        mapped: Tensor = pooled if self.output_dimension is None else self.output(pooled)
+        return mapped

@@ -1,0 +1,172 @@
+"""LAMA: many heads from bilinear forms of rank one, and the single-head bilinear attention that they factorise."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.errors import unknown_name
+from ctx_embed.systems.attention import bilinear_scores, low_rank_scores, segment_mean, segment_softmax
+from ctx_embed.systems.encoder import TableOptions
+from ctx_embed.systems.heads import HeadsEncoder
+
+CONTEXTS = ("learned", "mean")
+
+
+class _AskedByContext(HeadsEncoder):
+    """Heads whose scores compare each state with one context c of the text."""
+
+    def begin_context(self, context: str) -> None:
+        """Make c: the mean of the text's states, or a learned vector that begins as the mean state of all entries."""
+        if context not in CONTEXTS:
+            raise unknown_name("context", context, CONTEXTS)
+        self.context = context
+        self.c = nn.Parameter(self.mean_state()) if context == "learned" else None
+
+    def context_of(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """c of each document, (B, d), or (d,) where it is learned."""
+        return segment_mean(states, offsets).to(states.dtype) if self.c is None else self.c
+
+
+class Lama(_AskedByContext):
+    """Low-rank multi-head attention (LAMA): bilinear forms of rank one between a context and each token.
+
+        e_t = tanh((P^T c) * (Q^T h_t)), divided by ||e_t||_2 over the heads
+        A = softmax of e over the tokens, a row a head
+        sentence embedding = A H, flattened
+
+    Shapes: H (n, d); P, Q (d, h); c (d,); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
+    is m, or 2 hidden. Parameters: 2 h d, and d where the context is learned. Cost: O(n d h). Text without a token
+    gives zeros (the map's bias).
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        heads: h.
+        context: c: ``mean`` of the text's states, or ``learned``, begun as the mean of the embeddings.
+        hidden: units a direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a linear map of the whole; None: no map.
+
+    Raises:
+        InputError: a size below 1 or an unknown context.
+
+    Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835.
+    """
+
+    config_file_name = "lama_config.json"
+    config_keys = ["dimension", "heads", "context", "hidden", "output_dimension", "max_seq_length"]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        heads: int = 30,
+        context: str = "mean",
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
+        d = self.state_dimension
+        self.P = nn.Parameter(torch.randn(d, heads) * d**-0.5)
+        self.Q = nn.Parameter(torch.randn(d, heads) * d**-0.5)
+        self.begin_context(context)
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """A^T of packed states (N, d), (N, h)."""
+        scores = low_rank_scores(states, self.context_of(states, offsets), self.P, self.Q, offsets)
+        return segment_softmax(scores, offsets)
+
+
+class LamaCtx(Lama):
+    """:class:`Lama` over the outputs of a bi-GRU (LAMA+ctx).
+
+    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as those of :class:`Lama`. Parameters: 6
+    hidden (m + hidden + 2) of the bi-GRU and those of :class:`Lama`. Cost: O(n (m hidden + hidden^2 + d h)), one token
+    after the other.
+
+    Args:
+        hidden: units a direction; None: half the dimension.
+        tokenizer, dimension, heads, context, output_dimension, max_seq_length, phrases, weights: as those of
+            :class:`Lama`.
+
+    Raises:
+        InputError: as :class:`Lama`.
+
+    Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835; Cho et al. (2014) for the GRU.
+    """
+
+    config_file_name = "lama_ctx_config.json"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        heads: int = 30,
+        context: str = "mean",
+        hidden: int | None = None,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(
+            tokenizer,
+            dimension,
+            heads=heads,
+            context=context,
+            hidden=half(dimension) if hidden is None else hidden,
+            output_dimension=output_dimension,
+            **table,
+        )
+
+
+def half(dimension: int) -> int:
+    """Units a direction under which a bi-GRU's outputs have about as many features as its inputs."""
+    return max(1, dimension // 2)
+
+
+class Bilinear(_AskedByContext):
+    """Single-head bilinear attention: the full matrix whose factors :class:`Lama` learns.
+
+        e_t = c^T W h_t
+        sentence embedding = sum_t softmax(e)_t h_t
+
+    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d where the
+    context is learned. Cost: O(d^2 + n d). Text without a token gives zeros (the map's bias).
+
+    Args:
+        tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as those of
+            :class:`Lama`.
+
+    Raises:
+        InputError: a size below 1 or an unknown context.
+
+    Source: Mehta, Rangwala & Ramakrishnan (2019), arXiv 1912.00835, eq. 8; Luong et al. (2015).
+    """
+
+    config_file_name = "bilinear_config.json"
+    config_keys = ["dimension", "context", "hidden", "output_dimension", "max_seq_length"]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        context: str = "mean",
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, hidden=hidden, **table)
+        d = self.state_dimension
+        self.W = nn.Parameter(torch.randn(d, d) * d**-0.5)
+        self.begin_context(context)
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """softmax(e) of packed states (N, d), (N, 1)."""
+        return segment_softmax(bilinear_scores(states, self.context_of(states, offsets), self.W, offsets), offsets)

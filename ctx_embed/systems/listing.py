@@ -1,0 +1,36 @@
+"""All systems with their parameters counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctx_embed.systems.descriptions import DESCRIPTIONS, EVALUATION_BASELINES
+from ctx_embed.systems.registry import SYSTEMS, option_defaults, parameter_count, sample
+
+
+def listing(dimension: int) -> list[dict[str, Any]]:
+    """For each system its name, kind, formula, parameters, their count at the defaults, complexity, source and options.
+
+    Args:
+        dimension: m, for the count.
+
+    Raises:
+        InputError: a dimension that the default heads of a Transformer do not divide.
+    """
+    return [
+        {
+            "name": name,
+            "kind": "system",
+            **DESCRIPTIONS[name]._asdict(),
+            "parameter_count": parameter_count(sample(name, dimension)),
+            "options": option_defaults(name),
+        }
+        for name in SYSTEMS
+    ]
+
+
+def baselines() -> list[dict[str, Any]]:
+    """What evaluation knows beside the systems."""
+    return [
+        {"name": name, "kind": "evaluation baseline", "formula": line} for name, line in EVALUATION_BASELINES.items()
+    ]

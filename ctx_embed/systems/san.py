@@ -1,0 +1,102 @@
+"""Structured self-attention (SAN): a small perceptron gives each token a score a head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import require_size
+from ctx_embed.systems.attention import attended, redundancy, segment_softmax, structured_scores
+from ctx_embed.systems.encoder import TableOptions, offsets_of
+from ctx_embed.systems.groups import groups_of
+from ctx_embed.systems.heads import HeadsEncoder
+
+
+class StructuredSelfAttention(HeadsEncoder):
+    """Structured self-attention (SAN), with a penalty on heads that look at the same tokens.
+
+        A = softmax(W2 tanh(W1 H^T)) over the tokens
+        sentence embedding = A H, flattened
+        added to a training's loss: penalty * ||A A^T - I||_F^2, the mean over the batch's texts
+
+    Shapes: H (n, d); W1 (u, d); W2 (h, u); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
+    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). Text without a token gives zeros (the map's
+    bias).
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        heads: h.
+        attention_dimension: u, the perceptron's units.
+        penalty: weight of the penalty; 0 leaves it out.
+        hidden: units a direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a linear map of the whole; None: no map.
+
+    Raises:
+        InputError: a size below 1 or a negative penalty.
+
+    Source: Lin et al. (2017), arXiv 1703.03130, whose H is a bi-LSTM's outputs.
+    """
+
+    config_file_name = "san_config.json"
+    config_keys = [
+        "dimension",
+        "heads",
+        "attention_dimension",
+        "penalty",
+        "hidden",
+        "output_dimension",
+        "max_seq_length",
+    ]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        heads: int = 30,
+        attention_dimension: int = 350,
+        penalty: float = 1.0,
+        hidden: int = 0,
+        output_dimension: int | None = None,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, heads=heads, hidden=hidden, **table)
+        require_size("attention_dimension", attention_dimension)
+        if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty < float("inf"):
+            raise InputError(f"penalty must be a number of at least 0, got {penalty!r}")
+        d = self.state_dimension
+        self.W1 = nn.Parameter(torch.randn(attention_dimension, d) * d**-0.5)
+        self.W2 = nn.Parameter(torch.randn(heads, attention_dimension) * attention_dimension**-0.5)
+        self.attention_dimension = attention_dimension
+        self.penalty = penalty
+        self._regularizer: Tensor | float = 0.0
+        self.begin_output(output_dimension)
+
+    def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
+        """A^T of packed states (N, d), (N, h)."""
+        return segment_softmax(structured_scores(states, self.W1, self.W2), offsets)
+
+    def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """A H flattened, (B, h d), zero for a text without tokens; under gradients the penalty is kept too."""
+        offsets = offsets_of(lengths, ids.device)
+        states = self.states(ids, offsets)
+        weights = self.token_weights(states, offsets)
+        groups = list(groups_of(lengths, ids.device))
+        if self.training and torch.is_grad_enabled() and self.penalty:
+            self._regularizer = self.penalty * redundancy(weights, lengths, groups)
+        return attended(weights, states, lengths, groups).flatten(1)
+
+    def regularizer(self) -> Tensor | float:
+        """The penalty of the texts last embedded in training; given once."""
+        last, self._regularizer = self._regularizer, 0.0
+        return last
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It hangs on a graph that no copy has.
+        return {**self.__dict__, "_regularizer": 0.0}

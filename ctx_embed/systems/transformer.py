@@ -1,0 +1,256 @@
+"""Transformer encoders over the token table: TE with mean pooling, and the USE-like one with sum over sqrt(length)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import cast
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedTokenizerBase
+from typing_extensions import Unpack
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.modules.token_encoder import TokenEncoder, require_size
+from ctx_embed.second_order import document_ids, segment_sum
+from ctx_embed.systems.attention import self_attention, self_attention_weights
+from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
+from ctx_embed.systems.groups import Group, groups_of
+
+# What the sum of a text's token outputs is divided by, given its number of tokens.
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda n: n, "sqrt": torch.sqrt}
+
+# Tokens of a text, whose mean position a student begins without.
+USUAL_LENGTH = 20
+
+
+def sinusoids(count: int, dimension: int, device: torch.device | None = None) -> Tensor:
+    """The positions 0..count-1 as sines and cosines of geometric wavelengths, (count, dimension) in float64.
+
+    PE_{t,2j} = sin(t / 10000^{2j/m}), PE_{t,2j+1} = cos(t / 10000^{2j/m}).
+
+    Source: Vaswani et al. (2017), section 3.5.
+    """
+    feature = torch.arange(dimension, device=device)
+    rate = 10_000.0 ** (-(feature - feature % 2).double() / dimension)
+    # In float64, where the angles of far positions are still exact.
+    angle = torch.arange(count, device=device).double()[:, None] * rate
+    return torch.where(feature % 2 == 0, angle.sin(), angle.cos())
+
+
+class Layer(nn.Module):
+    """One encoder layer: self-attention and a feed-forward network, each with residual and layer normalisation.
+
+    Args:
+        dimension: m.
+        heads: of m / heads features.
+        feedforward: units between the two maps.
+        dropout: of what each sublayer adds.
+        norm_first: normalise what a sublayer reads instead of its sum with the residual.
+
+    Source: Vaswani et al. (2017), section 3.1.
+    """
+
+    def __init__(self, dimension: int, heads: int, feedforward: int, dropout: float, norm_first: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_first = norm_first
+        self.dropout = nn.Dropout(dropout)
+        self.qkv = nn.Linear(dimension, 3 * dimension)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        self.out = nn.Linear(dimension, dimension)
+        self.up = nn.Linear(dimension, feedforward)
+        self.down = nn.Linear(feedforward, dimension)
+        self.attention_norm = nn.LayerNorm(dimension)
+        self.feedforward_norm = nn.LayerNorm(dimension)
+
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The three maps of packed tokens (N, m), (N, heads, m / heads) each."""
+        read = self.attention_norm(x) if self.norm_first else x
+        query, key, value = self.qkv(read).unflatten(1, (3, self.heads, -1)).unbind(1)
+        return query, key, value
+
+    def forward(self, x: Tensor, groups: list[Group]) -> Tensor:
+        """The layer's output for packed tokens, (N, m)."""
+        query, key, value = self.query_key_value(x)
+        found = self_attention(query, key, value, groups, query.shape[2] ** -0.5).flatten(1)
+        x = x + self.dropout(self.out(found))
+        x = x if self.norm_first else self.attention_norm(x)
+        read = self.feedforward_norm(x) if self.norm_first else x
+        x = x + self.dropout(self.down(F.relu(self.up(read))))
+        return x if self.norm_first else self.feedforward_norm(x)
+
+
+class TransformerEncoder(TokenEncoder):
+    """A Transformer encoder (TE) over the token table, with sinusoidal positions.
+
+        x_t = sqrt(m) e(w_t) + PE_t
+        x = LayerNorm(x + Attention(x)), x = LayerNorm(x + W_2 relu(W_1 x + b_1) + b_2), N layers
+        sentence embedding = sum_t x_t / n, or / sqrt(n) under ``pooling="sqrt"``
+
+    Shapes: x (n, m); the query, key and value maps, and the output map (m, m) each with bias; W_1 (f, m); W_2 (m, f).
+    Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) a layer. Text without a token gives zeros.
+
+    Args:
+        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        layers: N.
+        heads: a divisor of m.
+        feedforward: f; None: 4 m.
+        dropout: of the input and of what each sublayer adds.
+        norm_first: normalise what a sublayer reads instead of its sum with the residual: steadier at high learning
+            rates.
+        pooling: ``mean`` or ``sqrt``.
+
+    Raises:
+        InputError: a size below 1, heads that do not divide the dimension, an unknown pooling.
+
+    Source: Vaswani et al. (2017), arXiv 1706.03762.
+    """
+
+    config_file_name = "transformer_config.json"
+    config_keys = [
+        "dimension",
+        "layers",
+        "heads",
+        "feedforward",
+        "dropout",
+        "norm_first",
+        "pooling",
+        "max_seq_length",
+    ]
+    weight_axes = ("layer", "head", "token", "token")
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        layers: int = 2,
+        heads: int = 4,
+        feedforward: int | None = None,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        pooling: str = "mean",
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(tokenizer, dimension, **table)
+        feedforward = 4 * dimension if feedforward is None else feedforward
+        for name, value in (("layers", layers), ("heads", heads), ("feedforward", feedforward)):
+            require_size(name, value)
+        require_share("dropout", dropout)
+        if dimension % heads:
+            raise InputError(f"heads must divide the dimension {dimension}, got {heads}")
+        if pooling not in POOLINGS:
+            raise unknown_name("pooling", pooling, POOLINGS)
+        if not isinstance(norm_first, bool):
+            raise InputError(f"norm_first must be true or false, got {norm_first!r}")
+        self.heads = heads
+        self.feedforward = feedforward
+        self.dropout = dropout
+        self.norm_first = norm_first
+        self.pooling = pooling
+        self.input_dropout = nn.Dropout(dropout)
+        self.stack = nn.ModuleList(Layer(dimension, heads, feedforward, dropout, norm_first) for _ in range(layers))
+
+    @property
+    def ids_name_rows(self) -> bool:
+        """True: the rows and their positions are all that is read."""
+        return True
+
+    @torch.no_grad()
+    def begin_as_mean(self) -> None:
+        """Let the layers add nothing, and the last take away what positions add to a text of usual length."""
+        for layer in self._layers:
+            for linear in (layer.out, layer.down):
+                linear.weight.zero_()
+                linear.bias.zero_()
+        if self.norm_first:
+            layer.down.bias.copy_(-sinusoids(USUAL_LENGTH, self.dimension).mean(0))
+
+    @property
+    def _layers(self) -> Iterable[Layer]:
+        return cast(Iterable[Layer], self.stack)
+
+    @property
+    def layers(self) -> int:
+        """N."""
+        return len(self.stack)
+
+    def _inputs(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        offsets = offsets_of(lengths, ids.device)
+        position = torch.arange(len(ids), device=ids.device) - offsets[document_ids(offsets)]
+        tokens: Tensor = self.embedding(ids) * self.dimension**0.5
+        positions = sinusoids(max(lengths, default=0), self.dimension, ids.device).to(tokens.dtype)
+        return tokens + positions[position]
+
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """The pooled outputs of packed documents, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
+        groups = list(groups_of(lengths, ids.device))
+        x = self.input_dropout(self._inputs(ids, lengths))
+        for layer in self.stack:
+            x = layer(x, groups)
+        offsets = offsets_of(lengths, ids.device)
+        size = POOLINGS[self.pooling](offsets.diff().clamp(min=1).float())
+        return (segment_sum(x, offsets) / size[:, None]).to(x.dtype)
+
+    @torch.no_grad()
+    def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """The softmax of each layer and head of each text, (N, heads, n, n); row i is what token i looks at."""
+        groups = list(groups_of(lengths, ids.device))
+        x = self._inputs(ids, lengths)
+        of_layers: list[list[Tensor]] = []
+        for layer in self._layers:
+            query, key, _ = (part.split(lengths) for part in layer.query_key_value(x))
+            scale = (self.dimension // self.heads) ** -0.5
+            of_layers.append([self_attention_weights(q, k, scale) for q, k in zip(query, key, strict=True)])
+            x = layer(x, groups)
+        return [torch.stack(of_text) for of_text in zip(*of_layers, strict=True)]
+
+
+class UseTransformer(TransformerEncoder):
+    """The Transformer variant of the Universal Sentence Encoder, in small: the sum of token outputs over sqrt(length).
+
+        sentence embedding = sum_t x_t / sqrt(n), x the outputs of :class:`TransformerEncoder`
+
+    Shapes and the other formulas as there. Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) a
+    layer. Text without a token gives zeros.
+
+    Args:
+        tokenizer, dimension, layers, heads, feedforward, dropout, norm_first, max_seq_length, phrases, weights: as
+            those of :class:`TransformerEncoder`.
+
+    Raises:
+        InputError: as :class:`TransformerEncoder`.
+
+    Source: Cer et al. (2018), arXiv 1803.11175, section 3.1.
+    """
+
+    config_file_name = "use_transformer_config.json"
+    config_keys = [key for key in TransformerEncoder.config_keys if key != "pooling"]
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | PreTrainedTokenizerBase,
+        dimension: int = 256,
+        *,
+        layers: int = 2,
+        heads: int = 4,
+        feedforward: int | None = None,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        **table: Unpack[TableOptions],
+    ) -> None:
+        super().__init__(
+            tokenizer,
+            dimension,
+            layers=layers,
+            heads=heads,
+            feedforward=feedforward,
+            dropout=dropout,
+            norm_first=norm_first,
+            pooling="sqrt",
+            **table,
+        )

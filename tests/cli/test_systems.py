@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from ctx_embed.cli.main import main
+from ctx_embed.cli.options import SCORES
+from ctx_embed.systems import SYSTEMS, attention
+from ctx_embed.systems.descriptions import DESCRIPTIONS
+
+
+def run(*arguments) -> str:
+    result = CliRunner().invoke(main, ["systems", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_list():
+    output = run()
+    for name in (*SYSTEMS, "tfidf", "majority"):
+        assert sum(line.startswith(f"{name} ") for line in output.splitlines()) == 1
+    assert "lama                         15,360 parameters, O(n m heads); Mehta et al. 2019\n" in output
+
+
+def test_json():
+    rows = {row["name"]: row for row in json.loads(run("--json", "--dimension", "8"))}
+    assert rows["lama"] == {
+        "name": "lama",
+        "kind": "system",
+        **DESCRIPTIONS["lama"]._asdict(),
+        "parameter_count": 2 * 30 * 8,
+        "options": {"heads": 30, "context": "mean", "hidden": 0, "output_dimension": None, "max_seq_length": None},
+    }
+    assert {name for name, row in rows.items() if row["kind"] == "system"} == set(SYSTEMS)
+    assert {name for name, row in rows.items() if row["kind"] == "evaluation baseline"} == {"tfidf", "majority"}
+
+
+def test_a_dimension_that_the_heads_do_not_divide():
+    result = CliRunner().invoke(main, ["systems", "--dimension", "7"])
+    assert (result.exit_code, result.stderr) == (1, "Error: heads must divide the dimension 7, got 4\n")
+
+
+def test_the_scores_of_the_command_line_are_all():
+    assert sorted(attention.SCORES) == SCORES
+
+
+def test_the_readmes_table_is_the_registry():
+    rows = [
+        [cell.strip().replace("\\|", "|") for cell in line.strip("| \n").split(" | ")]
+        for line in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    assert rows == [
+        [f"`{name}`", f"`{row.formula}`", f"`{row.parameters}`", row.complexity, row.source]
+        for name, row in DESCRIPTIONS.items()
+    ]

@@ -1,0 +1,196 @@
+"""Each system once more for a single text, in plain steps over a list of tokens, without any of its own functions."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+def gru_states(network: nn.GRU, tokens: Tensor) -> Tensor:
+    """Both directions of a GRU, a token at a time (Cho et al. 2014; torch's form of the candidate)."""
+
+    def direction(suffix: str, inputs: list[Tensor]) -> list[Tensor]:
+        weights = {name: getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh")}
+        biases = {name: getattr(network, f"{name}_l0{suffix}") for name in ("bias_ih", "bias_hh")}
+        state = torch.zeros(network.hidden_size, dtype=tokens.dtype)
+        states = []
+        for token in inputs:
+            read = (weights["weight_ih"] @ token + biases["bias_ih"]).chunk(3)
+            held = (weights["weight_hh"] @ state + biases["bias_hh"]).chunk(3)
+            reset, update = torch.sigmoid(read[0] + held[0]), torch.sigmoid(read[1] + held[1])
+            state = (1 - update) * torch.tanh(read[2] + reset * held[2]) + update * state
+            states.append(state)
+        return states
+
+    forward = direction("", list(tokens))
+    backward = direction("_reverse", list(tokens.flip(0)))[::-1]
+    return torch.stack([torch.cat(pair) for pair in zip(forward, backward, strict=True)])
+
+
+def softmax(scores: list[Tensor]) -> list[Tensor]:
+    exponentials = [score.exp() for score in scores]
+    total = torch.stack(exponentials).sum(0)
+    return [value / total for value in exponentials]
+
+
+def states_of(module, ids: Tensor) -> Tensor:
+    tokens = module.embedding.weight[ids]
+    return gru_states(module.recurrent, tokens) if module.hidden else tokens
+
+
+def mean(module, ids):
+    return torch.stack([module.embedding.weight[i] for i in ids]).sum(0) / len(ids)
+
+
+def lama(module, ids):
+    H = states_of(module, ids)
+    c = H.sum(0) / len(H) if module.c is None else module.c
+    scores = []
+    for h in H:
+        e = torch.stack([torch.tanh((module.P[:, j] @ c) * (module.Q[:, j] @ h)) for j in range(module.heads)])
+        scores.append(e / e.square().sum().sqrt())
+    A = torch.stack(softmax(scores))
+    return torch.cat([sum(A[t, j] * H[t] for t in range(len(H))) for j in range(module.heads)])
+
+
+def bilinear(module, ids):
+    H = states_of(module, ids)
+    c = H.sum(0) / len(H) if module.c is None else module.c
+    a = softmax([c @ module.W @ h for h in H])
+    return sum(weight * h for weight, h in zip(a, H, strict=True))
+
+
+def san_weights(module, ids):
+    H = states_of(module, ids)
+    return torch.softmax(module.W2 @ torch.tanh(module.W1 @ H.T), dim=1), H
+
+
+def san(module, ids):
+    A, H = san_weights(module, ids)
+    return (A @ H).flatten()
+
+
+def position(t: int, m: int) -> Tensor:
+    return torch.tensor(
+        [math.sin(t / 10_000 ** (j / m)) if j % 2 == 0 else math.cos(t / 10_000 ** ((j - 1) / m)) for j in range(m)],
+        dtype=torch.float64,
+    )
+
+
+def transformer_outputs(module, ids):
+    """torch's own encoder layers with the module's parameters."""
+    m = module.dimension
+    x = math.sqrt(m) * module.embedding.weight[ids] + torch.stack([position(t, m) for t in range(len(ids))])
+    for own in module.stack:
+        layer = nn.TransformerEncoderLayer(
+            m, module.heads, module.feedforward, dropout=0, batch_first=True, norm_first=module.norm_first
+        ).double()
+        pairs = {
+            "self_attn.in_proj_weight": own.qkv.weight,
+            "self_attn.in_proj_bias": own.qkv.bias,
+            "self_attn.out_proj.weight": own.out.weight,
+            "self_attn.out_proj.bias": own.out.bias,
+            "linear1.weight": own.up.weight,
+            "linear1.bias": own.up.bias,
+            "linear2.weight": own.down.weight,
+            "linear2.bias": own.down.bias,
+            "norm1.weight": own.attention_norm.weight,
+            "norm1.bias": own.attention_norm.bias,
+            "norm2.weight": own.feedforward_norm.weight,
+            "norm2.bias": own.feedforward_norm.bias,
+        }
+        x = torch.func.functional_call(layer, pairs, (x[None],))[0]
+    return x
+
+
+def transformer(module, ids):
+    return transformer_outputs(module, ids).sum(0) / {"mean": len(ids), "sqrt": math.sqrt(len(ids))}[module.pooling]
+
+
+def dan(module, ids):
+    ids = ids.tolist()
+    rows = [module.embedding.weight[i] for i in ids]
+    for first, second in pairwise(ids):
+        bucket = ((first * 2654435761 + second * 2246822507) // 32768) % module.buckets
+        rows.append(module.bigrams.weight[bucket])
+    x = sum(rows) / len(rows)
+    *inner, last = module.maps
+    for linear in inner:
+        x = torch.relu(linear.weight @ x + linear.bias)
+    return last.weight @ x + last.bias
+
+
+def bigru(module, ids):
+    return gru_states(module.recurrent, module.embedding.weight[ids]).max(0).values
+
+
+def cnn(module, ids):
+    tokens = list(module.embedding.weight[ids])
+    zero = torch.zeros_like(tokens[0])
+    features = []
+    for width, convolution in zip(module.widths, module.convolutions, strict=True):
+        padded = [zero] * (width - 1) + tokens + [zero] * (width - 1)
+        windows = [torch.stack(padded[j : j + width], 1) for j in range(len(tokens) + width - 1)]
+        values = [torch.relu((convolution.weight * window).sum((1, 2)) + convolution.bias) for window in windows]
+        features.append(torch.stack(values).max(0).values)
+    return torch.cat(features)
+
+
+def self_attention(module, ids):
+    X = module.embedding.weight[ids]
+    return (torch.softmax(X @ X.T, dim=1) @ X).mean(0)
+
+
+def self_attention_parametric(module, ids):
+    X = module.embedding.weight[ids]
+    Q, K, V = (X @ linear.weight.T for linear in (module.query, module.key, module.value))
+    A = torch.softmax(Q @ K.T / math.sqrt(module.dimension), dim=1)
+    return (torch.tanh(A @ V) @ module.out.weight.T).mean(0)
+
+
+def attentive(module, ids):
+    H = states_of(module, ids)
+    q, given = module.q, module.of_score
+    scores = {
+        "content": lambda t, h: q @ h / (q.square().sum().sqrt() * h.square().sum().sqrt()),
+        "additive": lambda t, h: given["v"] @ torch.tanh(given["W_query"] @ q + given["W_token"] @ h),
+        "location": lambda t, h: given["W"][min(t, module.locations - 1)] @ q,
+        "general": lambda t, h: q @ given["W"] @ h,
+        "dot": lambda t, h: q @ h,
+        "scaled-dot": lambda t, h: q @ h / math.sqrt(len(q)),
+    }[module.score]
+    a = softmax([scores(t, h) for t, h in enumerate(H)])
+    return sum(weight * h for weight, h in zip(a, H, strict=True))
+
+
+def contextualizer(module, ids):
+    """The paper's steps under positions none, scale mean and c^0 of ones."""
+    X = module.embedding.weight[ids]
+    c = torch.ones(module.dimension, dtype=X.dtype)
+    attention = module.attention
+    for k in range(module.steps):
+        total = sum((attention.W[k] @ ((attention.U[k] @ x) * (attention.V[k] @ c)) + attention.b[k]) * x for x in X)
+        centred = total - total.mean()
+        c = c + attention.gain[k] * centred / (centred.square().mean() + 1e-12).sqrt() + attention.bias[k]
+    return c
+
+
+REFERENCES = {
+    "contextualizer": contextualizer,
+    "mean": mean,
+    "lama": lama,
+    "lama-ctx": lama,
+    "bilinear": bilinear,
+    "san": san,
+    "transformer": transformer,
+    "dan": dan,
+    "use-transformer": transformer,
+    "bigru": bigru,
+    "cnn": cnn,
+    "self-attention": self_attention,
+    "self-attention-parametric": self_attention_parametric,
+    "attentive": attentive,
+}

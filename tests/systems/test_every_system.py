@@ -1,0 +1,352 @@
+"""Every system: against a plain computation, and what is true of all."""
+
+from __future__ import annotations
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from torch.nn import functional as F
+
+from ctx_embed import load
+from ctx_embed.errors import InputError
+from ctx_embed.systems import SYSTEMS, groups, option_defaults, parameter_count, require_options, system, untrained
+from ctx_embed.systems.descriptions import DESCRIPTIONS, EVALUATION_BASELINES
+from ctx_embed.systems.transformer import sinusoids
+from tests.conftest import SENTENCES, make_model
+from tests.systems.conftest import CASES, SMALL
+from tests.systems.references import REFERENCES
+
+TEXTS = [SENTENCES[0], "", "cat", " ".join(SENTENCES), SENTENCES[2], "cat", "the dog", SENTENCES[3]]
+
+
+def embed(module, texts):
+    return module(module.preprocess(texts))["sentence_embedding"]
+
+
+def plain(name, module, texts):
+    """The reference text by text; of an empty text, what the system's last map gives for zeros."""
+    rows = []
+    for text in texts:
+        ids = module.preprocess([text])["input_ids"].flatten()
+        if len(ids):
+            row = REFERENCES[name](module, ids)
+        elif name == "contextualizer":
+            row = torch.ones(8, dtype=torch.float64)
+        elif name == "dan":
+            row = torch.zeros(8, dtype=torch.float64)
+            for index, linear in enumerate(module.maps):
+                row = linear(torch.relu(row) if index else row)
+        else:
+            row = torch.zeros(getattr(module, "natural_dimension", 8), dtype=torch.float64)
+        if getattr(module, "output_dimension", None) is not None:
+            row = module.output.weight @ row + module.output.bias
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def test_all_systems_are_tested():
+    assert {name for name, _ in CASES} == set(SYSTEMS) == set(REFERENCES)
+
+
+def test_the_plain_computation(case, make):
+    name, options = case
+    module = make(name, **options)
+    torch.testing.assert_close(embed(module, TEXTS).detach(), plain(name, module, TEXTS).detach(), rtol=1e-7, atol=1e-9)
+
+
+def test_the_gradients_of_the_plain_computation(case, make):
+    name, options = case
+    module = make(name, **options)
+    other = copy.deepcopy(module)
+    torch.manual_seed(1)
+    weight = torch.randn(module.get_embedding_dimension(), dtype=torch.float64)
+    (embed(module, TEXTS) @ weight).sum().backward()
+    (plain(name, other, TEXTS) @ weight).sum().backward()
+    for (path, ours), (_, theirs) in zip(module.named_parameters(), other.named_parameters(), strict=True):
+        assert theirs.grad is not None, path
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-8, msg=path)
+
+
+def test_neither_batch_nor_padding_nor_groups_change_a_result(case, make, monkeypatch):
+    name, options = case
+    module = make(name, **options)
+    with torch.no_grad():
+        expected = embed(module, TEXTS)
+        for order in ([7, 5, 0, 6, 1, 3, 2, 4], [1], [3, 1]):
+            torch.testing.assert_close(embed(module, [TEXTS[i] for i in order]), expected[order], rtol=1e-9, atol=1e-9)
+        features = module.preprocess(TEXTS)
+        wide = {key: F.pad(tensor, (0, 3)) for key, tensor in features.items()}
+        wide["input_ids"][wide["attention_mask"] == 0] = 7
+        torch.testing.assert_close(module(wide)["sentence_embedding"], expected, rtol=1e-9, atol=1e-9)
+        monkeypatch.setattr(groups, "GROUP_TOKENS", 20)
+        torch.testing.assert_close(embed(module, TEXTS), expected, rtol=1e-9, atol=1e-9)
+        monkeypatch.setattr(groups, "LIKE_LENGTH", 0.0)
+        torch.testing.assert_close(embed(module, TEXTS), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_texts_without_tokens(case, make):
+    name, options = case
+    module = make(name, **options)
+    embedding = embed(module, ["", " \n"])
+    assert embedding.shape == (2, module.get_embedding_dimension())
+    torch.testing.assert_close(embedding[0], embedding[1])
+    assert embed(module, []).shape == (0, module.get_embedding_dimension())
+    both = embed(module, ["", "the cat", " \n"])
+    torch.testing.assert_close(both[[0, 2]], embedding)
+    both.sum().backward()
+    for path, parameter in module.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), path
+
+
+def test_save_and_load(case, make, tmp_path):
+    name, options = case
+    module = make(name, **options).float()
+    model = SentenceTransformer(modules=[module, Normalize()], device="cpu")
+    model.save_pretrained(str(tmp_path / "model"))
+    loaded = load(tmp_path / "model")
+    assert type(loaded[0]) is type(module) is SYSTEMS[name]
+    assert loaded[0].get_config_dict() == module.get_config_dict()
+    assert loaded.get_embedding_dimension() == module.get_embedding_dimension()
+    np.testing.assert_array_equal(loaded.encode(TEXTS), model.encode(TEXTS))
+    low = load(tmp_path / "model", dtype="bfloat16").encode(TEXTS)
+    assert np.abs(low - model.encode(TEXTS)).max() < 0.2
+    direct = SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, device="cpu")
+    np.testing.assert_array_equal(direct.encode(TEXTS), model.encode(TEXTS))
+
+
+def test_one_training_step_lowers_the_loss(case, make):
+    name, options = case
+    module = make(name, **options).float()
+    target = F.normalize(torch.randn(len(TEXTS), module.get_embedding_dimension()), dim=1)
+
+    def loss():
+        distance = (1 - F.cosine_similarity(embed(module, TEXTS), target)).mean()
+        return distance + module.regularizer()
+
+    before = loss()
+    before.backward()
+    with torch.no_grad():
+        for path, parameter in module.named_parameters():
+            assert parameter.grad is not None, path
+            parameter -= 0.01 * parameter.grad
+    assert loss() < before
+
+
+def test_float32_agrees_alone_and_in_any_batch(case, make):
+    name, options = case
+    model = SentenceTransformer(modules=[make(name, **options).float()], device="cpu")
+    texts = [*SENTENCES, " ".join(SENTENCES * 20), ""] * 2
+    whole = model.encode(texts, batch_size=32)
+    part = model.encode(texts, batch_size=1)
+    assert np.abs(part - whole).max() <= 1e-5 * np.abs(whole).max()
+
+
+def test_phrases_are_entries_of_every_system(case, tokenizer, tmp_path):
+    name, options = case
+    the, cat, dog = (tokenizer.encode(word, add_special_tokens=False).ids[0] for word in ("the", "cat", "dog"))
+    torch.manual_seed(0)
+    module = system(name)(
+        tokenizer, 8, phrases=np.array([[the, cat], [the, dog]]), **{**SMALL.get(name, {}), **options}
+    )
+    module.eval().round_table()
+    assert module.preprocess(["the cat"])["input_ids"].tolist() == [[module.entries - 2]]
+    SentenceTransformer(modules=[module], device="cpu").save_pretrained(str(tmp_path / "model"))
+    loaded = load(tmp_path / "model")[0].eval()
+    assert torch.equal(loaded.phrases, module.phrases)
+    torch.testing.assert_close(embed(loaded, TEXTS), embed(module, TEXTS))
+
+
+def test_each_config_file_is_its_own():
+    names = [cls.config_file_name for cls in SYSTEMS.values()]
+    assert len(set(names)) == len(names)
+    assert "config.json" not in names
+
+
+def test_config_keys_are_the_options():
+    for name, cls in SYSTEMS.items():
+        assert ["dimension", *option_defaults(name)] == list(cls.config_keys), name
+
+
+def test_the_parameters_are_as_described(tokenizer):
+    for name in SYSTEMS:
+        options = {**option_defaults(name), "m": 12, **SMALL.get(name, {})}
+        options["hidden"] = options.get("hidden") or 12
+        options["feedforward"] = options.get("feedforward") or 48
+        module = system(name)(tokenizer, 12, **SMALL.get(name, {}))
+        assert parameter_count(module) == eval(DESCRIPTIONS[name].parameters, {}, options), name
+    assert set(DESCRIPTIONS) == set(SYSTEMS)
+    assert not set(EVALUATION_BASELINES) & set(SYSTEMS)
+
+
+def test_only_the_bigrams_read_more_of_an_id_than_its_row(make):
+    assert [name for name in SYSTEMS if not make(name).ids_name_rows] == ["dan"]
+
+
+def test_each_class_says_what_it_is():
+    for name, cls in SYSTEMS.items():
+        for word in ("Shapes", "Parameters", "Cost:", "Args:", "Source: "):
+            assert word in cls.__doc__, (name, word)
+
+
+# Mistakes
+
+
+def error(function, *arguments, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+def test_unknown_names(tokenizer):
+    message = error(system, "lamma")
+    assert message.startswith("unknown encoder 'lamma': did you mean 'lama'? known are attentive, bigru, ")
+    assert error(require_options, "lama", ["head"]) == (
+        "unknown option of lama 'head': did you mean 'heads'? known are context, heads, hidden, max_seq_length, "
+        "output_dimension"
+    )
+    require_options("lama", ["heads", "context"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("lama", {"heads": 0}, "heads must be a positive integer, got 0"),
+        ("lama", {"context": "means"}, "unknown context 'means': did you mean 'mean'? known are learned, mean"),
+        ("lama", {"hidden": -1}, "hidden must be a positive integer, got -1"),
+        ("lama", {"output_dimension": 0}, "output_dimension must be a positive integer, got 0"),
+        ("san", {"attention_dimension": "x"}, "attention_dimension must be a positive integer, got 'x'"),
+        ("san", {"penalty": -1}, "penalty must be a number of at least 0, got -1"),
+        ("transformer", {"heads": 3}, "heads must divide the dimension 8, got 3"),
+        ("transformer", {"pooling": "max"}, "unknown pooling 'max': known are mean, sqrt"),
+        ("transformer", {"dropout": 1}, "dropout must be a number from 0 to below 1, got 1"),
+        ("transformer", {"norm_first": 1}, "norm_first must be true or false, got 1"),
+        ("dan", {"buckets": 0}, "buckets must be a positive integer, got 0"),
+        ("cnn", {"widths": []}, "widths must be a list of positive integers, got []"),
+        ("cnn", {"widths": [3, 0]}, "each of widths must be a positive integer, got 0"),
+        ("cnn", {"widths": "345"}, "widths must be a list of positive integers, got '345'"),
+        ("bigru", {"hidden": 0}, "hidden must be a positive integer, got 0"),
+        (
+            "attentive",
+            {"score": "scaled"},
+            "unknown score 'scaled': did you mean 'scaled-dot'? known are additive, content, dot, general, location, "
+            "scaled-dot",
+        ),
+    ],
+)
+def test_options_that_cannot_be_used(tokenizer, name, options, message):
+    assert error(system(name), tokenizer, 8, **options) == message
+
+
+# Drawn encoders
+
+
+def test_untrained_encoders(tokenizer):
+    state = torch.get_rng_state()
+    first, again, other = (untrained("lama", tokenizer, 8, seed, heads=2) for seed in (3, 3, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+    np.testing.assert_array_equal(first.encode(SENTENCES), again.encode(SENTENCES))
+    assert np.abs(first.encode(SENTENCES) - other.encode(SENTENCES)).max() > 0.1
+    assert first.encode(["cat"]).shape == (1, 16)
+    assert error(untrained, "lama", tokenizer, 8, head=2).startswith("unknown option of lama 'head'")
+
+
+def test_untrained_encoders_over_the_shipped_table():
+    model, shipped = untrained("san", seed=1), load()[0]
+    assert torch.equal(model[0].embedding.weight, shipped.embedding.weight)
+    assert re.match(r"dimension 8 is not the shipped token table's \d+: ", error(untrained, "san", dimension=8))
+
+
+# The beginning of a student
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "cosine"),
+    [
+        ("mean", {}, 1 - 1e-5),
+        ("dan", {"layers": 1}, 1 - 1e-5),
+        ("dan", {"layers": 2, "hidden": 16}, 1 - 1e-5),
+        ("dan", {"layers": 4, "hidden": 19}, 1 - 1e-5),
+        ("lama", {"output_dimension": 8}, 0.8),
+        ("san", {"output_dimension": 8}, 0.95),
+        ("self-attention-parametric", {}, 0.95),
+        ("bilinear", {}, 0.95),
+        ("attentive", {}, 0.95),
+    ],
+)
+def test_a_student_begins_as_a_mean(tokenizer, name, options, cosine):
+    torch.manual_seed(0)
+    table = torch.randn(tokenizer.get_vocab_size(), 8) * 0.1
+    module = system(name)(tokenizer, 8, weights=table, **{**SMALL.get(name, {}), **options})
+    module.begin_as_mean()
+    texts = [text for text in TEXTS if text]
+    plain_mean = embed(system("mean")(tokenizer, 8, weights=table), texts)
+    assert F.cosine_similarity(embed(module.eval(), texts), plain_mean).min() > cosine
+    embed(module.train(), texts).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in module.parameters())
+
+
+def test_a_transformer_begins_as_the_mean_of_its_inputs(make):
+    module = make("transformer", norm_first=True)
+    module.begin_as_mean()
+    ids = module.preprocess([SENTENCES[0]])["input_ids"].flatten()
+    expected = 8**0.5 * module.embedding(ids).mean(0)
+    positions = sinusoids(len(ids), 8).mean(0) - sinusoids(20, 8).mean(0)
+    torch.testing.assert_close(embed(module, [SENTENCES[0]])[0], expected + positions)
+
+
+# Penalty
+
+
+def test_the_penalty_by_hand(make):
+    from tests.systems.references import san_weights
+
+    module = make("san", penalty=0.7).train()
+    embed(module, TEXTS)
+    found = module.regularizer()
+    expected = []
+    for text in TEXTS:
+        ids = module.preprocess([text])["input_ids"].flatten()
+        if len(ids):
+            A, _ = san_weights(module, ids)
+            expected.append((A @ A.T - torch.eye(3)).square().sum())
+    torch.testing.assert_close(found, 0.7 * torch.stack(expected).mean())
+    found.backward()
+    assert module.W1.grad.any()
+    assert module.regularizer() == 0
+    embed(module, TEXTS)
+    assert copy.deepcopy(module).regularizer() == 0
+    with torch.no_grad():
+        module.regularizer()
+        embed(module, TEXTS)
+    assert module.eval().regularizer() == 0
+    assert make("san", penalty=0).train().regularizer() == 0
+    embed(module.train(), [""])
+    assert module.regularizer() == 0
+
+
+def test_dropout_acts_in_training_alone(make):
+    for name in ("cnn", "transformer", "use-transformer"):
+        module = make(name, dropout=0.5)
+        still = embed(module, TEXTS)
+        assert torch.equal(embed(module, TEXTS), still)
+        assert not torch.allclose(embed(module.train(), TEXTS), still)
+        assert torch.equal(embed(module.eval(), TEXTS), still)
+
+
+def test_a_learned_context_begins_as_the_mean_of_the_embeddings(tokenizer):
+    torch.manual_seed(0)
+    module = system("lama")(tokenizer, 8, context="learned")
+    torch.testing.assert_close(module.c.data, module.embedding.weight.data.mean(0))
+    module = system("lama-ctx")(tokenizer, 8, context="learned")
+    singles = [module.states(torch.tensor([i]), torch.tensor([0, 1]))[0] for i in range(tokenizer.get_vocab_size())]
+    torch.testing.assert_close(module.c.data, torch.stack(singles).mean(0).data)
+    assert module.hidden == 4
+
+
+def test_other_modules_are_no_systems(tokenizer):
+    assert isinstance(make_model(tokenizer)[0], SYSTEMS["contextualizer"])
