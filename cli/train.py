@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from ctx_embed.cli.options import (
     CONTEXTUALIZER_OPTIONS,
+    DECAY,
     LEARNING_RATE,
     OUTPUT,
     SEED,
@@ -36,9 +37,15 @@ FLAGS = {"encoder_options": "option"}
 @click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
 @encoder_options
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
-@click.option("--epochs", default=10, show_default=True, type=click.IntRange(min=1))
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
-@click.option("--learning-rate", default=1e-4, show_default=True, type=LEARNING_RATE)
+@click.option("--epochs", type=click.IntRange(min=1), help="[default: 10; with --from 8]")
+@click.option("--batch-size", type=click.IntRange(min=1), help="[default: 32; with --from 64]")
+@click.option("--learning-rate", type=LEARNING_RATE, help="[default: 1e-4; with --from 1e-3]")
+@click.option("--token-dropout", type=DECAY, help="Share of the tokens that training does not see.  [default: 0]")
+@click.option(
+    "--probe-first/--no-probe-first",
+    default=None,
+    help="Begin with the head of a linear probe.  [default: with --from]",
+)
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -50,9 +57,11 @@ def train(
     start: str | None,
     tokenizer: str | None,
     vocabulary_size: int,
-    epochs: int,
-    batch_size: int,
-    learning_rate: float,
+    epochs: int | None,
+    batch_size: int | None,
+    learning_rate: float | None,
+    token_dropout: float | None,
+    probe_first: bool | None,
     seed: int,
     device: str | None,
     as_json: bool,
@@ -63,11 +72,12 @@ def train(
 ) -> None:
     """Train on lines of label<TAB>text; the best epoch on validation texts is kept.
 
-    The defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The options of the
-    architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its last epoch.
+    From scratch the defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The
+    options of the architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its
+    last epoch.
 
     \b
-    Example: ctx-embed train reviews.tsv -o reviews-model --from default --learning-rate 1e-3
+    Example: ctx-embed train reviews.tsv -o reviews-model --from default
     Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
     from ctx_embed.files import replaced_folder, require_replaceable
@@ -76,6 +86,7 @@ def train(
     from ctx_embed.training.checkpoint import Checkpoint, identity
     from ctx_embed.training.classifier import Labelled
     from ctx_embed.training.supervised import (
+        FINE_TUNING,
         SupervisedOptions,
         architecture_of,
         new_encoder,
@@ -96,7 +107,18 @@ def train(
     test = Labelled(*read_labelled(test_file)) if test_file else None
     if test is not None:
         test.require_labels_of(data, "test")
-    options = SupervisedOptions(epochs, batch_size, learning_rate, seed=seed)
+    chosen: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "token_dropout": token_dropout,
+        "probe_first": probe_first,
+    }
+    options = replace(
+        FINE_TUNING if start else SupervisedOptions(),
+        seed=seed,
+        **{name: value for name, value in chosen.items() if value is not None},
+    )
     model = new_encoder(
         start, data.texts, tokenizer, vocabulary_size, seed, device, encoder, **{**architecture, **of_system}
     )

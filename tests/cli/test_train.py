@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from ctx_embed.cli.main import main
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.texts import read_labelled
 from ctx_embed.training.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
 
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}
@@ -80,18 +82,25 @@ def test_a_model_and_its_record(train_file):
 
 
 def test_the_defaults_are_the_papers():
+    assert SupervisedOptions() == SupervisedOptions(10, 32, 1e-4, 0.0, False, 0.1, 0)
     defaults = {option.name: option.default for option in main.get_command(None, "train").params}
-    assert {name: defaults[name] for name in ("epochs", "batch_size", "learning_rate", "seed")} == {
-        "epochs": 10,
-        "batch_size": 32,
-        "learning_rate": 1e-4,
-        "seed": 0,
-    }
     assert {name: defaults[name] for name in ("positions", "scale", "initial_context")} == {
         "positions": "absolute",
         "scale": "sum",
         "initial_context": "ones",
     }
+
+
+def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_path):
+    assert run(train_file, "-o", "model", "--from", str(tiny_model_path), "--epochs", "1").exit_code == 0
+    options = json.loads(Path("model/training.json").read_text())["options"]
+    expected = vars(replace(FINE_TUNING, epochs=1))
+    assert {name: options[name] for name in expected} == expected
+    assert options["probe_first"]
+    arguments = ["--epochs", "1", "--no-probe-first", "--token-dropout", "0.2", "--batch-size", "8"]
+    assert run(train_file, "-o", "other", "--from", str(tiny_model_path), *arguments).exit_code == 0
+    options = json.loads(Path("other/training.json").read_text())["options"]
+    assert (options["probe_first"], options["token_dropout"], options["batch_size"]) == (False, 0.2, 8)
 
 
 def test_json_test_texts_and_validation_texts(train_file):
