@@ -10,7 +10,7 @@ import click
 
 from ctx_embed.cli.options import OUTPUT, SEED, data_option
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks import DEFAULT_TASKS, TASKS
+from ctx_embed.eval.catalogue import DEFAULT_TASKS, TASKS
 
 # Where the output is no terminal, tables are not squeezed into 80 columns.
 WIDTH_OF_FILES = 200
@@ -67,7 +67,7 @@ def run(
     from ctx_embed.eval.evaluation import evaluate
     from ctx_embed.eval.reports import as_json, notes, tables
     from ctx_embed.eval.task_data import DataReader
-    from ctx_embed.eval.tasks import find_tasks
+    from ctx_embed.eval.catalogue import find_tasks
     from ctx_embed.files import replaced_file, require_file
 
     # All that can be found wrong at once is looked at before the long work.

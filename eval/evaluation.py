@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+
+import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.encoding import EmbeddingCache
-from ctx_embed.eval.probes import PROTOCOLS, ProbeScore
+from ctx_embed.eval.features import Features, frozen, of_pairs
+from ctx_embed.eval.probes import PROTOCOLS, Parts, ProbeScore
+from ctx_embed.eval.retrieval import RetrievalScore, score_retrieval
 from ctx_embed.eval.similarity import SimilarityScore, spearman
 from ctx_embed.eval.task_data import DataReader, TaskData
-from ctx_embed.eval.tasks import FileTask, ProbeTask, Task
+from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, Row, Task
 
-Score = ProbeScore | SimilarityScore
+Score = ProbeScore | SimilarityScore | RetrievalScore
 
 
 @dataclass
@@ -71,7 +74,7 @@ def evaluate(
             fail(error, task.name)
             continue
         result.data[task.name] = data
-        if not isinstance(task, FileTask) and data.rows + data.left_out != task.rows:
+        if task.rows and data.rows + data.left_out != task.rows:
             tell(f"{task.name}: {data.rows + data.left_out} rows, the published set has {task.rows}")
     for encoder in encoders:
         embed = EmbeddingCache(encoder)
@@ -91,9 +94,37 @@ def score(task: Task, data: TaskData, embed: EmbeddingCache, protocol: str, seed
         InputError: the data do not suit the task, or the encoder gives no usable embeddings.
     """
     if isinstance(task, ProbeTask):
-        labels, texts = zip(*chain.from_iterable(data.subsets.values()), strict=True)
-        return PROTOCOLS[protocol](embed(texts), labels, seed)
+        labels, texts, parts = examples(data)
+        return PROTOCOLS[protocol].score(_features(texts, embed), labels, seed, parts)
+    if isinstance(task, RetrievalTask):
+        names = ("queries", "corpus")
+        ids, texts = zip(*(row for name in names for row in data.subsets[name]), strict=True)
+        embeddings, count = embed(texts), len(data.subsets["queries"])
+        return score_retrieval(
+            dict(zip(ids[:count], embeddings[:count], strict=True)),
+            dict(zip(ids[count:], embeddings[count:], strict=True)),
+            [(query, document, relevance) for query, document, relevance in data.subsets["qrels"]],
+        )
     return SimilarityScore(dict(_correlations(data, embed)))
+
+
+def examples(data: TaskData) -> tuple[list[str], list[Row], Parts | None]:
+    """The labels of a probe's rows, their texts (one or two), and the rows of its parts, None if it has none."""
+    rows = [row for subset in data.subsets.values() for row in subset]
+    labels, texts = [row[0] for row in rows], [row[1:] for row in rows]
+    if "train" not in data.subsets:
+        return labels, texts, None
+    ends = np.cumsum([len(subset) for subset in data.subsets.values()])
+    parts = {
+        name: np.arange(end - len(subset), end) for (name, subset), end in zip(data.subsets.items(), ends, strict=True)
+    }
+    return labels, texts, parts
+
+
+def _features(texts: Sequence[Row], embed: EmbeddingCache) -> Features:
+    columns = list(zip(*texts, strict=True))
+    features = frozen(embed([text for column in columns for text in column]))
+    return of_pairs(features, len(texts)) if len(columns) == 2 else features
 
 
 def _correlations(data: TaskData, embed: EmbeddingCache) -> Iterator[tuple[str, float]]:

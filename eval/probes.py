@@ -1,32 +1,35 @@
-"""Probes: how well a linear classifier reads the classes off the embeddings.
+"""Probes: how well a classifier reads the classes off the embeddings.
 
-A probe is a function of ``(X, y, seed)`` and sees nothing else.
+A probe sees features, classes and a seed, and nothing else; the folds follow from classes and seed alone, so that all
+encoders are measured on the same ones.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import StratifiedKFold
-from sklearn.preprocessing import StandardScaler
+from sklearn.model_selection import StratifiedKFold, train_test_split
 from threadpoolctl import threadpool_limits
+from tqdm import tqdm
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.logistic import LinearClassifier, logistic_path
+from ctx_embed.eval.classifiers import Fit, scaled_logistic
+from ctx_embed.eval.features import Features, Rows
+from ctx_embed.eval.statistics import Interval, wilson
 
-FOLDS = 10
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
 INNER_FOLDS = 5
 CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
-
-Classes = NDArray[np.intp]
+# The rows of the parts `train`, `dev` (perhaps) and `test`.
+Parts = Mapping[str, Rows]
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,16 @@ class ProbeScore:
     """The outcome of a probe.
 
     Attributes:
-        folds: the accuracy in percent on each test fold.
-        Cs: the C chosen for each fold.
+        folds: the accuracy in percent on each test fold; a single one where the test part is given.
+        Cs: the strength of the penalty (C, or the weight decay of an MLP) chosen for each fold.
         floor: the accuracy in percent of naming the most frequent class always.
+        right: ``1`` or ``0`` for each test row in the order of the data: whether it was classified rightly.
     """
 
     folds: tuple[float, ...]
     Cs: tuple[float, ...]
     floor: float
+    right: str = ""
 
     @property
     def mean(self) -> float:
@@ -50,78 +55,179 @@ class ProbeScore:
 
     @property
     def std(self) -> float:
-        """The sample standard deviation of the accuracy over the folds, in percentage points."""
-        return float(np.std(self.folds, ddof=1))
+        """The sample standard deviation of the accuracy over the folds, in percentage points; 0 of one fold."""
+        return float(np.std(self.folds, ddof=1)) if len(self.folds) > 1 else 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval in percent of the accuracy over all test rows (Wilson's)."""
+        return wilson(self.right.count("1"), len(self.right))
 
 
-def standard(X: NDArray[Any], y: Sequence[str], seed: int) -> ProbeScore:
-    """Stratified 10-fold accuracy of logistic regression, C chosen by stratified 5-fold inside each training fold.
+def most_often_right(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:
+    """The first penalty of those that are right most often, from counts (inner folds, penalties)."""
+    return int(right.sum(axis=0).argmax())
 
-    C is one of 10^-4 .. 10^1, the smallest of those that are right most often on the inner folds. Every fit, the inner
-    ones too, standardises by the mean and deviation of its own training rows. The folds follow from ``y`` and ``seed``
-    alone, so that all encoders are measured on the same ones.
 
-    Args:
-        X: (n, d) embeddings.
-        y: n labels.
-        seed: of both kinds of folds.
+@dataclass(frozen=True)
+class Protocol:
+    """How a probe is fitted and its penalty chosen.
 
-    Returns:
-        The accuracies, the same whatever the number of processors.
-
-    Raises:
-        InputError: fewer than two classes, or a class with fewer rows than folds.
+    Attributes:
+        title: one line for reports.
+        fit: the classifier.
+        grid: the penalties where the data are cross-validated; of a single one nothing is chosen.
+        test_grid: the penalties where training and test part are given.
+        folds: outer folds.
+        inner_folds: those of a training part that choose the penalty; a ``dev`` part takes their place.
+        fold_seed: of the folds; None takes the run's.
+        pick: from the counts of right rows (inner folds, penalties) and the sizes of the inner folds to a penalty.
     """
-    _check_classes(y)
-    classes: Classes = np.unique(np.asarray(y), return_inverse=True)[1]
-    n_classes = int(classes.max()) + 1
-    X = X.astype(np.float64)
-    splits = StratifiedKFold(FOLDS, shuffle=True, random_state=seed).split(X, classes)
 
-    def score(split: tuple[Classes, Classes]) -> tuple[float, float]:
-        train, test = split
-        X_train, y_train = X[train], classes[train]
-        C = _choose_C(X_train, y_train, n_classes, seed)
-        (predicted,) = _fit_and_predict(X_train, y_train, n_classes, (C,), X[test])
-        return 100.0 * float(np.mean(predicted == classes[test])), C
+    title: str
+    fit: Fit
+    grid: tuple[float, ...]
+    test_grid: tuple[float, ...]
+    folds: int = 10
+    inner_folds: int = INNER_FOLDS
+    fold_seed: int | None = None
+    pick: Callable[[NDArray[np.float64], NDArray[np.float64]], int] = most_often_right
 
-    # Folds in parallel, each with a single BLAS thread: many threads on matrices of this size spend their time waiting
-    # for each other.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(min(FOLDS, os.cpu_count() or 1)) as pool:
-        accuracies, Cs = zip(*pool.map(score, splits), strict=True)
-    return ProbeScore(accuracies, Cs, 100.0 * float(np.bincount(classes).max()) / len(classes))
+    def score(
+        self,
+        features: Features,
+        y: Sequence[str],
+        seed: int,
+        parts: Parts | None = None,
+        train_size: int | None = None,
+    ) -> ProbeScore:
+        """The accuracy of the probe.
+
+        Args:
+            features: of the rows.
+            y: n labels.
+            seed: of the folds and of all else that is drawn.
+            parts: the rows to train on and to test on; None cross-validates.
+            train_size: train on so many rows of each training part, classes in like proportion; None trains on all.
+
+        Returns:
+            The score, the same whatever the number of processors.
+
+        Raises:
+            InputError: fewer than two classes, or a class with fewer rows than folds.
+        """
+        _check_classes(y, self.folds if parts is None else 1)
+        names, classes = np.unique(np.asarray(y), return_inverse=True)
+        fold_seed = seed if self.fold_seed is None else self.fold_seed
+        if parts is None:
+            splits = _folds(np.arange(len(classes)), classes, self.folds, fold_seed)
+        else:
+            splits = [(parts["train"], parts["test"])]
+        if train_size is not None:
+            splits = [(_sample(train, classes, train_size, seed), test) for train, test in splits]
+        grid = self.grid if parts is None else self.test_grid
+        job = partial(_predictions, self.fit, features, classes, len(names), seed=seed)
+        # Folds in parallel, each with a single BLAS thread: many threads on matrices of this size spend their time
+        # waiting for each other.
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            chosen = self._choose(pool, job, splits, classes, grid, fold_seed, parts, names)
+            finals = pool.map(lambda split, C: job(*split, (C,), None)[0], splits, chosen)
+            predicted = list(_bar(finals, "fits", len(splits)))
+        tests = [test for _, test in splits]
+        hits = np.zeros(len(classes), bool)
+        for test, found in zip(tests, predicted, strict=True):
+            hits[test] = found == classes[test]
+        right = "".join("01"[int(hit)] for hit in hits[np.sort(np.concatenate(tests))])
+        folds = tuple(100.0 * float(hits[test].mean()) for test in tests)
+        return ProbeScore(folds, tuple(chosen), _floor(classes, None if parts is None else splits[0]), right)
+
+    def _choose(
+        self,
+        pool: ThreadPoolExecutor,
+        job: Callable[..., list[Rows]],
+        splits: list[tuple[Rows, Rows]],
+        classes: Rows,
+        grid: Sequence[float],
+        seed: int,
+        parts: Parts | None,
+        names: NDArray[Any],
+    ) -> list[float]:
+        if len(grid) == 1:
+            return [grid[0]] * len(splits)
+        inner: list[list[tuple[Rows, Rows]]] = []
+        for train, _ in splits:
+            if parts is not None and "dev" in parts:
+                inner.append([(train, parts["dev"])])
+            else:
+                _check_classes(names[classes[train]].tolist(), self.inner_folds, "training part: ")
+                inner.append(_folds(train, classes, self.inner_folds, seed))
+
+        def right(split: tuple[Rows, Rows]) -> list[int]:
+            truth = classes[split[1]]
+            return [int(np.count_nonzero(found == truth)) for found in job(*split, grid, truth)]
+
+        flat = [split for folds in inner for split in folds]
+        counts = iter(_bar(pool.map(right, flat), "penalties", len(flat)))
+        chosen: list[float] = []
+        for folds in inner:
+            of_fold = np.array([next(counts) for _ in folds], float)
+            chosen.append(grid[self.pick(of_fold, np.array([len(test) for _, test in folds], float))])
+        return chosen
 
 
-# Protocols by name: each takes (X, y, seed).
-PROTOCOLS: dict[str, Callable[[NDArray[Any], Sequence[str], int], ProbeScore]] = {"standard": standard}
+PROTOCOLS: dict[str, Protocol] = {
+    "standard": Protocol("standardised inside the fold, C of 10^-4..10^1 by 5 inner folds", scaled_logistic, CS, CS),
+}
 
 
-def _check_classes(y: Sequence[str]) -> None:
+def _predictions(
+    fit: Fit,
+    features: Features,
+    classes: Rows,
+    n_classes: int,
+    train: Rows,
+    test: Rows,
+    grid: Sequence[float],
+    truth: Rows | None,
+    *,
+    seed: int,
+) -> list[Rows]:
+    X, X_test = features(train, test)
+    return fit(X, classes[train], n_classes, grid, X_test, truth, seed)
+
+
+def _folds(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
+    kept = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
+    return [(rows[train], rows[test]) for train, test in kept]
+
+
+def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
+    if size >= len(rows):
+        return rows
+    try:
+        sample, _ = train_test_split(rows, train_size=size, random_state=seed, stratify=classes[rows])
+    except ValueError as error:
+        raise InputError(f"{size} training rows are too few ({error})") from None
+    return np.sort(sample)
+
+
+def _floor(classes: Rows, split: tuple[Rows, Rows] | None) -> float:
+    train, test = (classes, classes) if split is None else (classes[split[0]], classes[split[1]])
+    return 100.0 * float(np.mean(test == np.bincount(train).argmax()))
+
+
+def _check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
     rows = Counter(y)
     if len(rows) < 2:
         found = f"all {len(y)} rows are of the class {y[0]!r}" if rows else "there are no rows"
-        raise InputError(f"{found}, a probe needs two classes or more")
+        raise InputError(f"{where}{found}, a probe needs two classes or more")
     label, fewest = min(rows.items(), key=lambda item: item[1])
-    if fewest < FOLDS:
+    if fewest < folds:
         raise InputError(
-            f"the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}, "
-            f"{FOLDS}-fold cross-validation needs {FOLDS} or more of each class"
+            f"{where}the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}, "
+            f"{folds}-fold cross-validation needs {folds} or more of each class"
         )
 
 
-def _choose_C(X: NDArray[np.float64], y: Classes, n_classes: int, seed: int) -> float:
-    right = np.zeros(len(CS), dtype=np.intp)
-    for train, test in StratifiedKFold(INNER_FOLDS, shuffle=True, random_state=seed).split(X, y):
-        predictions = _fit_and_predict(X[train], y[train], n_classes, CS, X[test])
-        right += [np.count_nonzero(predicted == y[test]) for predicted in predictions]
-    return CS[int(right.argmax())]
-
-
-def _fit_and_predict(
-    X: NDArray[np.float64], y: Classes, n_classes: int, Cs: Sequence[float], X_test: NDArray[np.float64]
-) -> list[Classes]:
-    """The classes predicted for ``X_test`` by a new scaler and a new classifier for each C, fitted on ``X`` alone."""
-    scaler = StandardScaler().fit(X)
-    unseen = scaler.transform(X_test)
-    fitted: list[LinearClassifier] = list(logistic_path(scaler.transform(X), y, n_classes, Cs))
-    return [classifier.predict(unseen) for classifier in fitted]
+def _bar(results: Any, what: str, total: int) -> Any:
+    return tqdm(results, desc=what, total=total, leave=False, disable=None)

@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ctx_embed import __version__
+from ctx_embed.eval.catalogue import PUBLISHED_SOURCES
 from ctx_embed.eval.evaluation import Evaluation, Score
-from ctx_embed.eval.probes import FOLDS, ProbeScore
+from ctx_embed.eval.probes import ProbeScore
+from ctx_embed.eval.retrieval import RetrievalScore
 from ctx_embed.eval.task_data import TaskData
-from ctx_embed.eval.tasks import PUBLISHED_SOURCES, ProbeTask, SimilarityTask, Task
+from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, SimilarityTask, Task
 
 FORMAT_VERSION = 1
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
@@ -29,8 +31,9 @@ def tables(evaluation: Evaluation) -> dict[str, Table]:
     """
     shown = {}
     for kind, title in (
-        (ProbeTask, f"Accuracy in %, mean ± standard deviation over {FOLDS} folds"),
+        (ProbeTask, "Accuracy in %, mean ± standard deviation over folds where there are several"),
         (SimilarityTask, "Spearman's rank correlation times 100"),
+        (RetrievalTask, "nDCG@10 times 100 (recall@100, MRR@10)"),
     ):
         tasks = [task for task in evaluation.tasks if isinstance(task, kind)]
         if any((encoder.name, task.name) in evaluation.scores for encoder in evaluation.encoders for task in tasks):
@@ -61,7 +64,12 @@ def _table(evaluation: Evaluation, tasks: Sequence[Task]) -> Table:
 def _cell(score: Score | None) -> str:
     if score is None:
         return ""
-    return f"{score.mean:.1f} ± {score.std:.1f}" if isinstance(score, ProbeScore) else f"{score.mean:.1f}"
+    if isinstance(score, ProbeScore) and len(score.folds) > 1:
+        return f"{score.mean:.1f} ± {score.std:.1f}"
+    if isinstance(score, RetrievalScore):
+        _, *others = score.measures.values()
+        return f"{score.mean:.1f} ({', '.join(f'{value:.1f}' for value in others)})"
+    return f"{score.mean:.1f}"
 
 
 def _floor(evaluation: Evaluation, task: Task) -> str:
@@ -144,4 +152,6 @@ def _score_json(score: Score) -> dict[str, Any]:
             "folds": list(score.folds),
             "Cs": list(score.Cs),
         }
+    if isinstance(score, RetrievalScore):
+        return {"mean": score.mean, "measures": score.measures, "queries": len(score.ndcg)}
     return {"mean": score.mean, "subsets": dict(score.subsets)}

@@ -1,22 +1,18 @@
-"""The data of a task: from a folder in the published layout, a user's file, or the Hugging Face hub."""
+"""The data of a task: from a folder in a published layout, a user's files, or the Hugging Face hub."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks import TASKS, FileTask, HubSource, ProbeTask, SimilarityTask, Task
-from ctx_embed.texts import read_labelled, read_lines
+from ctx_embed.eval.catalogue import TASKS
+from ctx_embed.eval.tasks import HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
 
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
-
-# A row is a label and a text, or a score and two texts.
-Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -35,8 +31,11 @@ class TaskData:
     @property
     def sha256(self) -> str:
         """The hash of the rows as tab-separated lines: that of the file, where the task is one plain file."""
-        lines = ("\t".join(row) + "\n" for rows in self.subsets.values() for row in rows)
-        return hashlib.sha256("".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+        digest = hashlib.sha256()
+        for rows in self.subsets.values():
+            lines = "".join("\t".join(row) + "\n" for row in rows)
+            digest.update(lines.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
 
 
 class DataReader:
@@ -75,24 +74,21 @@ class DataReader:
         return TaskData(data.source, kept, data.rows - sum(map(len, kept.values())))
 
     def _read(self, task: Task) -> TaskData:
-        if isinstance(task, FileTask):
-            return TaskData(str(task.path), {task.name: read_probe_rows(task.path)})
-        if self.folder is not None:
-            paths = [self.folder / file for file in task.files]
-            for path in paths:
-                if not os.path.isfile(path):
-                    raise InputError(f"{task.name}: {path} is missing; {REMEDY}")
-            read = read_probe_rows if isinstance(task, ProbeTask) else read_pair_rows
-            data = TaskData(str(self.folder), {path.stem: read(path) for path in paths})
+        is_users_own = any(os.path.isabs(file.path) for layout in task.layouts for file in layout)
+        if self.folder is not None or is_users_own:
+            folder = Path() if is_users_own else self.folder or Path()
+            data = TaskData(task.name if is_users_own else str(folder), _from_folder(task, folder))
         elif task.hub is None:
-            raise InputError(f"{task.name}: no copy on the hub keeps its subsets apart; {REMEDY}")
+            raise InputError(f"{task.name}: no copy on the hub is laid out like it; {REMEDY}")
         else:
-            data = TaskData(f"hub: {task.hub.repository}", {task.name: self._from_hub(task.name, task.hub)})
+            data = TaskData(f"hub: {task.hub.repository}", self._from_hub(task.name, task.hub))
         if isinstance(task, ProbeTask):
             _check_labels(task, data)
+        elif isinstance(task, RetrievalTask):
+            _check_judgements(task, data)
         return data
 
-    def _from_hub(self, task: str, source: HubSource) -> list[Row]:
+    def _from_hub(self, task: str, source: HubSource) -> dict[str, list[Row]]:
         failure = f"{task}: {source.repository} could not be had from the hub"
         if self._hub_is_away:
             raise InputError(f"{failure}; {REMEDY}")
@@ -103,15 +99,16 @@ class DataReader:
         level = log.level
         log.setLevel(logging.ERROR)
         try:
-            splits = load_dataset(source.repository)
-            for split in source.splits:
-                if split not in splits or not set(source.columns) <= set(splits[split].column_names):
-                    raise LookupError(f"it has no split {split!r} with the columns {', '.join(source.columns)}")
-            return [
-                tuple(map(str, row))
-                for split in source.splits
-                for row in zip(*(splits[split][name] for name in source.columns), strict=True)
-            ]
+            parts = load_dataset(source.repository, source.configuration)
+            subsets: dict[str, list[Row]] = {}
+            for subset, splits in source.splits.items():
+                for split in splits:
+                    if split not in parts or not set(source.columns) <= set(parts[split].column_names):
+                        raise LookupError(f"it has no split {split!r} with the columns {', '.join(source.columns)}")
+                    columns = ([str(value) for value in parts[split][name]] for name in source.columns)
+                    rows = [(source.labels.get(row[0], row[0]), *row[1:]) for row in zip(*columns, strict=True)]
+                    subsets.setdefault(subset, []).extend(rows)
+            return subsets
         # The client raises whatever its transport and its file formats raise.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)
@@ -120,42 +117,40 @@ class DataReader:
             log.setLevel(level)
 
 
-def read_probe_rows(path: Path) -> list[Row]:
-    """The rows (label, text) of a ``label<TAB>text`` file; errors as :func:`ctx_embed.texts.read_labelled`."""
-    return list(zip(*read_labelled(path), strict=True))
+def _from_folder(task: Task, folder: Path) -> dict[str, list[Row]]:
+    """The rows of the first layout of which all files are there; the error names the first file of the first layout."""
+    layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
+    if layout is None:
+        path = _missing(task.layouts[0], folder)
+        raise InputError(f"{task.name}: {path} is missing; {REMEDY}")
+    subsets: dict[str, list[Row]] = {}
+    for file in layout:
+        subsets.setdefault(file.subset, []).extend(file.read(folder / file.path))
+    return subsets
 
 
-def read_pair_rows(path: Path) -> list[Row]:
-    """The rows (score, text, text) of a ``score<TAB>text<TAB>text`` file, blank lines skipped.
-
-    Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`; another number of fields, or a score that is no number.
-    """
-    rows: list[Row] = []
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        row = tuple(line.split("\t"))
-        if len(row) != 3 or not _is_number(row[0]):
-            raise InputError(f"{path}, line {number}: {line[:40]!r} is not score<TAB>text<TAB>text")
-        rows.append(row)
-    if not rows:
-        raise InputError(f"{path}: no rows, lines of score<TAB>text<TAB>text are needed")
-    return rows
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
+def _missing(layout: Layout, folder: Path) -> Path | None:
+    return next((folder / file.path for file in layout if not os.path.isfile(folder / file.path)), None)
 
 
 def _check_labels(task: ProbeTask, data: TaskData) -> None:
     labels = {row[0] for rows in data.subsets.values() for row in rows}
-    if strange := sorted(labels - set(task.labels)):
+    if task.labels and (strange := sorted(labels - set(task.labels))):
         known = ", ".join(f"{label} ({meaning})" for label, meaning in task.labels.items())
         raise InputError(f"{task.name}: the label {strange[0]!r} in {data.source}, its labels are {known}")
+
+
+def _check_judgements(task: RetrievalTask, data: TaskData) -> None:
+    documents, queries = ([row[0] for row in data.subsets[name]] for name in ("corpus", "queries"))
+    for what, ids in (("document", documents), ("query", queries)):
+        if len(set(ids)) < len(ids):
+            twice = next(id for place, id in enumerate(ids) if id in ids[:place])
+            raise InputError(f"{task.name}: the {what} {twice!r} stands there twice, ids must differ")
+    known = set(queries), set(documents)
+    for query, document, _ in data.subsets["qrels"]:
+        if query not in known[0] or document not in known[1]:
+            what, which = ("query", query) if query not in known[0] else ("document", document)
+            raise InputError(f"{task.name}: a judgement of the {what} {which!r}, which is not in the collection")
 
 
 def _first_line(error: Exception) -> str:
