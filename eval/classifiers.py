@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from scipy import sparse
 from sklearn.preprocessing import StandardScaler
 
@@ -14,15 +15,39 @@ from ctx_embed.eval.logistic import logistic_path
 # given where it may be used to stop early, on the rows that choose the penalty.
 Fit = Callable[[Matrix, Rows, int, Sequence[float], Matrix, Rows | None, int], list[Rows]]
 
+# Sparse rows are made as long as a standardised embedding of 256 dimensions, so that one grid of penalties suits both.
+SPARSE_LENGTH = 16.0
+
 
 def scaled_logistic(
     X: Matrix, y: Rows, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Rows | None, seed: int
 ) -> list[Rows]:
     """Logistic regression on features standardised by the mean and deviation of the training rows.
 
-    Sparse features are taken as they are: they are of unit length, and centring would fill them.
+    Sparse features, rows of unit length, are lengthened alone: centring would fill them.
     """
-    if not sparse.issparse(X):
+    if sparse.issparse(X):
+        X, X_test = SPARSE_LENGTH * X, SPARSE_LENGTH * X_test
+    else:
         scaler = StandardScaler().fit(X)
         X, X_test = scaler.transform(X), scaler.transform(X_test)
     return [classifier.predict(X_test) for classifier in logistic_path(X, y, n_classes, Cs)]
+
+
+def liblinear_logistic(
+    X: Matrix, y: Rows, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Rows | None, seed: int
+) -> list[Rows]:
+    """Logistic regression as SentEval's scikit-learn fitted it, by liblinear: no scaling, a penalty on the intercept,
+    and for more than two classes one against the rest.
+    """
+    if n_classes == 2:
+        path = logistic_path(X, y, 2, Cs, penalise_intercept=True)
+        return [classifier.predict(X_test) for classifier in path]
+    one_against_rest = [
+        list(logistic_path(X, (y == label).astype(np.intp), 2, Cs, penalise_intercept=True))
+        for label in range(n_classes)
+    ]
+    return [
+        np.hstack([classifier.logits(X_test) for classifier in of_C]).argmax(axis=1)
+        for of_C in zip(*one_against_rest, strict=True)
+    ]

@@ -1,8 +1,10 @@
-"""Texts to embeddings: in batches of like length, each text once, checked."""
+"""Texts to embeddings: in batches of like length, each text once, checked, and kept on disk."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder
+from ctx_embed.eval.features import Features, Matrix, frozen
+from ctx_embed.files import replaced_file
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
 
@@ -54,15 +58,52 @@ def _checked(encoder: Encoder, texts: list[str]) -> NDArray[Any]:
 
 
 class EmbeddingCache:
-    """The embeddings of one encoder, each text encoded once in a run."""
+    """The embeddings of one encoder: each text is encoded once in a run, and those of a task once in all runs.
 
-    def __init__(self, encoder: Encoder) -> None:
+    Args:
+        encoder: one with a key has its embeddings kept.
+        folder: they are kept in ``FOLDER/<encoder's key>/<hash of the texts>.npy``; None keeps none.
+    """
+
+    def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
         self.encoder = encoder
+        self.folder = folder / encoder.key[:32] if folder is not None and encoder.key else None
         self._rows: dict[str, NDArray[np.float32]] = {}
 
-    def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings of ``texts``, (n, d), as :func:`embed`."""
+    def __call__(self, texts: Sequence[str]) -> Matrix:
+        """The embeddings of ``texts``, (n, d), as :func:`embed`; sparse ones of an encoder that is fitted on them."""
+        if self.encoder.fit is not None:
+            rows = np.arange(len(texts))
+            return self.encoder.fit(texts)(rows, rows)[1]
+        path = None if self.folder is None else self.folder / f"{_hash(texts)}.npy"
+        if path is not None and (kept := _read(path, len(texts))) is not None:
+            return kept
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
             self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
-        return np.stack([self._rows[text] for text in texts])
+        embeddings = np.stack([self._rows[text] for text in texts])
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced_file(path) as beside, beside.open("wb") as file:
+                np.save(file, embeddings)
+        return embeddings
+
+    def features(self, texts: Sequence[str]) -> Features:
+        """The features of ``texts``: frozen embeddings, or those that are fitted on each training fold."""
+        return frozen(self(texts)) if self.encoder.fit is None else self.encoder.fit(texts)
+
+
+def _hash(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(data)} ".encode() + data)
+    return digest.hexdigest()[:32]
+
+
+def _read(path: Path, rows: int) -> NDArray[np.float32] | None:
+    try:
+        embeddings: NDArray[np.float32] = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None  # absent or damaged: computed anew
+    return embeddings if embeddings.ndim == 2 and len(embeddings) == rows else None

@@ -2,22 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import Encoder
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.eval.cost import Cost, cost_of, sample_of
+from ctx_embed.eval.encoders import Encoder, as_encoder
 from ctx_embed.eval.encoding import EmbeddingCache
-from ctx_embed.eval.features import Features, frozen, of_pairs
-from ctx_embed.eval.probes import PROTOCOLS, Parts, ProbeScore
-from ctx_embed.eval.retrieval import RetrievalScore, score_retrieval
-from ctx_embed.eval.similarity import SimilarityScore, spearman
+from ctx_embed.eval.end_to_end import FOLDS, end_to_end, training_options
+from ctx_embed.eval.probes import ProbeScore, mean_of_seeds
+from ctx_embed.eval.protocols import PAPER, PROTOCOL_NAMES, PROTOCOLS
+from ctx_embed.eval.scores import (
+    Examples,
+    Score,
+    from_json,
+    score_collection,
+    score_probe,
+    score_similarity,
+    to_json,
+)
+from ctx_embed.eval.store import Store
 from ctx_embed.eval.task_data import DataReader, TaskData
-from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, Row, Task
+from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, Task
 
-Score = ProbeScore | SimilarityScore | RetrievalScore
+CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How an evaluation measures.
+
+    Attributes:
+        protocol: of the probes, one of ``PROTOCOL_NAMES``.
+        seeds: of folds and fits; the score is the mean over them. Nine at most.
+        folds: outer folds; None takes the protocol's.
+        curves: also score each probe on smaller training parts.
+        cost: measure each encoder's speed and memory.
+    """
+
+    protocol: str = "standard"
+    seeds: tuple[int, ...] = (0,)
+    folds: int | None = None
+    curves: bool = False
+    cost: bool = False
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOL_NAMES:
+            raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
+        if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
+            raise InputError(
+                f"{len(self.seeds)} seeds ({', '.join(map(str, self.seeds))}), 1 to 9 different are needed"
+            )
 
 
 @dataclass
@@ -25,42 +62,52 @@ class Evaluation:
     """What an evaluation measured.
 
     Attributes:
-        protocol, seed: how it was measured.
+        options: how it was measured.
         tasks, encoders: in the order in which they were asked for, those without a result too.
         data: of each task that could be read, by name.
         scores: by (encoder's name, task's name).
+        curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
+        costs: by encoder's name.
         failures: a line for each thing that could not be done.
     """
 
-    protocol: str
-    seed: int
+    options: Options
     tasks: list[Task]
     encoders: list[Encoder]
     data: dict[str, TaskData] = field(default_factory=dict)
     scores: dict[tuple[str, str], Score] = field(default_factory=dict)
+    curves: dict[tuple[str, str], dict[int, ProbeScore]] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+
+    @property
+    def asked(self) -> int:
+        """How many scores were asked for: an encoder without cosines is scored by probes alone."""
+        return sum(_suits(encoder, task) for encoder in self.encoders for task in self.tasks)
 
 
 def evaluate(
-    encoders: Sequence[Encoder],
+    encoders: Sequence[Any],
     tasks: Sequence[Task],
     reader: DataReader,
+    options: Options | None = None,
     *,
-    protocol: str = "standard",
-    seed: int = 0,
+    cache: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Evaluation:
     """Score every encoder on every task; what fails is told and noted, and the rest goes on.
 
     Args:
-        encoders: of different names.
+        encoders: of different names; anything with ``encode(list[str]) -> array``.
         tasks: of different names.
         reader: where the data come from.
-        protocol: the probe, a name of ``PROTOCOLS``.
-        seed: of the folds.
+        options: how to measure.
+        cache: a folder for embeddings and scores, from which an interrupted run goes on; None keeps nothing.
         tell: called with a line for each failure and each oddity of the data.
     """
-    result = Evaluation(protocol, seed, list(tasks), list(encoders))
+    options = options or Options()
+    result = Evaluation(options, list(tasks), [as_encoder(encoder) for encoder in encoders])
+    store = Store(cache)
 
     def fail(error: InputError, context: str) -> None:
         line = str(error) if str(error).startswith(context) else f"{context}: {error}"
@@ -76,60 +123,83 @@ def evaluate(
         result.data[task.name] = data
         if task.rows and data.rows + data.left_out != task.rows:
             tell(f"{task.name}: {data.rows + data.left_out} rows, the published set has {task.rows}")
-    for encoder in encoders:
-        embed = EmbeddingCache(encoder)
+        elif data.is_altered:
+            tell(f"{task.name}: as many rows as the published set has, but not the same")
+    sample = sample_of(result.data)
+    for encoder in result.encoders:
+        embed = EmbeddingCache(encoder, cache)
         for task in tasks:
-            if task.name in result.data:
+            if task.name in result.data and _suits(encoder, task):
+                cell = _Cell(task, result.data[task.name], embed, store, options)
                 try:
-                    result.scores[encoder.name, task.name] = score(task, result.data[task.name], embed, protocol, seed)
+                    result.scores[encoder.name, task.name] = cell.score()
+                    if options.curves and isinstance(task, ProbeTask):
+                        result.curves[encoder.name, task.name] = cell.curve()
                 except InputError as error:
                     fail(error, task.name)
+        if options.cost and sample:
+            try:
+                result.costs[encoder.name] = cost_of(encoder, sample)
+            except InputError as error:
+                fail(error, encoder.name)
     return result
 
 
-def score(task: Task, data: TaskData, embed: EmbeddingCache, protocol: str, seed: int) -> Score:
-    """The score of one encoder on one task.
+def _suits(encoder: Encoder, task: Task) -> bool:
+    return isinstance(task, ProbeTask) or not encoder.probes_only
 
-    Raises:
-        InputError: the data do not suit the task, or the encoder gives no usable embeddings.
-    """
-    if isinstance(task, ProbeTask):
-        labels, texts, parts = examples(data)
-        return PROTOCOLS[protocol].score(_features(texts, embed), labels, seed, parts)
-    if isinstance(task, RetrievalTask):
-        names = ("queries", "corpus")
-        ids, texts = zip(*(row for name in names for row in data.subsets[name]), strict=True)
-        embeddings, count = embed(texts), len(data.subsets["queries"])
-        return score_retrieval(
-            dict(zip(ids[:count], embeddings[:count], strict=True)),
-            dict(zip(ids[count:], embeddings[count:], strict=True)),
-            [(query, document, relevance) for query, document, relevance in data.subsets["qrels"]],
+
+@dataclass(frozen=True)
+class _Cell:
+    """One encoder on one task."""
+
+    task: Task
+    data: TaskData
+    embed: EmbeddingCache
+    store: Store
+    options: Options
+
+    def score(self) -> Score:
+        """The score as it was kept, or worked out."""
+        if isinstance(self.task, ProbeTask):
+            return mean_of_seeds([self._probe(seed) for seed in self.options.seeds])
+        work_out = score_collection if isinstance(self.task, RetrievalTask) else score_similarity
+        kept = self.store.get(self._key(), lambda: to_json(work_out(self.data, self.embed)))
+        return from_json(self.task.kind, kept)
+
+    def curve(self) -> dict[int, ProbeScore]:
+        """The scores on training parts of growing size, the whole one last."""
+        if self.options.protocol == PAPER:
+            raise InputError("learning curves are drawn for frozen embeddings, not under the protocol paper")
+        whole = self.data.rows if "train" not in self.data.subsets else len(self.data.subsets["train"])
+        # Nine tenths of the rows are trained on in ten folds, half of them at least in any number.
+        sizes = [size for size in CURVE_SIZES if size < whole / 2]
+        return {size: mean_of_seeds([self._probe(seed, size) for seed in self.options.seeds]) for size in sizes}
+
+    def _probe(self, seed: int, size: int | None = None) -> ProbeScore:
+        examples = Examples.of(self.data)
+        encoder, folds = self.embed.encoder, self.options.folds
+        if self.options.protocol == PAPER:
+
+            def keep(fold: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+                return self.store.get(self._key(PAPER, seed, folds or FOLDS, training_options(), fold), make)
+
+            return end_to_end(encoder, examples, seed, folds or FOLDS, keep)
+        protocol = PROTOCOLS[self.options.protocol]
+        if folds is not None:
+            protocol = replace(protocol, folds=folds)
+
+        def work_out() -> dict[str, Any]:
+            return to_json(score_probe(examples, self.embed, protocol, seed, size))
+
+        score = from_json(
+            "probe", self.store.get(self._key(self.options.protocol, seed, protocol.folds, size), work_out)
         )
-    return SimilarityScore(dict(_correlations(data, embed)))
+        assert isinstance(score, ProbeScore)
+        return score
 
-
-def examples(data: TaskData) -> tuple[list[str], list[Row], Parts | None]:
-    """The labels of a probe's rows, their texts (one or two), and the rows of its parts, None if it has none."""
-    rows = [row for subset in data.subsets.values() for row in subset]
-    labels, texts = [row[0] for row in rows], [row[1:] for row in rows]
-    if "train" not in data.subsets:
-        return labels, texts, None
-    ends = np.cumsum([len(subset) for subset in data.subsets.values()])
-    parts = {
-        name: np.arange(end - len(subset), end) for (name, subset), end in zip(data.subsets.items(), ends, strict=True)
-    }
-    return labels, texts, parts
-
-
-def _features(texts: Sequence[Row], embed: EmbeddingCache) -> Features:
-    columns = list(zip(*texts, strict=True))
-    features = frozen(embed([text for column in columns for text in column]))
-    return of_pairs(features, len(texts)) if len(columns) == 2 else features
-
-
-def _correlations(data: TaskData, embed: EmbeddingCache) -> Iterator[tuple[str, float]]:
-    for name, rows in data.subsets.items():
-        scores, first, second = zip(*rows, strict=True)
-        # In one call, so that the batches are drawn from both columns.
-        both = embed(first + second)
-        yield name, spearman(both[: len(rows)], both[len(rows) :], [float(score) for score in scores])
+    def _key(self, *how: Any) -> tuple[Any, ...] | None:
+        """What decides a score; None where the encoder is not known for certain."""
+        encoder = self.embed.encoder
+        known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
+        return (known, self.task.kind, self.data.sha256, sorted(self.data.subsets), *how) if known else None

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
@@ -35,9 +36,14 @@ class LinearClassifier:
     weights: Array
     intercept: Array
 
-    def predict(self, X: Array) -> NDArray[np.intp]:
+    def logits(self, X: Any) -> Array:
+        """The logits (n, k) of the rows of ``X`` (n, d)."""
+        logits: Array = X @ self.weights + self.intercept
+        return logits
+
+    def predict(self, X: Any) -> NDArray[np.intp]:
         """The class index of each row of ``X`` (n, d)."""
-        logits = X @ self.weights + self.intercept
+        logits = self.logits(X)
         return (logits[:, 0] > 0).astype(np.intp) if logits.shape[1] == 1 else logits.argmax(axis=1)
 
 
@@ -58,21 +64,24 @@ def _softmax_loss(logits: Array, targets: Array) -> tuple[float, Array]:
 
 def _minimum(
     loss_of: Callable[[Array, Array], tuple[float, Array]],
-    Z: Array,
+    Z: Any,
     targets: Array,
     scale: Array,
-    penalty: float,
+    penalty: Array,
     start: Array,
 ) -> Array:
-    """The coefficients (r + 1, k), the intercept last, of least penalised loss; ``scale`` (r + 1, 1) preconditions."""
+    """The coefficients (r + 1, k), the intercept last, of least penalised loss.
+
+    ``penalty`` (r + 1, 1) is that of each direction and of the intercept; ``scale`` (r + 1, 1) preconditions.
+    """
     n, k = targets.shape
 
     def objective(scaled: Array) -> tuple[float, Array]:
         coefficients = scaled.reshape(-1, k) * scale
         W = coefficients[:-1]
         loss, residual = loss_of(Z @ W + coefficients[-1], targets)
-        gradient = np.vstack([Z.T @ residual / n + penalty * W, residual.mean(axis=0)])
-        return loss + penalty / 2 * float((W * W).sum()), (gradient * scale).ravel()
+        gradient = np.vstack([Z.T @ residual / n, residual.mean(axis=0)]) + penalty * coefficients
+        return loss + float((penalty * coefficients**2).sum()) / 2, (gradient * scale).ravel()
 
     found: Any = minimize(
         objective,
@@ -87,44 +96,53 @@ def _minimum(
     return coefficients
 
 
-def _second_moments(X: Array) -> Array:
-    moments: Array = X.T @ X / len(X)
-    return moments
+def _principal_directions(X: Array) -> Array:
+    """An orthonormal basis (d, r) of the span of the rows, along the principal directions."""
+    n, d = X.shape
+    if d <= n:
+        directions: Array = np.linalg.eigh(X.T @ X / n)[1]
+        return directions
+    # The solution lies in the span of the rows, so nothing else needs to be looked at.
+    basis = np.linalg.qr(X.T)[0]
+    within: Array = basis @ _principal_directions(X @ basis)
+    return within
 
 
-def logistic_path(X: Array, y: NDArray[np.intp], n_classes: int, Cs: Sequence[float]) -> Iterator[LinearClassifier]:
+def logistic_path(
+    X: Any, y: NDArray[np.intp], n_classes: int, Cs: Sequence[float], *, penalise_intercept: bool = False
+) -> Iterator[LinearClassifier]:
     """Logistic regressions with L2 penalty, one for each C, each started from the one before.
 
     Minimises ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
     ``LogisticRegression(C=C)``: one logit for two classes, softmax over all classes else.
 
     Args:
-        X: (n, d) float64, standardised.
+        X: (n, d) float64, best standardised; or a scipy.sparse CSR array.
         y: (n,) class indices below ``n_classes``.
         n_classes: how many classes there are.
         Cs: inverse strengths of the penalty, best in ascending order.
+        penalise_intercept: count the intercept among the weights, as liblinear does.
 
     Yields:
         The classifier of each C, converged to a preconditioned gradient of 1e-6.
 
     Source: Böhning 1992, Annals of the Institute of Statistical Mathematics 44(1), for the bound.
     """
-    n, d = X.shape
+    n = X.shape[0]
     if n_classes == 2:
         loss_of, bound, targets = _binary_loss, 0.25, y[:, None].astype(np.float64)
     else:
         loss_of, bound, targets = _softmax_loss, 0.5, np.eye(n_classes)[y]
-    if d > n:
-        # The solution lies in the span of the rows, so nothing else needs to be looked at.
-        basis = np.linalg.qr(X.T)[0]
-        rotation = basis @ np.linalg.eigh(_second_moments(X @ basis))[1]
-    else:
-        rotation = np.linalg.eigh(_second_moments(X))[1]
-    Z = X @ rotation
+    # A sparse table stays sparse: its columns hardly overlap, and scaling them is all that can be done.
+    rotation = None if sparse.issparse(X) else _principal_directions(X)
+    Z = X if rotation is None else X @ rotation
+    squares = np.asarray((Z * Z).mean(axis=0)) if rotation is not None else np.asarray(Z.power(2).mean(axis=0)).ravel()
     # (r + 1, 1): the mean square of each direction, 1 for the intercept.
-    curvature = bound * np.append((Z * Z).mean(axis=0), 1.0)[:, None]
+    curvature = bound * np.append(squares, 1.0)[:, None]
     coefficients = np.zeros((Z.shape[1] + 1, targets.shape[1]))
     for C in Cs:
-        penalty = 1.0 / (C * n)
+        penalty = np.full_like(curvature, 1.0 / (C * n))
+        penalty[-1] *= penalise_intercept
         coefficients = _minimum(loss_of, Z, targets, 1.0 / np.sqrt(curvature + penalty), penalty, coefficients)
-        yield LinearClassifier(rotation @ coefficients[:-1], coefficients[-1])
+        weights = coefficients[:-1] if rotation is None else rotation @ coefficients[:-1]
+        yield LinearClassifier(weights, coefficients[-1])

@@ -21,13 +21,12 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.classifiers import Fit, scaled_logistic
+from ctx_embed.eval.classifiers import Fit
 from ctx_embed.eval.features import Features, Rows
 from ctx_embed.eval.statistics import Interval, wilson
 
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
 INNER_FOLDS = 5
-CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 # The rows of the parts `train`, `dev` (perhaps) and `test`.
 Parts = Mapping[str, Rows]
 
@@ -40,13 +39,15 @@ class ProbeScore:
         folds: the accuracy in percent on each test fold; a single one where the test part is given.
         Cs: the strength of the penalty (C, or the weight decay of an MLP) chosen for each fold.
         floor: the accuracy in percent of naming the most frequent class always.
-        right: ``1`` or ``0`` for each test row in the order of the data: whether it was classified rightly.
+        right: a digit for each test row in the order of the data: under how many of the seeds it was classified rightly.
+        seeds: how many there were; the folds of one follow those of another.
     """
 
     folds: tuple[float, ...]
     Cs: tuple[float, ...]
     floor: float
     right: str = ""
+    seeds: int = 1
 
     @property
     def mean(self) -> float:
@@ -60,8 +61,19 @@ class ProbeScore:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval in percent of the accuracy over all test rows (Wilson's)."""
-        return wilson(self.right.count("1"), len(self.right))
+        """The 95 % interval in percent of the accuracy over all test rows (Wilson's), the mean of the seeds."""
+        return wilson(sum(map(int, self.right)) / self.seeds, len(self.right))
+
+
+def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:
+    """The scores of one probe under several seeds as one."""
+    return ProbeScore(
+        tuple(accuracy for score in scores for accuracy in score.folds),
+        tuple(C for score in scores for C in score.Cs),
+        scores[0].floor,
+        "".join(str(sum(map(int, digits))) for digits in zip(*(score.right for score in scores), strict=True)),
+        len(scores),
+    )
 
 
 def most_often_right(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:
@@ -77,10 +89,12 @@ class Protocol:
         title: one line for reports.
         fit: the classifier.
         grid: the penalties where the data are cross-validated; of a single one nothing is chosen.
-        test_grid: the penalties where training and test part are given.
+        test_grid: the penalties where a training and a test part are given, but no ``dev`` part.
         folds: outer folds.
         inner_folds: those of a training part that choose the penalty; a ``dev`` part takes their place.
         fold_seed: of the folds; None takes the run's.
+        by_length: the rows are brought into the order of their lengths in words, then of their labels, before the folds
+            are drawn, which depend on the order.
         pick: from the counts of right rows (inner folds, penalties) and the sizes of the inner folds to a penalty.
     """
 
@@ -91,6 +105,7 @@ class Protocol:
     folds: int = 10
     inner_folds: int = INNER_FOLDS
     fold_seed: int | None = None
+    by_length: bool = False
     pick: Callable[[NDArray[np.float64], NDArray[np.float64]], int] = most_often_right
 
     def score(
@@ -116,16 +131,16 @@ class Protocol:
         Raises:
             InputError: fewer than two classes, or a class with fewer rows than folds.
         """
-        _check_classes(y, self.folds if parts is None else 1)
+        check_classes(y, self.folds if parts is None else 1)
         names, classes = np.unique(np.asarray(y), return_inverse=True)
         fold_seed = seed if self.fold_seed is None else self.fold_seed
         if parts is None:
-            splits = _folds(np.arange(len(classes)), classes, self.folds, fold_seed)
+            splits = folds_of(np.arange(len(classes)), classes, self.folds, fold_seed)
         else:
             splits = [(parts["train"], parts["test"])]
         if train_size is not None:
             splits = [(_sample(train, classes, train_size, seed), test) for train, test in splits]
-        grid = self.grid if parts is None else self.test_grid
+        grid = self.grid if parts is None or "dev" in parts else self.test_grid
         job = partial(_predictions, self.fit, features, classes, len(names), seed=seed)
         # Folds in parallel, each with a single BLAS thread: many threads on matrices of this size spend their time
         # waiting for each other.
@@ -139,7 +154,7 @@ class Protocol:
             hits[test] = found == classes[test]
         right = "".join("01"[int(hit)] for hit in hits[np.sort(np.concatenate(tests))])
         folds = tuple(100.0 * float(hits[test].mean()) for test in tests)
-        return ProbeScore(folds, tuple(chosen), _floor(classes, None if parts is None else splits[0]), right)
+        return ProbeScore(folds, tuple(chosen), majority_floor(classes, None if parts is None else splits[0]), right)
 
     def _choose(
         self,
@@ -159,8 +174,8 @@ class Protocol:
             if parts is not None and "dev" in parts:
                 inner.append([(train, parts["dev"])])
             else:
-                _check_classes(names[classes[train]].tolist(), self.inner_folds, "training part: ")
-                inner.append(_folds(train, classes, self.inner_folds, seed))
+                check_classes(names[classes[train]].tolist(), self.inner_folds, "training part: ")
+                inner.append(folds_of(train, classes, self.inner_folds, seed))
 
         def right(split: tuple[Rows, Rows]) -> list[int]:
             truth = classes[split[1]]
@@ -173,11 +188,6 @@ class Protocol:
             of_fold = np.array([next(counts) for _ in folds], float)
             chosen.append(grid[self.pick(of_fold, np.array([len(test) for _, test in folds], float))])
         return chosen
-
-
-PROTOCOLS: dict[str, Protocol] = {
-    "standard": Protocol("standardised inside the fold, C of 10^-4..10^1 by 5 inner folds", scaled_logistic, CS, CS),
-}
 
 
 def _predictions(
@@ -196,7 +206,7 @@ def _predictions(
     return fit(X, classes[train], n_classes, grid, X_test, truth, seed)
 
 
-def _folds(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
+def folds_of(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
     kept = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
     return [(rows[train], rows[test]) for train, test in kept]
 
@@ -211,12 +221,12 @@ def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
     return np.sort(sample)
 
 
-def _floor(classes: Rows, split: tuple[Rows, Rows] | None) -> float:
+def majority_floor(classes: Rows, split: tuple[Rows, Rows] | None) -> float:
     train, test = (classes, classes) if split is None else (classes[split[0]], classes[split[1]])
     return 100.0 * float(np.mean(test == np.bincount(train).argmax()))
 
 
-def _check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
+def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
     rows = Counter(y)
     if len(rows) < 2:
         found = f"all {len(y)} rows are of the class {y[0]!r}" if rows else "there are no rows"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
+from ctx_embed.eval.cosines import between, unit
+from ctx_embed.eval.features import Matrix
 
 CUTOFF = 10
 RECALL_CUTOFF = 100
@@ -62,37 +62,37 @@ def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> fl
     return float(dcg(gains) / dcg(sorted(judged, reverse=True)))
 
 
-def retrieve(
-    queries: NDArray[Any], documents: NDArray[Any], ids: Sequence[str], k: int = RECALL_CUTOFF
-) -> list[list[str]]:
+def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RECALL_CUTOFF) -> list[list[str]]:
     """The ids of the ``k`` documents of the largest cosine for each query, the nearest first.
 
     Args:
-        queries: (q, d) embeddings; the cosine with a zero vector is 0.
+        queries: (q, d) embeddings.
         documents: (n, d).
         ids: n; of documents of equal cosine the larger id comes first, as in trec_eval.
         k: how many documents at most.
     """
     order = sorted(range(len(ids)), key=lambda place: ids[place], reverse=True)
-    D = _unit(documents)[order].T
+    Q, D = unit(queries), unit(documents)[order]
     ranked: list[list[str]] = []
     block = max(1, BLOCK_SCORES // max(1, len(ids)))
-    for start in range(0, len(queries), block):
-        cosines = _unit(queries[start : start + block]) @ D
-        for row in np.argsort(-cosines, axis=1, kind="stable")[:, :k]:
+    for start in range(0, Q.shape[0], block):
+        for row in np.argsort(-between(Q[start : start + block], D), axis=1, kind="stable")[:, :k]:
             ranked.append([ids[order[place]] for place in row])
     return ranked
 
 
 def score_retrieval(
-    queries: Mapping[str, NDArray[Any]],
-    documents: Mapping[str, NDArray[Any]],
-    judgements: Sequence[tuple[str, str, str]],
+    query_ids: Sequence[str],
+    queries: Matrix,
+    document_ids: Sequence[str],
+    documents: Matrix,
+    judgements: Sequence[tuple[str, ...]],
 ) -> RetrievalScore:
     """nDCG@10, recall@100 and MRR@10 of the queries that have a relevant document (a relevance above 0).
 
     Args:
-        queries, documents: embeddings by id.
+        query_ids, document_ids: each once.
+        queries, documents: their embeddings, (q, d) and (n, d).
         judgements: the query's id, the document's id, and the relevance as a whole number.
 
     Raises:
@@ -101,11 +101,11 @@ def score_retrieval(
     relevances: dict[str, dict[str, int]] = {}
     for query, document, relevance in judgements:
         relevances.setdefault(query, {})[document] = int(relevance)
-    judged = [query for query in queries if any(value > 0 for value in relevances.get(query, {}).values())]
+    judged = [place for place, query in enumerate(query_ids) if any(v > 0 for v in relevances.get(query, {}).values())]
     if not judged:
         raise InputError("no query has a relevant document, there is nothing to find")
-    found = retrieve(np.stack([queries[query] for query in judged]), np.stack([*documents.values()]), [*documents])
-    rows = [_measure(ranking, relevances[query]) for query, ranking in zip(judged, found, strict=True)]
+    found = retrieve(queries[judged], documents, document_ids)
+    rows = [_measure(ranking, relevances[query_ids[place]]) for place, ranking in zip(judged, found, strict=True)]
     return RetrievalScore(*(tuple(column) for column in zip(*rows, strict=True)))
 
 
@@ -115,10 +115,3 @@ def _measure(ranking: list[str], relevance: Mapping[str, int]) -> tuple[float, f
     first = next((rank for rank, gain in enumerate(gains[:CUTOFF], 1) if gain > 0), None)
     recall = sum(gain > 0 for gain in gains) / relevant
     return 100 * ndcg(gains, [*relevance.values()]), 100 * recall, 100 / first if first else 0.0
-
-
-def _unit(X: NDArray[Any]) -> NDArray[np.float64]:
-    X = X.astype(np.float64)
-    lengths = np.linalg.norm(X, axis=1, keepdims=True)
-    unit: NDArray[np.float64] = X / np.where(lengths > 0, lengths, 1.0)
-    return unit

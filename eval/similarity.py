@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from ctx_embed.errors import InputError
@@ -15,9 +13,10 @@ from ctx_embed.errors import InputError
 
 @dataclass(frozen=True)
 class SimilarityScore:
-    """Spearman's rank correlation times 100 of each subset."""
+    """Spearman's rank correlation times 100 of each subset, and the cosines of its pairs in their order."""
 
     subsets: Mapping[str, float]
+    cosines: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -25,20 +24,13 @@ class SimilarityScore:
         return float(np.mean(list(self.subsets.values())))
 
 
-def spearman(A: NDArray[Any], B: NDArray[Any], scores: Sequence[float]) -> float:
-    """Spearman's rank correlation times 100 between ``cos(A_i, B_i)`` and ``scores_i``.
-
-    Args:
-        A, B: (n, d) embeddings of the first and of the second texts; the cosine with a zero vector is 0.
-        scores: n judgements.
+def spearman(cosines: Sequence[float], scores: Sequence[float]) -> float:
+    """Spearman's rank correlation times 100 between n cosines and n judgements.
 
     Raises:
-        InputError: fewer than two pairs, or all cosines or all judgements alike: there is no ranking then.
+        InputError: all cosines or all judgements alike: there is no ranking then.
     """
-    A, B = A.astype(np.float64), B.astype(np.float64)
-    lengths = np.linalg.norm(A, axis=1) * np.linalg.norm(B, axis=1)
-    cosines = (A * B).sum(axis=1) / np.where(lengths > 0, lengths, 1.0)
-    if len(set(scores)) < 2 or len(set(cosines.tolist())) < 2:
+    if len(set(scores)) < 2 or len(set(cosines)) < 2:
         what = "cosine" if len(set(scores)) > 1 else "score"
         raise InputError(f"all {len(scores)} pairs have the same {what}, there is nothing to rank")
-    return 100.0 * float(spearmanr(cosines, np.asarray(scores)).statistic)
+    return 100.0 * float(spearmanr(cosines, scores).statistic)

@@ -5,30 +5,37 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.catalogue import TASKS
 from ctx_embed.eval.tasks import HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
+from ctx_embed.texts import read_lines
 
+SUMS = "SHA256SUMS"
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The rows of a task by subset, where they come from, and how many were left out."""
+    """The rows of a task by subset, where they come from, and how many were left out.
+
+    ``is_altered`` tells that the files are laid out like those that this project measured, but hold other rows.
+    """
 
     source: str
     subsets: dict[str, list[Row]]
     left_out: int = 0
+    is_altered: bool = False
 
     @property
     def rows(self) -> int:
         """The number of rows over all subsets."""
         return sum(map(len, self.subsets.values()))
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """The hash of the rows as tab-separated lines: that of the file, where the task is one plain file."""
         digest = hashlib.sha256()
@@ -71,13 +78,14 @@ class DataReader:
         kept = {name: rows for name, rows in kept.items() if rows}
         if not kept:
             raise InputError(f"{task.name}: all pairs stand in {task.without} too, none is left")
-        return TaskData(data.source, kept, data.rows - sum(map(len, kept.values())))
+        # What the files hold is checked against what was published before anything is left out.
+        return replace(data, subsets=kept, left_out=data.rows - sum(map(len, kept.values())))
 
     def _read(self, task: Task) -> TaskData:
         is_users_own = any(os.path.isabs(file.path) for layout in task.layouts for file in layout)
         if self.folder is not None or is_users_own:
             folder = Path() if is_users_own else self.folder or Path()
-            data = TaskData(task.name if is_users_own else str(folder), _from_folder(task, folder))
+            data = _from_folder(task, folder, task.name if is_users_own else str(folder))
         elif task.hub is None:
             raise InputError(f"{task.name}: no copy on the hub is laid out like it; {REMEDY}")
         else:
@@ -117,16 +125,32 @@ class DataReader:
             log.setLevel(level)
 
 
-def _from_folder(task: Task, folder: Path) -> dict[str, list[Row]]:
+def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
     """The rows of the first layout of which all files are there; the error names the first file of the first layout."""
     layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
     if layout is None:
         path = _missing(task.layouts[0], folder)
         raise InputError(f"{task.name}: {path} is missing; {REMEDY}")
+    sums = _sums(folder)
     subsets: dict[str, list[Row]] = {}
     for file in layout:
-        subsets.setdefault(file.subset, []).extend(file.read(folder / file.path))
-    return subsets
+        path = folder / file.path
+        if file.path in sums and hashlib.sha256(path.read_bytes()).hexdigest() != sums[file.path]:
+            raise InputError(
+                f"{task.name}: {path} is not the file whose sha256 stands in {folder / SUMS}, fetch it anew"
+            )
+        subsets.setdefault(file.subset, []).extend(file.read(path))
+    data = TaskData(source, subsets)
+    known = task.sha256 if layout is task.layouts[0] else ""
+    return replace(data, is_altered=bool(known) and data.sha256 != known)
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """The sha256 of files below the folder, as sha256sum writes them, where the folder has such a list."""
+    if not os.path.isfile(folder / SUMS):
+        return {}
+    lines = (line.split(maxsplit=1) for _, line in read_lines(folder / SUMS) if line.strip())
+    return {parts[1].lstrip("*").removeprefix("./"): parts[0] for parts in lines if len(parts) == 2}
 
 
 def _missing(layout: Layout, folder: Path) -> Path | None:

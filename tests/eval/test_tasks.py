@@ -5,7 +5,8 @@ import re
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks import DEFAULT_TASKS, PUBLISHED_SOURCES, TASKS, FileTask, find_tasks
+from ctx_embed.eval.catalogue import DEFAULT_TASKS, PUBLISHED_SOURCES, TASKS, find_tasks
+from ctx_embed.eval.tasks import ProbeTask
 
 
 def test_default_tasks():

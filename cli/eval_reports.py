@@ -1,0 +1,129 @@
+"""`ctx-embed eval compare` and `eval report`, and the forms in which results are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ctx_embed.cli.options import OUTPUT
+from ctx_embed.errors import InputError
+
+RESULTS = click.Path(path_type=Path)
+
+
+def print_report(report: dict[str, Any], width: int | None) -> None:
+    """The tables and notes on standard output, ``width`` columns wide; None: as wide as the terminal."""
+    from rich.console import Console
+
+    from ctx_embed.eval.tables import notes, tables
+
+    console = Console(width=width)
+    for table in tables(report):
+        _print_table(console, table)
+    for line in notes(report):
+        click.echo(line)
+
+
+def _print_table(console: Any, table: Any) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    # The cells are Text, since a name may hold what rich would take for markup.
+    shown = Table()
+    for place, column in enumerate(table.columns):
+        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
+    for rows in table.sections:
+        for row in rows:
+            shown.add_row(*map(Text, row), end_section=row is rows[-1])
+    click.echo(table.title)
+    console.print(shown)
+
+
+def write_report(report: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
+    """Write results.json, results.md and the plots into ``folder``; ``tell`` hears where plots cannot be drawn."""
+    from ctx_embed.eval.markdown import as_markdown
+
+    folder.mkdir(exist_ok=True)
+    drawn = _plots(report, tell)
+    files = {
+        "results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n",
+        "results.md": as_markdown(report, list(drawn)),
+        **drawn,
+    }
+    _write(folder, files)
+
+
+def _plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str, str]:
+    from ctx_embed.eval.plots import plots
+
+    try:
+        return plots(report)
+    except InputError as error:
+        tell(str(error))
+        return {}
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    from ctx_embed.files import replaced_file
+
+    for name, content in files.items():
+        with replaced_file(folder / name) as beside:
+            beside.write_text(content, encoding="utf-8")
+
+
+@click.command()
+@click.argument("first", metavar="A.json", type=RESULTS)
+@click.argument("second", metavar="B.json", type=RESULTS)
+@click.option("--encoder", "encoders", multiple=True, metavar="NAME", help="Which one; twice: that of A, that of B.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object: the difference by task.")
+def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool) -> None:
+    """Tell by how much B is better than A on each task, with a 95 % interval and p-value.
+
+    A and B are results of eval run, files or their folders, over the same data; of each the first encoder counts unless
+    another is named.
+
+    \b
+    Example: ctx-embed eval compare before/results.json after/results.json
+    Example: ctx-embed eval compare results results --encoder minilm --encoder default
+    """
+    from ctx_embed.eval.comparison import compare_reports
+    from ctx_embed.eval.results import read_results
+
+    if len(encoders) > 2:
+        raise click.UsageError("--encoder is given once for both, or twice")
+    reports = read_results(first), read_results(second)
+    names = (encoders[0], encoders[-1]) if encoders else (None, None)
+    differences = compare_reports(*reports, names)
+    if as_json:
+        click.echo(json.dumps({task: asdict(found) for task, found in differences.items()}, indent=2))
+        return
+    width = max(map(len, differences))
+    for task, found in differences.items():
+        low, high = found.interval
+        p = f"p {found.p:.3f}" if found.p >= 0.001 else "p < 0.001"
+        click.echo(f"{task:<{width}}  {found.value:+6.2f}  [{low:+.2f}, {high:+.2f}]  {p} ({found.test})")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=RESULTS)
+@click.option("-o", "--output", type=OUTPUT, metavar="PAGE.html", help="The page.  [default: DIR/report.html]")
+def report(folder: Path, output: Path | None) -> None:
+    """Build one HTML page from the results in DIR: tables, plots, sources and hashes, with nothing beside it.
+
+    Example: ctx-embed eval report results
+    """
+    from ctx_embed.eval.page import as_html
+    from ctx_embed.eval.results import read_results
+    from ctx_embed.files import require_file
+
+    page = output or (folder if folder.is_dir() else folder.parent) / "report.html"
+    require_file(page)
+    results = read_results(folder)
+    drawn = _plots(results, lambda line: click.echo(line, err=True))
+    _write(page.parent, {page.name: as_html(results, drawn)})
+    click.echo(f"{page}")

@@ -1,0 +1,112 @@
+"""`ctx-embed eval run`: score encoders on tasks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ctx_embed.cli.options import OUTPUT, SEED, data_option
+from ctx_embed.errors import InputError
+from ctx_embed.eval.catalogue import DEFAULT_TASKS, TASKS
+
+# Where the output is no terminal, tables are not squeezed into 80 columns.
+WIDTH_OF_FILES = 200
+
+
+@click.command(
+    context_settings={"show_default": True},
+    epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16: mean over subsets, without the pairs that stand in STSB-dev.",
+)
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    default=["default"],
+    metavar="NAME|PATH",
+    help="default, minilm, tfidf, majority, random, a system's name (weights drawn), model2vec:PATH, or a "
+    "SentenceTransformer's folder or name on the hub; may be repeated, the first is what the others are compared with.",
+)
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    default=DEFAULT_TASKS,
+    metavar="NAME|FILE|DIR",
+    help="A task, a label<TAB>text file, plain or gzip, or a folder in BEIR layout; may be repeated.",
+)
+@data_option
+@click.option(
+    "--protocol",
+    default="standard",
+    metavar="NAME",
+    help="Of the probes: standard, quick, senteval, senteval-adam, senteval-mlp, or paper (end to end).",
+)
+@click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Decides the folds; repeat for a mean.")
+@click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")
+@click.option("--curves", is_flag=True, help="Score the probes on smaller training parts too.")
+@click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
+@click.option("--out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
+@click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: OUT/cache]")
+@click.option("--json", "json_path", metavar="FILE", type=OUTPUT, help="Write the results there too.")
+def run(
+    encoders: tuple[str, ...],
+    tasks: tuple[str, ...],
+    data: Path | None,
+    protocol: str,
+    seeds: tuple[int, ...],
+    folds: int | None,
+    curves: bool,
+    cost: bool,
+    out: Path,
+    cache: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Score encoders on tasks, in one table.
+
+    A probe task is scored by a classifier on frozen embeddings, beside the majority floor and published figures; a
+    similarity task by Spearman's rank correlation of the cosines; a retrieval collection by nDCG@10. A task that fails
+    costs a line and the exit code 1; the others go on. An interrupted run goes on where it stood. DIR gets results.json,
+    results.md and plots (extra plots).
+
+    \b
+    Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB --out results
+    Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
+    """
+    from ctx_embed.cli.eval_reports import print_report, write_report
+    from ctx_embed.eval.catalogue import find_tasks
+    from ctx_embed.eval.encoders import load_encoder
+    from ctx_embed.eval.evaluation import Options, evaluate
+    from ctx_embed.eval.results import as_json
+    from ctx_embed.eval.task_data import DataReader
+    from ctx_embed.files import replaced_file, require_file, require_folder
+
+    # All that can be found wrong at once is looked at before the long work.
+    options = Options(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
+    if json_path is not None:
+        require_file(json_path)
+    require_folder(out)
+    if out.exists() and not out.is_dir():
+        raise InputError(f"cannot write {out}: it is a file, a folder is needed")
+    found = find_tasks(tasks)
+    reader = DataReader(data)
+    loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell)
+    report = as_json(result)
+    # Before the tables, since whoever reads these may close the pipe.
+    if result.scores:
+        if json_path is not None:
+            with replaced_file(json_path) as beside:
+                beside.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_report(report, out, tell)
+        print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
+    if result.failures:
+        missing = result.asked - len(result.scores)
+        what = f"{missing} of {result.asked} scores are missing" if missing else "not all could be measured"
+        raise InputError(f"{what}, see the lines above")
