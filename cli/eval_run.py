@@ -68,8 +68,8 @@ def run(
 
     A probe task is scored by a classifier on frozen embeddings, beside the majority floor and published figures; a
     similarity task by Spearman's rank correlation of the cosines; a retrieval collection by nDCG@10. A task that fails
-    costs a line and the exit code 1; the others go on. An interrupted run goes on where it stood. DIR gets results.json,
-    results.md and plots (extra plots).
+    costs a line and the exit code 1; the others go on. An interrupted run goes on where it stood. The folder of --out
+    gets results.json, results.md and plots (extra plots).
 
     \b
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB --out results

@@ -34,8 +34,8 @@ class Encoder:
         fingerprint: the hash over its weights, tokenizer and configuration; None where that is unknown.
         key: the hash over all that decides its embeddings, by which they are kept; None: they are not.
         parameters: how many numbers it has learned; None where that is unknown.
-        fit: of an encoder that is fitted inside each training fold: from all texts to their features. Its embeddings are
-            never kept.
+        fit: of an encoder that is fitted inside each training fold: from all texts to their features, which are never
+            kept.
         model: the SentenceTransformer behind it, where there is one.
         probes_only: its cosines mean nothing.
         by_name: :func:`load_encoder` makes it from its name, in another process too.

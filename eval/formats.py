@@ -96,8 +96,9 @@ def sts_benchmark(path: Path) -> list[Row]:
 
 
 def sts_input(path: Path) -> list[Row]:
-    """``STS.input.NAME.txt`` of ``text<TAB>text`` with the scores in ``STS.gs.NAME.txt`` beside it; a pair with an empty
-    score was not judged and is left out.
+    """``text<TAB>text`` of ``STS.input.NAME.txt``, with the scores in ``STS.gs.NAME.txt`` beside it.
+
+    A pair with an empty score was not judged and is left out.
     """
     judged = path.with_name(path.name.replace("STS.input.", "STS.gs.", 1))
     if not os.path.isfile(judged):
@@ -125,11 +126,13 @@ def beir_documents(path: Path) -> list[Row]:
             entry: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not JSON ({error})") from None
-        fields = (entry.get("_id"), entry.get("title", ""), entry.get("text")) if isinstance(entry, dict) else ()
-        if not fields or not all(isinstance(value, str) for value in fields):
-            raise InputError(f"{path}, line {number}: {line[:40]!r} is no object with the strings _id and text")
-        identifier, title, text = fields
-        rows.append((identifier, f"{title} {text}".strip()))
+        match entry:
+            case {"_id": str(identifier), "title": str(title), "text": str(text)}:
+                rows.append((identifier, f"{title} {text}".strip()))
+            case {"_id": str(identifier), "text": str(text)}:
+                rows.append((identifier, text))
+            case _:
+                raise InputError(f"{path}, line {number}: {line[:40]!r} is no object with the strings _id and text")
     return _some(rows, path, "lines of a JSON object with _id and text")
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,8 @@ class ProbeScore:
         folds: the accuracy in percent on each test fold; a single one where the test part is given.
         Cs: the strength of the penalty (C, or the weight decay of an MLP) chosen for each fold.
         floor: the accuracy in percent of naming the most frequent class always.
-        right: a digit for each test row in the order of the data: under how many of the seeds it was classified rightly.
+        right: a digit for each test row in the order of the data: under how many of the seeds it was classified
+            rightly.
         seeds: how many there were; the folds of one follow those of another.
     """
 
@@ -141,13 +141,19 @@ class Protocol:
         if train_size is not None:
             splits = [(_sample(train, classes, train_size, seed), test) for train, test in splits]
         grid = self.grid if parts is None or "dev" in parts else self.test_grid
-        job = partial(_predictions, self.fit, features, classes, len(names), seed=seed)
+
+        def job(train: Rows, test: Rows, penalties: Sequence[float], truth: Rows | None) -> list[Rows]:
+            X, X_test = features(train, test)
+            return self.fit(X, classes[train], len(names), penalties, X_test, truth, seed)
+
+        def final(split: tuple[Rows, Rows], C: float) -> Rows:
+            return job(*split, (C,), None)[0]
+
         # Folds in parallel, each with a single BLAS thread: many threads on matrices of this size spend their time
         # waiting for each other.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             chosen = self._choose(pool, job, splits, classes, grid, fold_seed, parts, names)
-            finals = pool.map(lambda split, C: job(*split, (C,), None)[0], splits, chosen)
-            predicted = list(_bar(finals, "fits", len(splits)))
+            predicted = list(_bar(pool.map(final, splits, chosen), "fits", len(splits)))
         tests = [test for _, test in splits]
         hits = np.zeros(len(classes), bool)
         for test, found in zip(tests, predicted, strict=True):
@@ -190,23 +196,8 @@ class Protocol:
         return chosen
 
 
-def _predictions(
-    fit: Fit,
-    features: Features,
-    classes: Rows,
-    n_classes: int,
-    train: Rows,
-    test: Rows,
-    grid: Sequence[float],
-    truth: Rows | None,
-    *,
-    seed: int,
-) -> list[Rows]:
-    X, X_test = features(train, test)
-    return fit(X, classes[train], n_classes, grid, X_test, truth, seed)
-
-
 def folds_of(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
+    """The training and test rows of each stratified fold of ``rows``."""
     kept = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
     return [(rows[train], rows[test]) for train, test in kept]
 
@@ -222,11 +213,17 @@ def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
 
 
 def majority_floor(classes: Rows, split: tuple[Rows, Rows] | None) -> float:
+    """The accuracy in percent of naming the most frequent class; of a split, that of the training rows."""
     train, test = (classes, classes) if split is None else (classes[split[0]], classes[split[1]])
     return 100.0 * float(np.mean(test == np.bincount(train).argmax()))
 
 
 def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
+    """Refuse labels that cannot be told apart in so many folds; ``where`` begins the message.
+
+    Raises:
+        InputError: fewer than two classes, or a class with fewer rows than folds.
+    """
     rows = Counter(y)
     if len(rows) < 2:
         found = f"all {len(y)} rows are of the class {y[0]!r}" if rows else "there are no rows"

@@ -11,8 +11,8 @@ from ctx_embed.eval.probes import Protocol
 
 CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 QUICK_C = (1e-2,)
-# SentEval: 2^-2..2^3 where the data are cross-validated or have a development part, 2^-1..2^5 where they have a training
-# and a test part alone, and the weight decays 10^-5..10^-2 of its networks throughout.
+# SentEval: 2^-2..2^3 where the data are cross-validated or have a development part, 2^-1..2^5 where they have a
+# training and a test part alone, and the weight decays 10^-5..10^-2 of its networks throughout.
 SENTEVAL_CS = tuple(2.0**t for t in range(-2, 4))
 SENTEVAL_TEST_CS = tuple(2.0**t for t in range(-1, 6))
 SENTEVAL_DECAYS = tuple(10.0**t for t in range(-5, -1))
@@ -39,8 +39,8 @@ def _senteval(title: str, fit: Fit, grid: tuple[float, ...], test_grid: tuple[fl
     )
 
 
-# Source of all that is called senteval: Conneau and Kiela 2018, arXiv:1803.05449, and the validation.py and classifier.py
-# of github.com/facebookresearch/SentEval.
+# Source of all that is called senteval: Conneau and Kiela 2018, arXiv:1803.05449, with the validation.py and the
+# classifier.py of github.com/facebookresearch/SentEval.
 PROTOCOLS: dict[str, Protocol] = {
     "standard": Protocol(
         "stratified 10-fold, standardised inside the fold, C of 10^-4..10^1 by 5 inner folds", scaled_logistic, CS, CS

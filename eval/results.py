@@ -129,7 +129,7 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     file = path / "results.json" if path.is_dir() else path
     try:
-        report: Any = json.loads(file.read_text(encoding="utf-8"))
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}), eval run --out DIR writes it") from None
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -57,9 +58,9 @@ def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> fl
     """
 
     def dcg(relevances: Sequence[float]) -> float:
-        return sum(max(0.0, relevance) / np.log2(rank + 1) for rank, relevance in enumerate(relevances[:k], 1))
+        return sum(max(0.0, relevance) / math.log2(rank + 1) for rank, relevance in enumerate(relevances[:k], 1))
 
-    return float(dcg(gains) / dcg(sorted(judged, reverse=True)))
+    return dcg(gains) / dcg(sorted(judged, reverse=True))
 
 
 def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RECALL_CUTOFF) -> list[list[str]]:
@@ -76,8 +77,8 @@ def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RE
     ranked: list[list[str]] = []
     block = max(1, BLOCK_SCORES // max(1, len(ids)))
     for start in range(0, Q.shape[0], block):
-        for row in np.argsort(-between(Q[start : start + block], D), axis=1, kind="stable")[:, :k]:
-            ranked.append([ids[order[place]] for place in row])
+        nearest = np.argsort(-between(Q[start : start + block], D), axis=1, kind="stable")[:, :k]
+        ranked.extend([ids[order[place]] for place in row] for row in nearest)
     return ranked
 
 

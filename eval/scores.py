@@ -64,7 +64,7 @@ class Examples:
         return cls(labels, texts, parts)
 
     def by_length(self) -> tuple[Examples, Rows]:
-        """The rows in the order of their lengths in words, then of their labels, each part for itself; and that order."""
+        """The rows by their lengths in words, then by their labels, each part for itself; and that order."""
 
         def key(row: int) -> tuple[Any, ...]:
             return *(len(text.split()) for text in self.texts[row]), self.labels[row]

@@ -106,8 +106,9 @@ def notes(report: dict[str, Any]) -> list[str]:
     lines += [f"{name}: {source}" for name, source in report["published_sources"].items()]
     for task in report["tasks"]:
         if task["kind"] == "similarity" and task["without"]:
+            subsets = task["rows_by_subset"]
             lines.append(
-                f"{task['name']}: mean over {len(task['rows_by_subset'])} subsets ({', '.join(task['rows_by_subset'])}), "
+                f"{task['name']}: mean over {len(subsets)} subsets ({', '.join(subsets)}), "
                 f"without {task['left_out']} pairs that stand in {task['without']}"
             )
         if repeated := task.get("repeated"):
