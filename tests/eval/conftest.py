@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ctx_embed.eval.catalogue import find_tasks
 from ctx_embed.eval.encoders import Encoder
+from ctx_embed.eval.evaluation import Options, evaluate
+from ctx_embed.eval.results import as_json
+from ctx_embed.eval.task_data import DataReader
 
 
 def draw(text: str) -> np.ndarray:
@@ -19,14 +24,18 @@ def draw(text: str) -> np.ndarray:
     return row
 
 
+def encode(texts):
+    return np.stack([draw(text) for text in texts])
+
+
 @pytest.fixture
 def drawn() -> Encoder:
-    return Encoder("drawn", lambda texts: np.stack([draw(text) for text in texts]), "f" * 64)
+    return Encoder("drawn", encode, "f" * 64, "key of drawn")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with 40 rows of MR, 10 pairs of STSB, and the two subsets of a small STS13."""
+    """A data folder with 40 rows of MR, 10 pairs of STSB, the two subsets of a small STS13, R8 and a collection."""
     senteval = tmp_path / "data" / "senteval"
     senteval.mkdir(parents=True)
     (senteval / "MR.tsv").write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(40)))
@@ -36,4 +45,28 @@ def folder(tmp_path: Path) -> Path:
     for subset in ("FNWN", "OnWN", "headlines"):
         rows = "".join(f"{i % 4}.5\tleft {i}\tright {i}\n" for i in range(8))
         (senteval / f"STS13_{subset}.tsv").write_text(rows if subset != "OnWN" else "".join(pairs))
+    longdocs = tmp_path / "data" / "longdocs"
+    longdocs.mkdir()
+    for part, count in (("train", 30), ("test", 9)):
+        rows = "".join(f"{('earn', 'grain')[i % 2]}\t{('bad', 'good')[i % 2]} {part} {i}\n" for i in range(count))
+        (longdocs / f"R8_{part}.tsv.gz").write_text(rows)
+    write_collection(tmp_path / "data" / "retrieval" / "adi")
     return tmp_path / "data"
+
+
+def write_collection(folder: Path) -> None:
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": str(i), "title": "good" if i < 3 else "", "text": f"paper {i}"} for i in range(8)]
+    queries = [{"_id": "1", "text": "good paper"}, {"_id": "2", "text": "paper 5"}, {"_id": "3", "text": "nothing"}]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t0\t2\n1\t1\t1\n2\t5\t1\n3\t2\t0\n")
+
+
+@pytest.fixture
+def report(folder, drawn) -> dict:
+    """The results of two encoders on four tasks of every kind."""
+    other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
+    tasks = find_tasks(["MR", "R8", "STS13", "adi"])
+    options = Options("quick", curves=True, cost=True)
+    return json.loads(json.dumps(as_json(evaluate([drawn, other], tasks, DataReader(folder), options))))

@@ -1,0 +1,81 @@
+"""The probe as an evaluator of sentence-transformers, to be called while a model is trained."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.encoders import as_encoder
+from ctx_embed.eval.encoding import EmbeddingCache
+from ctx_embed.eval.protocols import PROTOCOLS
+from ctx_embed.eval.scores import Examples, score_probe
+from ctx_embed.texts import read_labelled
+
+
+class ProbeEvaluator(SentenceEvaluator):
+    """The accuracy of a probe on the model's embeddings, for ``SentenceTransformerTrainer(evaluator=...)``.
+
+    Called, it gives ``{NAME_accuracy, NAME_std}`` as shares of 1, and appends a row to
+    ``probe_evaluation_NAME_results.csv`` where there is a folder to write to.
+
+    Args:
+        labels: of the rows.
+        texts: of the rows.
+        name: put before the names of the metrics.
+        protocol: one of :data:`ctx_embed.eval.protocols.PROTOCOLS`.
+        seed: of the folds.
+
+    Raises:
+        InputError: not one label a text, or no such protocol.
+    """
+
+    def __init__(
+        self, labels: Sequence[str], texts: Sequence[str], *, name: str = "", protocol: str = "quick", seed: int = 0
+    ) -> None:
+        super().__init__()
+        if len(labels) != len(texts):
+            raise InputError(f"{len(labels)} labels for {len(texts)} texts, one for each is needed")
+        if protocol not in PROTOCOLS:
+            raise InputError(f"unknown protocol {protocol!r}: known are {', '.join(PROTOCOLS)}")
+        self.examples = Examples([str(label) for label in labels], [(text,) for text in texts], None)
+        self.name, self.protocol, self.seed = name, protocol, seed
+        self.primary_metric = "accuracy"
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Any) -> ProbeEvaluator:
+        """Over a ``label<TAB>text`` file; options as those of the class."""
+        return cls(*read_labelled(path), **options)
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Score the model; arguments as those of sentence-transformers' evaluators."""
+        assert isinstance(model, SentenceTransformer)
+        embed = EmbeddingCache(as_encoder(model, self.name or "model"))
+        score = score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)
+        figures = {"accuracy": score.mean / 100, "std": score.std / 100}
+        if output_path is not None:
+            self._append(Path(output_path), epoch, steps, figures)
+        metrics = self.prefix_name_to_metrics(figures, self.name)
+        self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
+        return metrics
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What decides the score, for the model card."""
+        return {"protocol": self.protocol, "seed": self.seed}
+
+    def _append(self, folder: Path, epoch: int, steps: int, figures: dict[str, float]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"probe_evaluation{'_' * bool(self.name)}{self.name}_results.csv"
+        is_new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            if is_new:
+                rows.writerow(["epoch", "steps", *figures])
+            rows.writerow([epoch, steps, *figures.values()])
