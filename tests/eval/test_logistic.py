@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -28,6 +29,26 @@ def test_agrees_with_scikit_learn(n, d, n_classes):
         reference = LogisticRegression(C=C, tol=1e-10, max_iter=100_000).fit(X, y)
         np.testing.assert_allclose(found.weights, reference.coef_.T, atol=2e-3 * np.abs(reference.coef_).max())
         np.testing.assert_array_equal(found.predict(X), reference.predict(X))
+
+
+@pytest.mark.parametrize(("n", "d"), [(400, 40), (60, 90)])
+def test_a_penalised_intercept_agrees_with_liblinear(n, d):
+    X, y = problem(n, d, 2)
+    X = X + 0.5
+    for C, found in zip(CS, logistic_path(X, y, 2, CS, penalise_intercept=True), strict=True):
+        reference = LogisticRegression(C=C, solver="liblinear", tol=1e-10, max_iter=100_000).fit(X, y)
+        np.testing.assert_allclose(found.weights, reference.coef_.T, atol=2e-3 * np.abs(reference.coef_).max())
+        np.testing.assert_allclose(found.intercept, reference.intercept_, atol=2e-3)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_sparse_features_give_the_same(n_classes):
+    X, y = problem(300, 30, n_classes)
+    X[np.abs(X) < 1] = 0
+    dense, thin = (list(logistic_path(of, y, n_classes, CS)) for of in (X, sparse.csr_array(X)))
+    for one, other in zip(dense, thin, strict=True):
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-4)
+        np.testing.assert_array_equal(one.predict(X), other.predict(sparse.csr_array(X)))
 
 
 def test_start_does_not_matter():

@@ -10,11 +10,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval import probes
-from ctx_embed.eval.probes import CS, ProbeScore, standard
+from ctx_embed.eval import classifiers, probes
+from ctx_embed.eval.features import frozen
+from ctx_embed.eval.probes import ProbeScore, mean_of_seeds
+from ctx_embed.eval.protocols import CS, PROTOCOLS
 
 GENERATOR = np.random.default_rng(7)
 BINARY = ["no", "yes"] * 150
+
+
+def standard(X, y, seed, **options) -> ProbeScore:
+    return PROTOCOLS["standard"].score(frozen(X), y, seed, **options)
 
 
 def overlapping(y: list[str], dimension: int = 12) -> np.ndarray:
@@ -25,7 +31,7 @@ def overlapping(y: list[str], dimension: int = 12) -> np.ndarray:
 def test_separable_classes_are_read_off():
     X = np.zeros((300, 3))
     X[:, 1] = [1.0 if label == "yes" else -1.0 for label in BINARY]
-    assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (CS[0],) * 10, 50.0)
+    assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (CS[0],) * 10, 50.0, "1" * 300)
 
 
 def test_labels_without_relation_to_the_embeddings_give_chance():
@@ -76,7 +82,7 @@ def test_scaled_rows_were_all_in_the_fit_or_none_of_them(monkeypatch):
             sizes.add((len(self.rows), len(rows)))
             return super().transform(X)
 
-    monkeypatch.setattr(probes, "StandardScaler", Watched)
+    monkeypatch.setattr(classifiers, "StandardScaler", Watched)
     standard(X, BINARY, 0)
     assert sizes == {(270, 270), (270, 30), (216, 216), (216, 54)}
 
@@ -97,7 +103,77 @@ def test_the_seed_decides_the_folds_and_one_processor_gives_the_same(monkeypatch
 def test_statistics_by_hand():
     score = ProbeScore((90.0, 92.0, 94.0), (1.0, 1.0, 1.0), 60.0)
     assert (score.mean, score.std) == (92.0, 2.0)
+    assert ProbeScore((90.0,), (1.0,), 60.0).std == 0.0
     assert standard(np.zeros((40, 1)), ["a"] * 30 + ["b"] * 10, 0).floor == 75.0
+
+
+def test_right_rows_stand_in_the_order_of_the_data():
+    X = np.zeros((300, 1))
+    X[:, 0] = [1.0 if label == "yes" else -1.0 for label in BINARY]
+    X[[7, 120]] *= -1
+    right = standard(X, BINARY, 0).right
+    assert [place for place, digit in enumerate(right) if digit == "0"] == [7, 120]
+
+
+PARTS = {"train": np.arange(200), "test": np.arange(240, 300)}
+
+
+def test_a_test_part_is_scored_once_by_a_probe_on_the_training_part():
+    X = overlapping(BINARY)
+    labels = np.array(BINARY)
+    right = dict.fromkeys(CS, 0)
+    for inner, held_out in StratifiedKFold(5, shuffle=True, random_state=3).split(X[:200], labels[:200]):
+        for C in CS:
+            right[C] += np.sum(fitted(C, X[inner], labels[inner]).predict(X[held_out]) == labels[held_out])
+    best = max(CS, key=lambda C: (right[C], -C))
+    predicted = fitted(best, X[:200], labels[:200]).predict(X[240:])
+    score = standard(X, BINARY, 3, parts=PARTS)
+    assert score.Cs == (best,)
+    assert score.right == "".join("01"[int(hit)] for hit in predicted == labels[240:])
+    assert score.folds == (pytest.approx(100 * np.mean(predicted == labels[240:])),)
+
+
+def test_a_development_part_chooses_in_place_of_folds():
+    X = overlapping(BINARY)
+    labels = np.array(BINARY)
+    dev = np.arange(200, 240)
+    right = {C: np.mean(fitted(C, X[:200], labels[:200]).predict(X[dev]) == labels[dev]) for C in CS}
+    score = standard(X, BINARY, 0, parts={**PARTS, "dev": dev})
+    assert score.Cs == (max(CS, key=lambda C: (right[C], -C)),)
+
+
+def test_the_floor_of_a_split_is_that_of_the_training_part():
+    y = ["a"] * 30 + ["b"] * 10 + ["a"] * 2 + ["b"] * 8
+    parts = {"train": np.arange(40), "test": np.arange(40, 50)}
+    assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
+
+
+def test_fewer_training_rows_are_drawn_from_each_training_part(monkeypatch):
+    X, sizes = overlapping(BINARY), set()
+
+    def features(train, other):
+        sizes.add((len(train), len(other)))
+        return X[train], X[other]
+
+    score = PROTOCOLS["quick"].score(features, BINARY, 0, train_size=60)
+    assert sizes == {(60, 60)}
+    assert len(score.folds) == 5
+    assert PROTOCOLS["quick"].score(features, BINARY, 0, train_size=1000) == PROTOCOLS["quick"].score(
+        features, BINARY, 0
+    )
+    with pytest.raises(InputError, match=r"^1 training rows are too few \("):
+        PROTOCOLS["quick"].score(features, BINARY, 0, train_size=1)
+
+
+def test_seeds_are_joined():
+    first = ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101")
+    second = ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101")
+    assert mean_of_seeds([first, second]) == ProbeScore(
+        (90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2
+    )
+    assert mean_of_seeds([first]) == first
+    # 5 of 8.
+    assert sum(mean_of_seeds([first, second]).interval) / 2 == pytest.approx(62.5, abs=10)
 
 
 @pytest.mark.parametrize(
@@ -112,3 +188,13 @@ def test_statistics_by_hand():
 def test_too_few_classes_or_rows(y, message):
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         standard(np.zeros((len(y), 2)), y, 0)
+
+
+def test_too_few_rows_of_the_training_part():
+    y = ["a"] * 20 + ["b"] * 4 + ["a", "b"]
+    parts = {"train": np.arange(24), "test": np.arange(24, 26)}
+    message = (
+        "training part: the class 'b' has 4 rows, 5-fold cross-validation needs 5 or more of each class"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        standard(np.zeros((26, 1)), y, 0, parts=parts)
