@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -56,3 +57,36 @@ def test_the_cache_encodes_each_text_once(drawn):
     assert sorted(seen) == ["a", "b", "c"]
     np.testing.assert_array_equal(first[0], first[2])
     np.testing.assert_array_equal(first[1], second[0])
+
+
+def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
+    def fail(texts):
+        raise AssertionError("not to be called")
+
+    first = EmbeddingCache(drawn, tmp_path)(TEXTS[:5])
+    kept = replace(drawn, encode=fail)
+    np.testing.assert_array_equal(EmbeddingCache(kept, tmp_path)(TEXTS[:5]), first)
+    for other in (EmbeddingCache(kept, tmp_path), EmbeddingCache(replace(kept, key="another"), tmp_path)):
+        with pytest.raises(AssertionError):
+            other(TEXTS[1:5] if other.encoder.key == drawn.key else TEXTS[:5])
+
+
+def test_a_damaged_file_is_made_anew(drawn, tmp_path):
+    first = EmbeddingCache(drawn, tmp_path)(["a", "b"])
+    (path,) = tmp_path.rglob("*.npy")
+    for damage in (b"", b"not numpy", path.read_bytes()[:-4]):
+        path.write_bytes(damage)
+        np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path)(["a", "b"]), first)
+
+
+def test_an_encoder_without_a_key_is_not_kept(tmp_path):
+    cache = EmbeddingCache(Encoder("mine", lambda texts: np.ones((len(texts), 2))), tmp_path)
+    cache(["a"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_texts_are_told_apart_by_their_borders(drawn, tmp_path):
+    cache = EmbeddingCache(drawn, tmp_path)
+    cache(["a", "b c"])
+    cache(["a b", "c"])
+    assert len(list(tmp_path.rglob("*.npy"))) == 2

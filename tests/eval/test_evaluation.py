@@ -1,25 +1,42 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from ctx_embed.eval.encoders import Encoder
-from ctx_embed.eval.evaluation import evaluate
-from ctx_embed.eval.probes import standard
+from ctx_embed.errors import InputError
+from ctx_embed.eval import evaluation
+from ctx_embed.eval.catalogue import find_tasks
+from ctx_embed.eval.cosines import paired
+from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.evaluation import Options, evaluate
+from ctx_embed.eval.features import frozen
+from ctx_embed.eval.probes import mean_of_seeds
+from ctx_embed.eval.protocols import PROTOCOLS
 from ctx_embed.eval.similarity import spearman
 from ctx_embed.eval.task_data import DataReader
-from ctx_embed.eval.tasks import find_tasks
 
 
 def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
-    result = evaluate([drawn], find_tasks(["MR", "STSB"]), DataReader(folder), seed=5)
+    result = evaluate([drawn], find_tasks(["MR", "STSB"]), DataReader(folder), Options(seeds=(5,)))
     rows = result.data["MR"].subsets["MR"]
     embeddings = drawn.encode([text for _, text in rows]).astype(np.float32)
-    assert result.scores["drawn", "MR"] == standard(embeddings, [label for label, _ in rows], 5)
-    assert result.scores["drawn", "MR"].mean > 90
+    expected = PROTOCOLS["standard"].score(frozen(embeddings), [label for label, _ in rows], 5)
+    assert result.scores["drawn", "MR"] == expected
+    assert expected.mean > 90
     scores, first, second = zip(*result.data["STSB"].subsets["STSB_test"], strict=True)
-    expected = spearman(drawn.encode(first), drawn.encode(second), list(map(float, scores)))
-    assert result.scores["drawn", "STSB"].mean == pytest.approx(expected)
+    cosines = paired(drawn.encode(first), drawn.encode(second))
+    assert result.scores["drawn", "STSB"].mean == pytest.approx(spearman(list(cosines), list(map(float, scores))))
+
+
+def test_a_split_and_a_collection(folder, drawn):
+    result = evaluate([drawn], find_tasks(["R8", "adi"]), DataReader(folder))
+    assert len(result.scores["drawn", "R8"].folds) == 1
+    assert len(result.scores["drawn", "R8"].right) == 9
+    # The three documents with "good" stand together; what is relevant is among them.
+    assert result.scores["drawn", "adi"].ndcg[0] > 60
+    assert len(result.scores["drawn", "adi"].ndcg) == 2
 
 
 def test_a_task_shared_by_encoders_is_read_once_and_subsets_are_averaged(folder, drawn):
@@ -29,6 +46,18 @@ def test_a_task_shared_by_encoders_is_read_once_and_subsets_are_averaged(folder,
     score = result.scores["other", "STS13"]
     assert list(score.subsets) == ["STS13_FNWN", "STS13_headlines"]
     assert score.mean == np.mean(list(score.subsets.values()))
+
+
+def test_seeds_are_averaged_and_folds_can_be_set(folder, drawn):
+    noisy = Encoder("noisy", lambda texts: drawn.encode(texts)[:, 1:])
+    (task,) = find_tasks(["MR"])
+    both = evaluate([noisy], [task], DataReader(folder), Options("quick", (1, 2), folds=4)).scores["noisy", "MR"]
+    apart = [
+        evaluate([noisy], [task], DataReader(folder), Options("quick", (seed,), folds=4)).scores["noisy", "MR"]
+        for seed in (1, 2)
+    ]
+    assert both == mean_of_seeds(apart)
+    assert len(both.folds) == 8
 
 
 def test_what_fails_is_told_and_the_rest_goes_on(folder, drawn, tmp_path):
@@ -47,3 +76,101 @@ def test_what_fails_is_told_and_the_rest_goes_on(folder, drawn, tmp_path):
         f"{mine}: all 1 rows are of the class 'a', a probe needs two classes or more",
     ]
     assert result.failures == [told[0], *told[2:]]
+    assert result.asked == 6
+
+
+def test_baselines(folder):
+    names = ["tfidf", "majority", "random"]
+    tasks = find_tasks(["MR", "STS13", "adi"])
+    result = evaluate([load_encoder(name) for name in names], tasks, DataReader(folder))
+    assert result.scores["tfidf", "MR"].mean == 100.0
+    assert result.scores["majority", "MR"].mean == result.scores["majority", "MR"].floor == 50.0
+    assert result.scores["tfidf", "adi"].mean > result.scores["random", "adi"].mean
+    # The majority has no cosines; it was not asked for them.
+    assert ("majority", "STS13") not in result.scores
+    assert (result.asked, result.failures) == (7, ["STS13: all 7 pairs have the same cosine, there is nothing to rank"])
+
+
+def test_float16_and_words_as_labels_and_empty_texts(tmp_path):
+    mine = tmp_path / "mine.tsv"
+    mine.write_text("".join(f"joy\tgood {i}\ngrief\t\n" for i in range(12)))
+    encoder = Encoder("half", lambda texts: np.array([[float(bool(text)), 1.0] for text in texts], np.float16))
+    result = evaluate([encoder], find_tasks([str(mine)]), DataReader(None))
+    assert result.scores["half", str(mine)].mean == 100.0
+
+
+def test_a_run_goes_on_where_it_stood(folder, drawn, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    tasks = find_tasks(["MR", "STS13", "adi"])
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "score_collection", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            evaluate([drawn], tasks, DataReader(folder), cache=cache)
+    for done in ("score_probe", "score_similarity"):
+        monkeypatch.setattr(evaluation, done, stopped)
+    again = evaluate([drawn], tasks, DataReader(folder), cache=cache)
+    monkeypatch.undo()
+    assert again.scores == evaluate([drawn], tasks, DataReader(folder)).scores
+
+
+def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, tmp_path):
+    cache, tasks = tmp_path / "cache", find_tasks(["MR"])
+
+    def kept() -> int:
+        return len(list((cache / "scores").iterdir()))
+
+    evaluate([drawn], tasks, DataReader(folder), cache=cache)
+    evaluate([drawn], tasks, DataReader(folder), cache=cache)
+    assert kept() == 1
+    evaluate([drawn], tasks, DataReader(folder), Options(seeds=(1,)), cache=cache)
+    evaluate([drawn], tasks, DataReader(folder), Options("quick"), cache=cache)
+    evaluate([drawn], tasks, DataReader(folder), Options(folds=3), cache=cache)
+    evaluate([replace(drawn, key="other")], tasks, DataReader(folder), cache=cache)
+    assert kept() == 5
+    path = folder / "senteval" / "MR.tsv"
+    path.write_text(path.read_text() + "1\tgood\n")
+    evaluate([drawn], tasks, DataReader(folder), cache=cache)
+    evaluate([load_encoder("tfidf")], tasks, DataReader(folder), cache=cache)
+    assert kept() == 7
+    evaluate([replace(drawn, key=None)], tasks, DataReader(folder), cache=cache)
+    assert kept() == 7
+
+
+def test_a_damaged_cell_is_worked_out_anew(folder, drawn, tmp_path):
+    tasks = find_tasks(["MR"])
+    first = evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache")
+    (cell,) = (tmp_path / "cache" / "scores").iterdir()
+    cell.write_text("{")
+    assert evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache").scores == first.scores
+
+
+def test_learning_curves_grow(tmp_path, drawn):
+    mine = tmp_path / "mine.tsv"
+    mine.write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(800)))
+    result = evaluate([drawn], find_tasks([str(mine)]), DataReader(None), Options("quick", curves=True))
+    curve = result.curves["drawn", str(mine)]
+    assert list(curve) == [100, 300]
+    assert curve[300].mean > 90
+
+
+def test_costs_are_of_each_encoder(folder, drawn):
+    result = evaluate([drawn], find_tasks(["MR"]), DataReader(folder), Options(cost=True))
+    assert result.costs["drawn"].texts == 40
+    assert evaluate([drawn], find_tasks(["MR"]), DataReader(folder)).costs == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocol": "quik"}, r"^unknown protocol 'quik': did you mean 'quick'\? known are paper, quick, "),
+        ({"seeds": ()}, r"^0 seeds \(\), 1 to 9 different are needed$"),
+        ({"seeds": (1, 1)}, r"^2 seeds \(1, 1\), 1 to 9 different are needed$"),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    with pytest.raises(InputError, match=message):
+        Options(**options)

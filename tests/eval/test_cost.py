@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.cost import cost_of, measure, sample_of
+from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.task_data import TaskData
+
+
+def test_the_sample_is_drawn_evenly_without_judgements():
+    data = {
+        "MR": TaskData("", {"MR": [("1", f"text {i}") for i in range(6)]}),
+        "adi": TaskData("", {"corpus": [("1", "paper"), ("2", "\ud800")], "qrels": [("1", "2", "3")]}),
+    }
+    assert sample_of(data) == [*(f"text {i}" for i in range(6)), "paper", "\ufffd"]
+    assert sample_of(data, 3) == ["text 0", "text 3", "paper"]
+
+
+def test_one_batch_is_not_counted_and_the_time_ends_it():
+    seen: list[int] = []
+
+    def encode(texts):
+        seen.append(len(texts))
+        return np.ones((len(texts), 2))
+
+    texts = ["a"] * 600
+    assert measure(Encoder("e", encode), texts).texts == 600
+    assert seen == [256, 256, 256, 88]
+    assert measure(Encoder("e", encode), texts, 0.0).texts == 256
+
+
+def test_a_named_encoder_is_measured_in_a_process_of_its_own():
+    cost = cost_of(load_encoder("random"), ["a text", "another"])
+    assert (cost.texts, cost.parameters) == (2, 0)
+    assert cost.texts_per_second > 0
+    assert cost.peak_megabytes is None or 5 < cost.peak_megabytes < 2000
+
+
+def test_a_process_that_fails():
+    lost = Encoder("./lost", lambda texts: np.ones((len(texts), 1)), by_name=True)
+    with pytest.raises(InputError, match=f"^{re.escape('encoder ' + repr('./lost'))}: its cost could not be measured"):
+        cost_of(lost, ["a"])
