@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from datasets import Dataset
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer import losses
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.encoders import as_encoder
+from ctx_embed.eval.features import frozen
+from ctx_embed.eval.protocols import PROTOCOLS
+from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
+from tests.conftest import SENTENCES, make_model
+
+LABELS = ["0", "1"] * 10
+TEXTS = [f"{('a dull film', 'the good cat')[i % 2]} {'and rain ' * (i % 5)}" for i in range(20)]
+
+
+def test_it_gives_the_score_of_the_probe(tiny_model, tmp_path):
+    evaluator = ProbeEvaluator(LABELS, TEXTS, name="mine", seed=2)
+    metrics = evaluator(tiny_model, str(tmp_path / "eval"), epoch=1, steps=7)
+    expected = PROTOCOLS["quick"].score(frozen(as_encoder(tiny_model).encode(TEXTS)), LABELS, 2)
+    assert metrics == {"mine_accuracy": expected.mean / 100, "mine_std": expected.std / 100}
+    assert evaluator.primary_metric == "mine_accuracy"
+    evaluator(tiny_model, str(tmp_path / "eval"), epoch=2, steps=8)
+    lines = (tmp_path / "eval" / "probe_evaluation_mine_results.csv").read_text().splitlines()
+    assert lines[0] == "epoch,steps,accuracy,std"
+    assert [line.split(",")[:2] for line in lines[1:]] == [["1", "7"], ["2", "8"]]
+
+
+def test_the_trainer_calls_it_and_keeps_the_best(tokenizer, tmp_path):
+    model = make_model(tokenizer)
+    pairs = Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]})
+    arguments = SentenceTransformerTrainingArguments(
+        str(tmp_path),
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_mine_accuracy",
+        report_to="none",
+        use_cpu=True,
+    )
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=pairs,
+        loss=losses.MultipleNegativesRankingLoss(model),
+        evaluator=ProbeEvaluator(LABELS, TEXTS, name="mine"),
+    )
+    trainer.train()
+    scores = [entry["eval_mine_accuracy"] for entry in trainer.state.log_history if "eval_mine_accuracy" in entry]
+    assert len(scores) >= 2
+    assert trainer.state.best_metric == max(scores)
+
+
+def test_from_a_file(tmp_path, tiny_model):
+    path = tmp_path / "mine.tsv"
+    path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(LABELS, TEXTS, strict=True)))
+    assert ProbeEvaluator.from_file(path)(tiny_model) == ProbeEvaluator(LABELS, TEXTS)(tiny_model)
+
+
+def test_mistakes():
+    with pytest.raises(InputError, match=r"^20 labels for 1 texts, one for each is needed$"):
+        ProbeEvaluator(LABELS, TEXTS[:1])
+    with pytest.raises(InputError, match=f"^{re.escape(repr('x'))}".replace("^", "^unknown protocol ")):
+        ProbeEvaluator(LABELS, TEXTS, protocol="x")
