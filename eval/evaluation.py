@@ -25,7 +25,7 @@ from ctx_embed.eval.scores import (
 )
 from ctx_embed.eval.store import Store
 from ctx_embed.eval.task_data import DataReader, TaskData
-from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, Task
+from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, SimilarityTask, Task
 
 CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 
@@ -106,7 +106,8 @@ def evaluate(
         tell: called with a line for each failure and each oddity of the data.
     """
     options = options or Options()
-    result = Evaluation(options, list(tasks), [as_encoder(encoder) for encoder in encoders])
+    tasks = [_as_published(task, options) for task in tasks]
+    result = Evaluation(options, tasks, [as_encoder(encoder) for encoder in encoders])
     store = Store(cache)
 
     def fail(error: InputError, context: str) -> None:
@@ -132,9 +133,9 @@ def evaluate(
             if task.name in result.data and _suits(encoder, task):
                 cell = _Cell(task, result.data[task.name], embed, store, options)
                 try:
-                    result.scores[encoder.name, task.name] = cell.score()
-                    if options.curves and isinstance(task, ProbeTask):
-                        result.curves[encoder.name, task.name] = cell.curve()
+                    score = result.scores[encoder.name, task.name] = cell.score()
+                    if options.curves and isinstance(score, ProbeScore):
+                        result.curves[encoder.name, task.name] = {**cell.curve(), cell.training_rows: score}
                 except InputError as error:
                     fail(error, task.name)
         if options.cost and sample:
@@ -143,6 +144,12 @@ def evaluate(
             except InputError as error:
                 fail(error, encoder.name)
     return result
+
+
+def _as_published(task: Task, options: Options) -> Task:
+    """The task with all its pairs, where it is to be measured as SentEval did."""
+    is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
+    return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
 
 
 def _suits(encoder: Encoder, task: Task) -> bool:
@@ -167,34 +174,42 @@ class _Cell:
         kept = self.store.get(self._key(), lambda: to_json(work_out(self.data, self.embed)))
         return from_json(self.task.kind, kept)
 
+    @property
+    def folds(self) -> int:
+        """The outer folds, where the data are cross-validated."""
+        return self.options.folds or (
+            FOLDS if self.options.protocol == PAPER else PROTOCOLS[self.options.protocol].folds
+        )
+
+    @property
+    def training_rows(self) -> int:
+        """How many rows a probe is fitted on."""
+        if "train" in self.data.subsets:
+            return len(self.data.subsets["train"])
+        return self.data.rows - -(-self.data.rows // self.folds)
+
     def curve(self) -> dict[int, ProbeScore]:
-        """The scores on training parts of growing size, the whole one last."""
+        """The scores on smaller training parts, of growing size."""
         if self.options.protocol == PAPER:
             raise InputError("learning curves are drawn for frozen embeddings, not under the protocol paper")
-        whole = self.data.rows if "train" not in self.data.subsets else len(self.data.subsets["train"])
-        # Nine tenths of the rows are trained on in ten folds, half of them at least in any number.
-        sizes = [size for size in CURVE_SIZES if size < whole / 2]
+        sizes = [size for size in CURVE_SIZES if size < self.training_rows]
         return {size: mean_of_seeds([self._probe(seed, size) for seed in self.options.seeds]) for size in sizes}
 
     def _probe(self, seed: int, size: int | None = None) -> ProbeScore:
         examples = Examples.of(self.data)
-        encoder, folds = self.embed.encoder, self.options.folds
+        encoder, folds = self.embed.encoder, self.folds
         if self.options.protocol == PAPER:
 
             def keep(fold: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-                return self.store.get(self._key(PAPER, seed, folds or FOLDS, training_options(), fold), make)
+                return self.store.get(self._key(PAPER, seed, folds, training_options(), fold), make)
 
-            return end_to_end(encoder, examples, seed, folds or FOLDS, keep)
-        protocol = PROTOCOLS[self.options.protocol]
-        if folds is not None:
-            protocol = replace(protocol, folds=folds)
+            return end_to_end(encoder, examples, seed, folds, keep)
+        protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)
 
         def work_out() -> dict[str, Any]:
             return to_json(score_probe(examples, self.embed, protocol, seed, size))
 
-        score = from_json(
-            "probe", self.store.get(self._key(self.options.protocol, seed, protocol.folds, size), work_out)
-        )
+        score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds, size), work_out))
         assert isinstance(score, ProbeScore)
         return score
 

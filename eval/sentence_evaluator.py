@@ -38,7 +38,7 @@ class ProbeEvaluator(SentenceEvaluator):
     def __init__(
         self, labels: Sequence[str], texts: Sequence[str], *, name: str = "", protocol: str = "quick", seed: int = 0
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         if len(labels) != len(texts):
             raise InputError(f"{len(labels)} labels for {len(texts)} texts, one for each is needed")
         if protocol not in PROTOCOLS:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,11 +15,12 @@ REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 
 @pytest.fixture(autouse=True)
-def _default_model(tiny_model, monkeypatch):
-    """The tiny model takes the place of the one that ships; no data but those a test names."""
+def _default_model(tiny_model, monkeypatch, tmp_path):
+    """The tiny model takes the place of the one that ships; no data but those a test names; results go to tmp_path."""
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -34,8 +36,9 @@ def reviews(tmp_path):
     return path
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["eval", "run", *map(str, arguments)])
+def run(*arguments, cost=False):
+    quiet = [] if cost else ["--no-cost"]
+    return CliRunner().invoke(main, ["eval", "run", *quiet, *map(str, arguments)])
 
 
 def fails(message: str, *arguments) -> None:
@@ -44,27 +47,66 @@ def fails(message: str, *arguments) -> None:
     assert result.stderr.splitlines()[-1] == f"Error: {message}"
 
 
+def rows_of(stdout: str) -> list[list[str]]:
+    return [re.split(r"\s*│\s*", line)[1:-1] for line in stdout.splitlines() if line.startswith("│")]
+
+
 def test_one_table_for_all_encoders_and_a_json_file(reviews, tiny_model, tiny_model_path, tmp_path):
     out = tmp_path / "out.json"
     result = run(
         "--task", reviews, "--encoder", "default", "--encoder", tiny_model_path, "--encoder", "default", "--json", out
     )
     assert result.exit_code == 0, result.output
-    rows = [re.split(r"\s*│\s*", line)[1:-1] for line in result.stdout.splitlines() if line.startswith("│")]
-    assert rows == [["default", "100.0 ± 0.0"], [str(tiny_model_path), "100.0 ± 0.0"], ["majority class", "50.0"]]
-    assert result.stdout.splitlines()[-1] == "protocol standard, seed 0"
+    assert rows_of(result.stdout) == [
+        ["default", "100.0 ± 0.0"],
+        [str(tiny_model_path), "100.0 ± 0.0"],
+        ["majority class", "50.0"],
+        [str(tiny_model_path), "+0.0 (p 1.000)"],
+    ]
+    assert result.stdout.splitlines()[-1].startswith("protocol standard (stratified 10-fold, ")
     report = json.loads(out.read_text())
     assert [encoder["fingerprint"] for encoder in report["encoders"]] == [fingerprint(tiny_model)] * 2
     assert [task["rows"] for task in report["tasks"]] == [30]
-    assert len(report["results"][0]["folds"]) == 10
+    assert len(report["results"][0]["score"]["folds"]) == 10
+
+
+def test_the_folder_of_results(reviews, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = run("--task", reviews, "--encoder", "default", "--encoder", "random", "--protocol", "quick", cost=False)
+    assert result.exit_code == 0, result.output
+    folder = tmp_path / "results"
+    assert sorted(path.name for path in folder.iterdir()) == ["cache", "heat_map.svg", "results.json", "results.md"]
+    assert "| default | 100.0 ± 0.0 |" in (folder / "results.md").read_text()
+
+
+def test_costs_stand_beside_the_scores(reviews):
+    result = run("--task", reviews, "--encoder", "random", "--encoder", "majority", "--out", "here", cost=True)
+    assert result.exit_code == 0, result.output
+    costs = [row for row in rows_of(result.stdout) if len(row) == 4]
+    assert [(row[0], row[2]) for row in costs] == [("random", "0"), ("majority", "0")]
+    assert json.loads(Path("here/results.json").read_text())["encoders"][0]["cost"]["texts"] == 30
 
 
 def test_the_seed_repeats(reviews, tmp_path):
     reports = []
-    for seed in (1, 1, 2):
-        assert run("--task", reviews, "--seed", seed, "--json", tmp_path / "out.json").exit_code == 0
-        reports.append((tmp_path / "out.json").read_text())
+    for number, seed in enumerate((1, 1, 2)):
+        arguments = ("--task", reviews, "--seed", seed, "--encoder", "random", "--out", tmp_path / str(number))
+        assert run(*arguments).exit_code == 0
+        reports.append((tmp_path / str(number) / "results.json").read_text())
     assert reports[0] == reports[1] != reports[2]
+
+
+def test_several_seeds_and_other_folds(reviews):
+    result = run("--task", reviews, "--seed", 1, "--seed", 2, "--folds", 3, "--protocol", "quick")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1].endswith("C = 0.01), seed 1, 2")
+    assert len(json.loads(Path("results/results.json").read_text())["results"][0]["score"]["folds"]) == 6
+
+
+def test_a_second_run_goes_on_from_the_first(reviews, monkeypatch, tmp_path):
+    first = run("--task", reviews, "--cache", tmp_path / "kept")
+    monkeypatch.setattr("ctx_embed.eval.evaluation.score_probe", lambda *_: pytest.fail("not to be called"))
+    assert run("--task", reviews, "--cache", tmp_path / "kept").stdout == first.stdout
 
 
 def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
@@ -78,7 +120,7 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
 
 def test_nothing_to_show_for_it(tmp_path):
     fails("4 of 4 scores are missing, see the lines above", "--data", tmp_path, "--json", tmp_path / "out.json")
-    assert list(tmp_path.iterdir()) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_an_unreachable_hub():
@@ -93,19 +135,17 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     fails("nowhere: no such data folder, --data or CTX_EMBED_DATA names it", "--data", "nowhere")
     absent = tmp_path / "absent" / "out.json"
     fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--json", absent)
+    fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--out", absent)
     fails(f"cannot write {tmp_path}: it is a folder, a file is needed", "--json", tmp_path)
+    fails(f"cannot write {reviews}: it is a file, a folder is needed", "--out", reviews)
     fails("nowhere.tsv: no such file", "--task", "nowhere.tsv")
-    fails(
-        "unknown encoder 'defalt': did you mean 'default'? known are default, or the folder of a SentenceTransformer",
-        "--encoder",
-        "defalt",
-    )
-    fails(
-        "unknown task 'MRR': did you mean 'MR'? known are CR, MPQA, MR, STS12, STS13, STS14, STS15, STSB, STSB-dev, "
-        "SUBJ, or the path of a label<TAB>text file",
-        "--task",
-        "MRR",
-    )
+    known = "paper, quick, senteval, senteval-adam, senteval-mlp, standard"
+    fails(f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}", "--protocol", "senteva")
+    assert list(tmp_path.iterdir()) == [reviews]
+    result = run("--encoder", "defalt")
+    assert result.stderr.startswith("Error: unknown encoder 'defalt': did you mean 'default'? known are contextualizer")
+    result = run("--task", "MRR")
+    assert result.stderr.startswith("Error: unknown task 'MRR': did you mean 'MR'? known are AGNEWS, CR, IMDB, ")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +170,15 @@ def test_unusable_files(content, message, tmp_path):
     ]
 
 
+def test_the_same_text_in_several_rows_is_told(tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("joy\tgood\n" * 20 + "grief\tbad\n" * 20)
+    result = run("--task", path)
+    assert f"{path}: 40 of 40 test texts may also stand among those trained on" in result.stdout
+
+
 def test_usage():
     assert run("--seed", "-1").exit_code == 2
+    assert run("--folds", "1").exit_code == 2
     for arguments in (["eval", "--help"], ["eval", "run", "--help"]):
         assert "Example: ctx-embed eval run" in CliRunner().invoke(main, arguments).stdout

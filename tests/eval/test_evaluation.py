@@ -48,6 +48,12 @@ def test_a_task_shared_by_encoders_is_read_once_and_subsets_are_averaged(folder,
     assert score.mean == np.mean(list(score.subsets.values()))
 
 
+def test_senteval_measures_all_pairs(folder, drawn):
+    result = evaluate([drawn], find_tasks(["STS13"]), DataReader(folder), Options("senteval"))
+    assert list(result.scores["drawn", "STS13"].subsets) == ["STS13_FNWN", "STS13_OnWN", "STS13_headlines"]
+    assert result.data["STS13"].left_out == 0
+
+
 def test_seeds_are_averaged_and_folds_can_be_set(folder, drawn):
     noisy = Encoder("noisy", lambda texts: drawn.encode(texts)[:, 1:])
     (task,) = find_tasks(["MR"])
@@ -153,8 +159,9 @@ def test_learning_curves_grow(tmp_path, drawn):
     mine.write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(800)))
     result = evaluate([drawn], find_tasks([str(mine)]), DataReader(None), Options("quick", curves=True))
     curve = result.curves["drawn", str(mine)]
-    assert list(curve) == [100, 300]
+    assert list(curve) == [100, 300, 640]
     assert curve[300].mean > 90
+    assert curve[640] == result.scores["drawn", str(mine)]
 
 
 def test_costs_are_of_each_encoder(folder, drawn):

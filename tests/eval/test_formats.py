@@ -45,7 +45,11 @@ def written(tmp_path, content: str | bytes, name: str = "data.txt"):
             '{"_id": "7", "title": "On wings", "text": "They fly."}\n{"_id": "8", "text": "Alone."}\n',
             [("7", "On wings They fly."), ("8", "Alone.")],
         ),
-        (formats.beir_judgements, "query-id\tcorpus-id\tscore\n1\t7\t2\n1\t8\t-1\n", [("1", "7", "2"), ("1", "8", "-1")]),
+        (
+            formats.beir_judgements,
+            "query-id\tcorpus-id\tscore\n1\t7\t2\n1\t8\t-1\n",
+            [("1", "7", "2"), ("1", "8", "-1")],
+        ),
     ],
 )
 def test_rows(read, content, rows, tmp_path):

@@ -168,9 +168,7 @@ def test_fewer_training_rows_are_drawn_from_each_training_part(monkeypatch):
 def test_seeds_are_joined():
     first = ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101")
     second = ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101")
-    assert mean_of_seeds([first, second]) == ProbeScore(
-        (90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2
-    )
+    assert mean_of_seeds([first, second]) == ProbeScore((90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2)
     assert mean_of_seeds([first]) == first
     # 5 of 8.
     assert sum(mean_of_seeds([first, second]).interval) / 2 == pytest.approx(62.5, abs=10)
@@ -193,8 +191,6 @@ def test_too_few_classes_or_rows(y, message):
 def test_too_few_rows_of_the_training_part():
     y = ["a"] * 20 + ["b"] * 4 + ["a", "b"]
     parts = {"train": np.arange(24), "test": np.arange(24, 26)}
-    message = (
-        "training part: the class 'b' has 4 rows, 5-fold cross-validation needs 5 or more of each class"
-    )
+    message = "training part: the class 'b' has 4 rows, 5-fold cross-validation needs 5 or more of each class"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         standard(np.zeros((26, 1)), y, 0, parts=parts)

@@ -38,7 +38,9 @@ def nested(X, labels) -> tuple[list[float], list[float]]:
                 liblinear(2.0**t, X[train][inner], labels[train][inner]).score(
                     X[train][held_out], labels[train][held_out]
                 )
-                for inner, held_out in StratifiedKFold(10, shuffle=True, random_state=1111).split(X[train], labels[train])
+                for inner, held_out in StratifiedKFold(10, shuffle=True, random_state=1111).split(
+                    X[train], labels[train]
+                )
             ]
             means.append(round(100 * np.mean(scores), 2))
         chosen.append(2.0 ** (int(np.argmax(means)) - 2))
@@ -93,9 +95,7 @@ def plain_network(X, y, n_classes, decay, valid, valid_y, hidden, generator):
         for layer in model:
             if isinstance(layer, torch.nn.Linear):
                 bound = layer.in_features**-0.5
-                layer.weight.copy_(
-                    torch.empty(layer.weight.T.shape).uniform_(-bound, bound, generator=generator).T
-                )
+                layer.weight.copy_(torch.empty(layer.weight.T.shape).uniform_(-bound, bound, generator=generator).T)
                 layer.bias.copy_(torch.empty(1, len(layer.bias)).uniform_(-bound, bound, generator=generator)[0])
     optimizer = torch.optim.Adam(model.parameters(), weight_decay=decay)
     best, best_accuracy, in_vain, passes, stop = None, -1.0, 0, 0, False

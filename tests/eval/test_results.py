@@ -72,5 +72,7 @@ def test_what_is_no_result(content, message, tmp_path):
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / 'results.json'))}: {re.escape(message)}"):
         read_results(tmp_path)
-    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\), eval run --out DIR writes it$"):
+    with pytest.raises(
+        InputError, match=r"cannot be read \(No such file or directory\), eval run --out DIR writes it$"
+    ):
         read_results(tmp_path / "absent.json")

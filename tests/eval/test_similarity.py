@@ -16,7 +16,8 @@ def test_ranks_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("cosines", "scores", "what"), [([0.5, 0.5], [1, 2], "cosine"), ([0.1, 0.2], [3, 3], "score"), ([0.1], [1], "score")]
+    ("cosines", "scores", "what"),
+    [([0.5, 0.5], [1, 2], "cosine"), ([0.1, 0.2], [3, 3], "score"), ([0.1], [1], "score")],
 )
 def test_nothing_to_rank(cosines, scores, what):
     message = f"all {len(scores)} pairs have the same {what}, there is nothing to rank"
