@@ -11,7 +11,7 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.checksums import SHA256
 from ctx_embed.eval.formats import labelled
 from ctx_embed.eval.probe_tasks import CONTEXTUALIZER, INFERSENT, MINILM, PROBE_TASKS, USE
-from ctx_embed.eval.retrieval_tasks import BM25, RETRIEVAL_TASKS, beir_layout
+from ctx_embed.eval.retrieval_tasks import BEIR_BM25, BM25, RETRIEVAL_TASKS, beir_layout
 from ctx_embed.eval.similarity_tasks import SIMILARITY_TASKS
 from ctx_embed.eval.tasks import File, ProbeTask, RetrievalTask, Task
 from ctx_embed.texts import well_formed
@@ -23,6 +23,7 @@ PUBLISHED_SOURCES = {
     INFERSENT: "Conneau et al. 2017, arXiv:1705.02364, BiLSTM-Max trained on AllNLI, SentEval's protocol",
     MINILM: "frozen, measured by this project with the protocol standard",
     BM25: "measured by this project on the same collections",
+    BEIR_BM25: "Thakur et al. 2021, arXiv:2104.08663, multi-field Lucene",
 }
 
 TASKS: Mapping[str, Task] = {

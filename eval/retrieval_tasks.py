@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ctx_embed.eval.formats import beir_documents, beir_judgements
-from ctx_embed.eval.tasks import File, Layout, RetrievalTask
+from ctx_embed.eval.tasks import File, HubSource, Layout, RetrievalTask
 
-BM25 = "BM25"
+BM25, BEIR_BM25 = "BM25", "BM25 (BEIR)"
 
 
 def beir_layout(folder: str) -> Layout:
@@ -22,10 +22,30 @@ def _collection(name: str, documents: int, queries: int, judgements: int, bm25: 
     return RetrievalTask(name, (beir_layout(f"retrieval/{name}"),), rows, published={BM25: bm25})
 
 
+def _beir(name: str, bm25: float) -> RetrievalTask:
+    """A set of BEIR, which the hub has in two repositories."""
+    repository = f"BeIR/{name}"
+    judgements = HubSource(f"{repository}-qrels", ("query-id", "corpus-id", "score"), {"qrels": ("test",)})
+    queries = HubSource(repository, ("_id", "text"), {"queries": ("queries",)}, "queries")
+    hub = HubSource(
+        repository,
+        ("_id", "title", "text"),
+        {"corpus": ("corpus",)},
+        "corpus",
+        is_document=True,
+        others=(queries, judgements),
+    )
+    return RetrievalTask(name, (beir_layout(f"retrieval/{name}"),), hub=hub, published={BEIR_BM25: bm25})
+
+
 RETRIEVAL_TASKS = (
     _collection("cranfield", 1400, 225, 1612, 34.7),
     _collection("cisi", 1460, 76, 3114, 31.2),
     _collection("cacm", 3204, 52, 796, 40.1),
     _collection("npl", 11426, 93, 2083, 40.2),
     _collection("adi", 82, 35, 170, 45.4),
+    _beir("scifact", 66.5),
+    _beir("nfcorpus", 32.5),
+    _beir("fiqa", 23.6),
+    _beir("scidocs", 15.8),
 )

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.catalogue import TASKS
@@ -106,23 +107,32 @@ class DataReader:
         log = logging.getLogger("huggingface_hub")
         level = log.level
         log.setLevel(logging.ERROR)
+        subsets: dict[str, list[Row]] = {}
         try:
-            parts = load_dataset(source.repository, source.configuration)
-            subsets: dict[str, list[Row]] = {}
-            for subset, splits in source.splits.items():
-                for split in splits:
-                    if split not in parts or not set(source.columns) <= set(parts[split].column_names):
-                        raise LookupError(f"it has no split {split!r} with the columns {', '.join(source.columns)}")
-                    columns = ([str(value) for value in parts[split][name]] for name in source.columns)
-                    rows = [(source.labels.get(row[0], row[0]), *row[1:]) for row in zip(*columns, strict=True)]
-                    subsets.setdefault(subset, []).extend(rows)
-            return subsets
+            for part in (source, *source.others):
+                subsets.update(_subsets(load_dataset(part.repository, part.configuration), part))
         # The client raises whatever its transport and its file formats raise.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)
             raise InputError(f"{failure} ({_first_line(error)}); {REMEDY}") from None
         finally:
             log.setLevel(level)
+        return subsets
+
+
+def _subsets(splits: Any, source: HubSource) -> dict[str, list[Row]]:
+    """The rows of a loaded dataset by subset."""
+    subsets: dict[str, list[Row]] = {}
+    for subset, names in source.splits.items():
+        for name in names:
+            if name not in splits or not set(source.columns) <= set(splits[name].column_names):
+                raise LookupError(f"it has no split {name!r} with the columns {', '.join(source.columns)}")
+            columns = ([str(value) for value in splits[name][column]] for column in source.columns)
+            rows = [(source.labels.get(first, first), *rest) for first, *rest in zip(*columns, strict=True)]
+            if source.is_document:
+                rows = [(row[0], " ".join(row[1:]).strip()) for row in rows]
+            subsets.setdefault(subset, []).extend(rows)
+    return subsets
 
 
 def _from_folder(task: Task, folder: Path, source: str) -> TaskData:

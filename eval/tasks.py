@@ -35,6 +35,8 @@ class HubSource:
         splits: to be joined, by subset.
         configuration: of a set that has several.
         labels: by the value of the first column, where the hub's labels are not the task's.
+        is_document: the columns behind the first are one text: title and body.
+        others: where further subsets are.
     """
 
     repository: str
@@ -42,6 +44,8 @@ class HubSource:
     splits: Mapping[str, tuple[str, ...]]
     configuration: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    is_document: bool = False
+    others: tuple[HubSource, ...] = ()
 
 
 @dataclass(frozen=True)

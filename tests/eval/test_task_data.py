@@ -185,7 +185,28 @@ def test_a_collection(folder):
         DataReader(folder).read(TASKS["adi"])
 
 
-ELSEWHERE = {"SST2", "SST5", "TREC", "MRPC", "SICK-E", "SICK-R", "STS16"}
+def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
+    sets = {
+        ("BeIR/scifact", "corpus"): {
+            "corpus": [{"_id": "1", "title": "On wings", "text": "They fly."}, {"_id": "2", "title": "", "text": "No."}]
+        },
+        ("BeIR/scifact", "queries"): {"queries": [{"_id": "7", "title": "", "text": "What flies?"}]},
+        ("BeIR/scifact-qrels", None): {"test": [{"query-id": 7, "corpus-id": 1, "score": 1}]},
+    }
+
+    def load_dataset(name, configuration):
+        parts = {split: datasets.Dataset.from_list(rows) for split, rows in sets[name, configuration].items()}
+        return datasets.DatasetDict(parts)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert DataReader(None).read(TASKS["scifact"]).subsets == {
+        "corpus": [("1", "On wings They fly."), ("2", "No.")],
+        "queries": [("7", "What flies?")],
+        "qrels": [("7", "1", "1")],
+    }
+
+
+ELSEWHERE = {"SST2", "SST5", "TREC", "MRPC", "SICK-E", "SICK-R", "STS16", "scifact", "nfcorpus", "fiqa", "scidocs"}
 
 
 def test_real_data_have_the_published_rows(data):
