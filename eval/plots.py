@@ -71,9 +71,14 @@ def _means(report: dict[str, Any], kind: str) -> dict[str, dict[str, float]]:
 def quality_by_speed(report: dict[str, Any]) -> Figure | None:
     """The mean over the tasks of the first kind that has results, against texts a second on a logarithmic axis.
 
-    An encoder that lacks a task is left out, since its mean would be over other tasks.
+    An encoder that lacks a task is left out, since its mean would be over other tasks; and so is one that learns
+    nothing, as the majority class, beside which all others would look alike.
     """
-    speeds = {entry["name"]: entry["cost"]["texts_per_second"] for entry in report["encoders"] if entry["cost"]}
+    speeds = {
+        entry["name"]: entry["cost"]["texts_per_second"]
+        for entry in report["encoders"]
+        if entry["cost"] and not _learns_nothing(entry)
+    }
     kind = next((kind for kind in TITLES if _means(report, kind)), None)
     if kind is None or len(speeds) < 2:
         return None
@@ -94,9 +99,14 @@ def quality_by_speed(report: dict[str, Any]) -> Figure | None:
     return figure
 
 
+def _learns_nothing(entry: dict[str, Any]) -> bool:
+    return bool(entry["cost"]) and entry["cost"]["parameters"] == 0
+
+
 def heat_map(report: dict[str, Any]) -> Figure | None:
-    """Encoders by tasks, each column coloured from its worst to its best figure."""
+    """Encoders by tasks, each column coloured from the worst to the best figure of an encoder that learns."""
     names = [entry["name"] for entry in report["encoders"]]
+    learning = [entry["name"] for entry in report["encoders"] if not _learns_nothing(entry)] or names
     tasks = [task["name"] for task in report["tasks"]]
     figures = {(result["encoder"], result["task"]): result["mean"] for result in report["results"]}
     if not figures:
@@ -106,12 +116,12 @@ def heat_map(report: dict[str, Any]) -> Figure | None:
     for name in names:
         row = []
         for task in tasks:
-            column = [figures[other, task] for other in names if (other, task) in figures]
+            column = [figures[other, task] for other in learning if (other, task) in figures]
             spread = max(column) - min(column) if column else 0.0
             known = (name, task) in figures
             row.append((figures[name, task] - min(column)) / spread if known and spread else float("nan"))
         shades.append(row)
-    axes.imshow(shades, cmap="Blues", vmin=-0.2, vmax=1.6, aspect="auto")
+    axes.imshow(shades, cmap="Blues", vmin=-0.2, vmax=1.8, aspect="auto")
     for y, name in enumerate(names):
         for x, task in enumerate(tasks):
             if (name, task) in figures:
