@@ -12,7 +12,7 @@ from ctx_embed.eval.features import Matrix, Rows
 from ctx_embed.eval.logistic import logistic_path
 
 # (X, y, n_classes, penalties, X_test, y_test, seed) -> the classes of X_test, one array for each penalty. y_test is
-# given where it may be used to stop early, on the rows that choose the penalty.
+# given where the first rows of X_test choose the penalty: then it has their classes, and they may stop the training.
 Fit = Callable[[Matrix, Rows, int, Sequence[float], Matrix, Rows | None, int], list[Rows]]
 
 # Sparse rows are made as long as a standardised embedding of 256 dimensions, so that one grid of penalties suits both.

@@ -43,7 +43,7 @@ def mlp(hidden: int) -> Fit:
             valid, valid_targets = inputs[held_out], targets[held_out]
             inputs, targets = inputs[rest], targets[rest]
         else:
-            valid, valid_targets = unseen, torch.from_numpy(y_test)
+            valid, valid_targets = unseen[: len(y_test)], torch.from_numpy(y_test)
         layers = _layers(inputs.shape[1], hidden, n_classes, len(decays), generator)
         _train(layers, inputs, targets, valid, valid_targets, torch.tensor(decays), generator)
         with torch.inference_mode():

@@ -134,66 +134,65 @@ class Protocol:
         check_classes(y, self.folds if parts is None else 1)
         names, classes = np.unique(np.asarray(y), return_inverse=True)
         fold_seed = seed if self.fold_seed is None else self.fold_seed
+        dev = None if parts is None else parts.get("dev")
         if parts is None:
             splits = folds_of(np.arange(len(classes)), classes, self.folds, fold_seed)
         else:
             splits = [(parts["train"], parts["test"])]
         if train_size is not None:
             splits = [(_sample(train, classes, train_size, seed), test) for train, test in splits]
-        grid = self.grid if parts is None or "dev" in parts else self.test_grid
+        grid = self.grid if parts is None or dev is not None else self.test_grid
+        folds_inside = 1 if len(grid) == 1 or dev is not None else self.inner_folds
+        for train, _ in splits:
+            check_classes(names[classes[train]].tolist(), folds_inside, "training part: ")
 
-        def job(train: Rows, test: Rows, penalties: Sequence[float], truth: Rows | None) -> list[Rows]:
+        def predict(train: Rows, test: Rows, penalties: Sequence[float], truth: Rows | None) -> list[Rows]:
             X, X_test = features(train, test)
             return self.fit(X, classes[train], len(names), penalties, X_test, truth, seed)
 
-        def final(split: tuple[Rows, Rows], C: float) -> Rows:
-            return job(*split, (C,), None)[0]
+        def count_right(split: tuple[Rows, Rows]) -> list[int]:
+            truth = classes[split[1]]
+            return [int(np.count_nonzero(found == truth)) for found in predict(*split, grid, truth)]
+
+        def final(split: tuple[Rows, Rows], penalty: float) -> Rows:
+            train, test = split
+            if dev is None:
+                return predict(train, test, (penalty,), None)[0]
+            # What chose the penalty also stops the training, as before.
+            return predict(train, np.concatenate([dev, test]), (penalty,), classes[dev])[0][len(dev) :]
 
         # Folds in parallel, each with a single BLAS thread: many threads on matrices of this size spend their time
         # waiting for each other.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            chosen = self._choose(pool, job, splits, classes, grid, fold_seed, parts, names)
+            chosen = [grid[0]] * len(splits)
+            if len(grid) > 1:
+                inner = [
+                    [(train, dev)] if dev is not None else folds_of(train, classes, self.inner_folds, fold_seed)
+                    for train, _ in splits
+                ]
+                flat = [split for folds in inner for split in folds]
+                right = iter(_bar(pool.map(count_right, flat), "penalties", len(flat)))
+                chosen = [grid[self._pick([next(right) for _ in folds], folds)] for folds in inner]
             predicted = list(_bar(pool.map(final, splits, chosen), "fits", len(splits)))
-        tests = [test for _, test in splits]
-        hits = np.zeros(len(classes), bool)
-        for test, found in zip(tests, predicted, strict=True):
-            hits[test] = found == classes[test]
-        right = "".join("01"[int(hit)] for hit in hits[np.sort(np.concatenate(tests))])
-        folds = tuple(100.0 * float(hits[test].mean()) for test in tests)
-        return ProbeScore(folds, tuple(chosen), majority_floor(classes, None if parts is None else splits[0]), right)
+        return _score_of(classes, splits, predicted, chosen, parts)
 
-    def _choose(
-        self,
-        pool: ThreadPoolExecutor,
-        job: Callable[..., list[Rows]],
-        splits: list[tuple[Rows, Rows]],
-        classes: Rows,
-        grid: Sequence[float],
-        seed: int,
-        parts: Parts | None,
-        names: NDArray[Any],
-    ) -> list[float]:
-        if len(grid) == 1:
-            return [grid[0]] * len(splits)
-        inner: list[list[tuple[Rows, Rows]]] = []
-        for train, _ in splits:
-            if parts is not None and "dev" in parts:
-                inner.append([(train, parts["dev"])])
-            else:
-                check_classes(names[classes[train]].tolist(), self.inner_folds, "training part: ")
-                inner.append(folds_of(train, classes, self.inner_folds, seed))
+    def _pick(self, right: list[list[int]], folds: list[tuple[Rows, Rows]]) -> int:
+        return self.pick(np.array(right, float), np.array([len(test) for _, test in folds], float))
 
-        def right(split: tuple[Rows, Rows]) -> list[int]:
-            truth = classes[split[1]]
-            return [int(np.count_nonzero(found == truth)) for found in job(*split, grid, truth)]
 
-        flat = [split for folds in inner for split in folds]
-        counts = iter(_bar(pool.map(right, flat), "penalties", len(flat)))
-        chosen: list[float] = []
-        for folds in inner:
-            of_fold = np.array([next(counts) for _ in folds], float)
-            chosen.append(grid[self.pick(of_fold, np.array([len(test) for _, test in folds], float))])
-        return chosen
+def _score_of(
+    classes: Rows, splits: list[tuple[Rows, Rows]], predicted: list[Rows], chosen: list[float], parts: Parts | None
+) -> ProbeScore:
+    hits = np.zeros(len(classes), bool)
+    for (_, test), found in zip(splits, predicted, strict=True):
+        hits[test] = found == classes[test]
+    tested = np.sort(np.concatenate([test for _, test in splits]))
+    return ProbeScore(
+        tuple(100.0 * float(hits[test].mean()) for _, test in splits),
+        tuple(chosen),
+        majority_floor(classes, None if parts is None else splits[0]),
+        "".join("01"[int(hit)] for hit in hits[tested]),
+    )
 
 
 def folds_of(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:

@@ -194,3 +194,6 @@ def test_too_few_rows_of_the_training_part():
     message = "training part: the class 'b' has 4 rows, 5-fold cross-validation needs 5 or more of each class"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         standard(np.zeros((26, 1)), y, 0, parts=parts)
+    parts = {"train": np.arange(20), "test": np.arange(20, 26)}
+    with pytest.raises(InputError, match=r"^training part: all 20 rows are of the class 'a', a probe needs two "):
+        PROTOCOLS["quick"].score(frozen(np.zeros((26, 1))), y, 0, parts)

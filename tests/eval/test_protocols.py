@@ -143,6 +143,20 @@ def test_without_labels_a_twentieth_is_held_out():
     np.testing.assert_array_equal(predicted, network(tensor[160:]).argmax(1).numpy())
 
 
+def test_a_development_part_stops_the_final_network_too():
+    y = ["0", "1"] * 80
+    X, classes = problem(y), np.arange(160) % 2
+    parts = {"train": np.arange(100), "dev": np.arange(100, 130), "test": np.arange(130, 160)}
+    score = PROTOCOLS["senteval-adam"].score(frozen(X), y, 4, parts)
+    found = mlp(0)(X[:100], classes[:100], 2, score.Cs, X[100:], classes[100:130], 4)[0]
+    assert score.right == "".join("01"[int(hit)] for hit in found[30:] == classes[130:])
+    tensor, truth, generator = torch.from_numpy(X.astype(np.float32)), torch.from_numpy(classes), torch.Generator()
+    network = plain_network(
+        tensor[:100], truth[:100], 2, score.Cs[0], tensor[100:130], truth[100:130], 0, generator.manual_seed(4)
+    )
+    np.testing.assert_array_equal(found, network(tensor[100:]).argmax(1).numpy())
+
+
 @pytest.mark.parametrize("name", ["senteval-adam", "senteval-mlp"])
 def test_networks_read_off_what_can_be_read(name, monkeypatch):
     monkeypatch.setattr("ctx_embed.eval.mlp.MAX_PASSES", 8)
