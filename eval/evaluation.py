@@ -51,6 +51,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOL_NAMES:
             raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
+        if self.curves and self.protocol == PAPER:
+            raise InputError("learning curves are those of frozen embeddings, the protocol paper has none")
         if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
             raise InputError(
                 f"{len(self.seeds)} seeds ({', '.join(map(str, self.seeds))}), 1 to 9 different are needed"
@@ -190,8 +192,6 @@ class _Cell:
 
     def curve(self) -> dict[int, ProbeScore]:
         """The scores on smaller training parts, of growing size."""
-        if self.options.protocol == PAPER:
-            raise InputError("learning curves are drawn for frozen embeddings, not under the protocol paper")
         sizes = [size for size in CURVE_SIZES if size < self.training_rows]
         return {size: mean_of_seeds([self._probe(seed, size) for seed in self.options.seeds]) for size in sizes}
 

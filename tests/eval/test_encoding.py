@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import Encoder
+from ctx_embed.eval.encoders import Encoder, load_encoder
 from ctx_embed.eval.encoding import EmbeddingCache, embed
 
 TEXTS = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
@@ -29,6 +29,12 @@ def test_half_precision_becomes_float32():
 def test_no_texts(drawn):
     with pytest.raises(InputError, match=r"^no texts to embed$"):
         embed(drawn, [])
+
+
+def test_an_encoder_that_is_fitted_on_a_task():
+    message = "encoder 'tfidf' is fitted on the texts of a task, it has no embeddings of its own"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        embed(load_encoder("tfidf"), ["a"])
 
 
 @pytest.mark.parametrize(

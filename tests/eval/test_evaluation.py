@@ -174,6 +174,10 @@ def test_costs_are_of_each_encoder(folder, drawn):
     ("options", "message"),
     [
         ({"protocol": "quik"}, r"^unknown protocol 'quik': did you mean 'quick'\? known are paper, quick, "),
+        (
+            {"protocol": "paper", "curves": True},
+            r"^learning curves are those of frozen embeddings, the protocol paper has none$",
+        ),
         ({"seeds": ()}, r"^0 seeds \(\), 1 to 9 different are needed$"),
         ({"seeds": (1, 1)}, r"^2 seeds \(1, 1\), 1 to 9 different are needed$"),
     ],
