@@ -27,8 +27,8 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
         batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
 
     Raises:
-        InputError: the encoder gives another number of rows than texts, or NaN, or infinity; or it is fitted on the texts
-            of a task.
+        InputError: the encoder gives another number of rows than texts, or NaN, or infinity; or it is fitted on the
+            texts of a task.
     """
     if encoder.fit is not None:
         raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task, it has no embeddings of its own")
