@@ -8,12 +8,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scores import Examples
-from ctx_embed.training.supervised import Labelled, SupervisedOptions, train_classifier
+from ctx_embed.training.classifier import Labelled
+from ctx_embed.training.supervised import SupervisedOptions, train_classifier
 
 FOLDS = 10
 # Keeps the outcome of one fold: called with the fold's number and what works it out.
@@ -64,7 +66,8 @@ def end_to_end(
 
     hits = np.zeros(len(classes), np.intp)
     accuracies = []
-    for number, (_, test_rows) in enumerate(splits):
+    bar = tqdm(splits, desc=encoder.name, unit=" folds", leave=False, disable=None)
+    for number, (_, test_rows) in enumerate(bar):
         right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
         hits[test_rows] = right
         accuracies.append(100.0 * float(np.mean(right)))

@@ -31,7 +31,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """The whole evaluation, unrounded, as JSON values.
 
     Returns:
-        ``format_version``, ``protocol``, ``protocol_title``, ``seeds``, ``units``, ``versions``, ``encoders`` (name,
+        ``format_version``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where set), ``units``, ``versions``, ``encoders`` (name,
         fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256, floor, published figures, judgements),
         ``published_sources``, ``results`` (one for each encoder and task: mean, interval, what the rows got, and the
         difference from the first encoder), ``curves`` and ``failures``.
@@ -45,6 +45,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "protocol": options.protocol,
         "protocol_title": title_of(options.protocol),
         "seeds": list(options.seeds),
+        "folds": options.folds,
         "units": "accuracies in percent, correlations, nDCG, recall and MRR times 100",
         "versions": {
             "python": platform.python_version(),

@@ -102,7 +102,8 @@ def notes(report: dict[str, Any]) -> list[str]:
     """The lines below the tables: the protocol, the sources of published figures, and oddities of the data."""
     seeds = ", ".join(map(str, report["seeds"]))
     probed = any(task["kind"] == "probe" for task in report["tasks"])
-    lines = [f"protocol {report['protocol']} ({report['protocol_title']}), seed {seeds}"] if probed else []
+    folds = f"{report['folds']} outer folds, " if report["folds"] else ""
+    lines = [f"protocol {report['protocol']} ({report['protocol_title']}), {folds}seed {seeds}"] if probed else []
     lines += [f"{name}: {source}" for name, source in report["published_sources"].items()]
     for task in report["tasks"]:
         if task["kind"] == "similarity" and task["without"]:

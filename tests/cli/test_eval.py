@@ -99,7 +99,7 @@ def test_the_seed_repeats(reviews, tmp_path):
 def test_several_seeds_and_other_folds(reviews):
     result = run("--task", reviews, "--seed", 1, "--seed", 2, "--folds", 3, "--protocol", "quick")
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1].endswith("C = 0.01), seed 1, 2")
+    assert result.stdout.splitlines()[-1].endswith("C = 0.01), 3 outer folds, seed 1, 2")
     assert len(json.loads(Path("results/results.json").read_text())["results"][0]["score"]["folds"]) == 6
 
 

@@ -57,6 +57,7 @@ def folders(tmp_path):
             "protocol": "standard",
             "protocol_title": "ten folds",
             "seeds": [0],
+            "folds": None,
             "versions": {"python": "3"},
             "encoders": [{"name": encoder, "fingerprint": None, "cost": None} for encoder in encoders],
             "tasks": tasks,

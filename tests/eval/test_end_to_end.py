@@ -16,7 +16,8 @@ from ctx_embed.eval.probes import folds_of
 from ctx_embed.eval.scores import Examples
 from ctx_embed.eval.task_data import DataReader
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.training.supervised import Labelled, SupervisedOptions, train_classifier
+from ctx_embed.training.classifier import Labelled
+from ctx_embed.training.supervised import SupervisedOptions, train_classifier
 from tests.conftest import make_model
 
 TEXTS = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")] * 10
