@@ -106,16 +106,24 @@ def evaluate(
         options: how to measure.
         cache: a folder for embeddings and scores, from which an interrupted run goes on; None keeps nothing.
         tell: called with a line for each failure and each oddity of the data.
+
+    Raises:
+        InputError: two encoders of one name, or a cache folder that cannot be made.
     """
     options = options or Options()
     tasks = [_as_published(task, options) for task in tasks]
     result = Evaluation(options, tasks, [as_encoder(encoder) for encoder in encoders])
+    names = [encoder.name for encoder in result.encoders]
+    if len(set(names)) < len(names):
+        raise InputError(f"encoders of the same name ({', '.join(names)}), as_encoder(encoder, name) gives them others")
     store = Store(cache)
 
     def fail(error: InputError, context: str) -> None:
         line = str(error) if str(error).startswith(context) else f"{context}: {error}"
-        result.failures.append(line)
-        tell(line)
+        # What is wrong with the data is wrong for every encoder.
+        if line not in result.failures:
+            result.failures.append(line)
+            tell(line)
 
     for task in tasks:
         try:

@@ -31,10 +31,10 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """The whole evaluation, unrounded, as JSON values.
 
     Returns:
-        ``format_version``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where set), ``units``, ``versions``, ``encoders`` (name,
-        fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256, floor, published figures, judgements),
-        ``published_sources``, ``results`` (one for each encoder and task: mean, interval, what the rows got, and the
-        difference from the first encoder), ``curves`` and ``failures``.
+        ``format_version``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where they were set), ``units``,
+        ``versions``, ``encoders`` (name, fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256, floor,
+        published figures, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
+        interval, what the rows got, and the difference from the first encoder), ``curves`` and ``failures``.
     """
     options = evaluation.options
     tasks = [task for task in evaluation.tasks if task.name in evaluation.data]

@@ -85,6 +85,21 @@ def test_what_fails_is_told_and_the_rest_goes_on(folder, drawn, tmp_path):
     assert result.asked == 6
 
 
+def test_two_encoders_of_one_name(folder, drawn):
+    message = r"^encoders of the same name \(drawn, drawn\), as_encoder\(encoder, name\) gives them others$"
+    with pytest.raises(InputError, match=message):
+        evaluate([drawn, drawn], find_tasks(["MR"]), DataReader(folder))
+
+
+def test_what_is_wrong_with_the_data_is_told_once(tmp_path):
+    mine = tmp_path / "mine.tsv"
+    mine.write_text("a\tone\n")
+    told: list[str] = []
+    encoders = [load_encoder("random"), load_encoder("majority")]
+    evaluate(encoders, find_tasks([str(mine)]), DataReader(None), tell=told.append)
+    assert told == [f"{mine}: all 1 rows are of the class 'a', a probe needs two classes or more"]
+
+
 def test_baselines(folder):
     names = ["tfidf", "majority", "random"]
     tasks = find_tasks(["MR", "STS13", "adi"])
