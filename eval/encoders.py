@@ -80,7 +80,7 @@ def load_encoder(name: str) -> Encoder:
         return BASELINES[name]()
     if name.startswith(MODEL2VEC):
         return _model2vec(name)
-    from ctx_embed.systems import SYSTEMS
+    from ctx_embed.systems import SYSTEMS, untrained
 
     if name in SYSTEMS and not os.path.exists(name):
         return _of_model(name, untrained(name), by_name=True)
@@ -98,23 +98,6 @@ def encoder_names() -> list[str]:
     from ctx_embed.systems import SYSTEMS
 
     return [DEFAULT, "minilm", *BASELINES, *SYSTEMS]
-
-
-def untrained(system: str, seed: int = 0) -> SentenceTransformer:
-    """A system of :data:`ctx_embed.systems.SYSTEMS` with drawn weights, over the default model's tokenizer."""
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    from ctx_embed.loading import load
-    from ctx_embed.systems import system as module_of
-
-    default = load()
-    dimension = default.get_embedding_dimension()
-    torch.manual_seed(seed)
-    return SentenceTransformer(
-        modules=[module_of(system)(default.tokenizer, dimension), Normalize()], device=str(default.device)
-    )
 
 
 def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> Encoder:
