@@ -13,5 +13,6 @@ state or the new one.
 from __future__ import annotations
 
 from ctx_embed.index.search_index import Hit, SearchIndex
+from ctx_embed.index.words import snippet
 
-__all__ = ["Hit", "SearchIndex"]
+__all__ = ["Hit", "SearchIndex", "snippet"]

@@ -1,48 +1,51 @@
-"""The documents of an index in SQLite: ids, texts, metadata, and the list of shards whose commit they share."""
+"""The documents of an index in SQLite: their ids, texts, metadata and passages."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import numbers
-import os
-import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
-from urllib.parse import quote
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
+from ctx_embed.index.database import Database
 from ctx_embed.index.manifest import REMEDY
-from ctx_embed.index.shards import Shard
 from ctx_embed.texts import Document, well_formed
 
 Id: TypeAlias = str | int
+Span: TypeAlias = tuple[int, int]
+Mask: TypeAlias = NDArray[np.bool_]
 
-# `id` has no type: SQLite then keeps 1 and '1' apart. Rows count from 0 in the order of addition.
-SCHEMA = """
-CREATE TABLE state (index_id TEXT NOT NULL, generation INTEGER NOT NULL, next_id INTEGER NOT NULL);
-CREATE TABLE shards (
-    name TEXT PRIMARY KEY, first INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, crc32 INTEGER NOT NULL
-);
-CREATE TABLE documents (row INTEGER PRIMARY KEY, id NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT NOT NULL);
-"""
 LARGEST_ID = 2**63 - 1
-# How long a writer waits for another one before it gives up; small additions take turns within it.
-PATIENCE_SECONDS = 2.0
-# Rows asked for in one statement, below SQLite's limit on parameters.
-ROWS_A_QUERY = 500
+# Values asked for in one statement, below SQLite's limit on parameters.
+VALUES_A_QUERY = 500
 
 
-@dataclass(frozen=True)
-class State:
-    """What a commit changes beside documents and shards: the number of commits, and the next id to give."""
+class Stored(NamedTuple):
+    """A document as it is stored: the row of its first passage, the number of passages, id, metadata and text."""
 
-    index_id: str
-    generation: int
-    next_id: int
+    row: int
+    passages: int
+    id: Id
+    metadata: dict[str, Any]
+    text: str
+
+
+class Passage(NamedTuple):
+    """A passage of a document: characters ``start`` to ``stop`` of its text."""
+
+    document: Stored
+    start: int
+    stop: int
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+        return self.document.text[self.start : self.stop]
 
 
 def checked_id(identifier: Any, number: int) -> Id:
@@ -82,170 +85,165 @@ def metadata_json(metadata: Any, number: int) -> str:
         raise InputError(f"document {number}: the metadata cannot be kept as JSON ({error})") from None
 
 
-class DocumentStore:
-    """A connection to ``documents.sqlite``: WAL, so that readers never wait for the writer.
+def text_hash(text: str) -> int:
+    """64 bits of a text's BLAKE2, as SQLite's signed integer."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
-    Args:
-        path: of an existing database, see :meth:`create`.
 
-    Raises:
-        InputError: it is missing or cannot be read.
-    """
+class DocumentStore(Database):
+    """The documents of ``documents.sqlite``; what changes them runs inside :meth:`Database.writing`."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.RLock()
-        if not path.is_file():
-            raise InputError(f"{path}: missing, {REMEDY}")
-        with self._told():
-            self._connection = sqlite3.connect(
-                _uri(path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        try:
-            with self._told():
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self.state()
-        except BaseException:
-            self.close()
-            raise
-
-    @staticmethod
-    def create(path: Path, index_id: str) -> None:
-        """Write a database without documents."""
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.executescript(SCHEMA)
-            connection.execute("INSERT INTO state VALUES (?, 0, 0)", (index_id,))
-            connection.commit()
-
-    def close(self) -> None:
-        """Close the connection; the last one to close folds the write-ahead log into the database."""
-        with self._lock:
-            self._connection.close()
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """One unchanging state of the database for all that is read inside."""
-        with self._lock:
-            with self._told():
-                self._connection.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._connection.rollback()
-
-    @contextmanager
-    def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-        """The one writer's transaction: committed, and durable, when the block ends, undone when it raises.
-
-        Args:
-            patience: seconds to wait for another writer.
+    def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
+        """The passages of some rows.
 
         Raises:
-            InputError: another writer is at work, or the disk is full.
+            InputError: the database lacks a row.
         """
-        with self._lock:
-            with self._told():
-                self._connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
-                self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                with self._told():
-                    self._connection.execute("COMMIT")
-            finally:
-                self._connection.rollback()
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What SQLite says of the state of the file becomes one line; what it says of our SQL stays an error."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if not (isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError):
-                raise
-            message = str(error)
-            if "locked" in message:
-                said = f"{self.path.parent}: another process is writing to this index, try again when it has finished"
-            elif "full" in message or "readonly" in message:
-                said = f"{self.path}: cannot be written ({message})"
-            else:
-                said = f"{self.path}: cannot be read ({message}), {REMEDY}"
-            raise InputError(said) from None
-
-    def state(self) -> State:
-        """The state of the newest commit, or of the transaction inside one."""
-        with self._lock, self._told():
-            row = self._connection.execute("SELECT index_id, generation, next_id FROM state").fetchone()
-        if row is None:
-            raise InputError(f"{self.path}: damaged (it has no state), {REMEDY}")
-        return State(*row)
-
-    def shards(self) -> list[Shard]:
-        """The shards of raw vectors in the order of their rows."""
-        with self._lock, self._told():
-            rows = self._connection.execute("SELECT name, first, rows, bytes, crc32 FROM shards ORDER BY first")
-            return [Shard(*row) for row in rows]
-
-    def rows(self) -> int:
-        """The number of rows given so far."""
-        with self._lock, self._told():
-            (last,) = self._connection.execute("SELECT max(row) FROM documents").fetchone()
-        return 0 if last is None else int(last) + 1
-
-    def fetch(self, rows: Iterable[int]) -> dict[int, tuple[Id, str, dict[str, Any]]]:
-        """The id, text and metadata of the documents of some rows."""
-        wanted = list(rows)
-        found: dict[int, tuple[Id, str, dict[str, Any]]] = {}
-        with self._lock, self._told():
-            for start in range(0, len(wanted), ROWS_A_QUERY):
-                part = wanted[start : start + ROWS_A_QUERY]
-                marks = ",".join("?" * len(part))
-                select = f"SELECT row, id, text, metadata FROM documents WHERE row IN ({marks})"
-                for row, identifier, text, metadata in self._connection.execute(select, part):
-                    found[row] = (identifier, text, self._parsed(metadata))
-        if len(found) < len(set(wanted)):
-            raise InputError(f"{self.path}: damaged (documents are missing), {REMEDY}")
+        select = (
+            "SELECT d.row, d.passages, d.id, d.metadata, d.text, p.start, p.stop FROM documents d "
+            "LEFT JOIN passages p ON p.row = ?1 WHERE d.row <= ?1 ORDER BY d.row DESC LIMIT 1"
+        )
+        found: dict[int, Passage] = {}
+        for row in rows:
+            with self.told():
+                values = self.connection.execute(select, (row,)).fetchone()
+            if values is None or row >= values[0] + values[1]:
+                raise InputError(f"{self.path}: damaged (documents are missing), {REMEDY}")
+            document = self._stored(values[:5])
+            start, stop = values[5:]
+            found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
         return found
 
-    def _parsed(self, metadata: str) -> dict[str, Any]:
+    def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
+        """The documents of those ids that there are."""
+        found: dict[Id, Stored] = {}
+        for start in range(0, len(ids), VALUES_A_QUERY):
+            part = ids[start : start + VALUES_A_QUERY]
+            select = f"SELECT row, passages, id, metadata, text FROM documents WHERE id IN ({_marks(part)})"
+            with self.told():
+                values = self.connection.execute(select, part).fetchall()
+            found |= {document.id: document for document in map(self._stored, values)}
+        return found
+
+    def all(self) -> Iterator[Stored]:
+        """Every document in the order of rows, in bounded memory, inside :meth:`reading`."""
+        with self.told():
+            yield from map(
+                self._stored,
+                self.connection.execute("SELECT row, passages, id, metadata, text FROM documents ORDER BY row"),
+            )
+
+    def spans(self, document: Stored) -> list[Span]:
+        """The passages of a document."""
+        select = "SELECT start, stop FROM passages WHERE row >= ? AND row < ? ORDER BY row"
+        with self.told():
+            spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
+        return spans or [(0, len(document.text))]
+
+    def _stored(self, values: Sequence[Any]) -> Stored:
+        row, passages, identifier, metadata, text = values
         try:
-            parsed: dict[str, Any] = json.loads(metadata)
+            return Stored(row, passages, identifier, json.loads(metadata), text)
         except ValueError as error:
             raise InputError(f"{self.path}: damaged (metadata: {error}), {REMEDY}") from None
-        return parsed
 
-    def insert(self, row: int, document: Document, number: int) -> None:
-        """Add a document, inside :meth:`writing`; its id, text and metadata are those that are stored.
+    def last_row(self) -> int:
+        """The number of rows up to the end of the last document."""
+        with self.told():
+            values = self.connection.execute("SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1")
+            return int((values.fetchone() or (0,))[0])
+
+    def deleted_rows(self) -> int:
+        """The number of rows of deleted documents."""
+        with self.told():
+            return int(self.connection.execute("SELECT ifnull(sum(passages), 0) FROM deleted").fetchone()[0])
+
+    def live(self, rows: int) -> Mask:
+        """Which of ``rows`` rows belong to documents that were not deleted."""
+        mask = np.ones(rows, bool)
+        with self.told():
+            for row, passages in self.connection.execute("SELECT row, passages FROM deleted"):
+                mask[row : row + passages] = False
+        return mask
+
+    def matching(self, condition: str, values: Sequence[Any], rows: int) -> Mask:
+        """Which rows belong to documents whose metadata meet a condition, see :mod:`ctx_embed.index.filters`."""
+        mask = np.zeros(rows, bool)
+        with self.told():
+            for row, passages in self.connection.execute(
+                f"SELECT row, passages FROM documents WHERE {condition}", values
+            ):
+                mask[row : row + passages] = True
+        return mask
+
+    def rows_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
+        """For those texts that are passages already, the row of one; a look at the text itself excludes chance."""
+        by_hash = {text_hash(text): text for text in texts}
+        hashes = sorted(by_hash)
+        found: dict[str, int] = {}
+        for start in range(0, len(hashes), VALUES_A_QUERY):
+            part = hashes[start : start + VALUES_A_QUERY]
+            with self.told():
+                pairs = self.connection.execute(
+                    f"SELECT hash, row FROM hashes WHERE hash IN ({_marks(part)})", part
+                ).fetchall()
+            for digest, row in pairs:
+                if self._is_passage(row, by_hash[digest]):
+                    found[by_hash[digest]] = row
+        return found
+
+    def _is_passage(self, row: int, text: str) -> bool:
+        # The row may be that of a deleted document.
+        try:
+            return self.fetch([row])[row].text == text
+        except InputError:
+            return False
+
+    def insert(self, row: int, document: Document, metadata: str, spans: Sequence[Span]) -> None:
+        """Add a document whose id is free.
 
         Args:
-            row: the next one.
+            row: of its first passage.
             document: with an id.
-            number: of the document in this addition, from 1, for the message.
-
-        Raises:
-            InputError: the id is taken.
+            metadata: its metadata as JSON.
+            spans: the passages.
         """
-        values = (row, document.id, document.text, metadata_json(document.metadata, number))
-        with self._told():
-            taken = self._connection.execute("SELECT row FROM documents WHERE id = ?", (document.id,)).fetchone()
-            if taken is None:
-                self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", values)
-                return
-        other = taken[0] - (row - number)
-        where = "is already in the index" if other < 1 else f"is also that of document {other}"
-        raise InputError(f"document {number}: the id {document.id!r} {where}, ids are unique")
+        text = document.text
+        values = (row, len(spans), document.id, metadata, text)
+        passages = [(row + place, *span) for place, span in enumerate(spans)]
+        with self.told():
+            self.connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", values)
+            if list(spans) != [(0, len(text))]:
+                self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", passages)
+            self.connection.executemany(
+                "INSERT INTO words (rowid, text) VALUES (?, ?)",
+                [(place, text[start:stop]) for place, start, stop in passages],
+            )
 
-    def finish(self, state: State, shards: Sequence[Shard]) -> None:
-        """Set what a commit publishes beside the documents, inside :meth:`writing`."""
-        with self._told():
-            self._connection.execute("DELETE FROM shards")
-            self._connection.executemany("INSERT INTO shards VALUES (?, ?, ?, ?, ?)", map(astuple, shards))
-            self._connection.execute("UPDATE state SET generation = ?, next_id = ?", (state.generation, state.next_id))
+    def keep_hashes(self, rows: dict[str, int]) -> None:
+        """Remember in which row each text was embedded."""
+        pairs = sorted((text_hash(text), row) for text, row in rows.items())
+        with self.told():
+            self.connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
+
+    def remove(self, document: Stored) -> None:
+        """Delete a document; its rows are never given again before the next compaction."""
+        rows = (document.row, document.row + document.passages)
+        words = [
+            (row, document.text[start:stop]) for row, (start, stop) in enumerate(self.spans(document), document.row)
+        ]
+        with self.told():
+            self.connection.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
+            self.connection.execute("DELETE FROM passages WHERE row >= ? AND row < ?", rows)
+            self.connection.execute("DELETE FROM documents WHERE row = ?", (document.row,))
+            self.connection.execute("INSERT INTO deleted VALUES (?, ?)", (document.row, document.passages))
+
+    def documents_up_to(self, first: int, row: int) -> int:
+        """How many documents begin in the rows ``first`` to ``row``, both included."""
+        with self.told():
+            select = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
+            return int(self.connection.execute(select, (first, row)).fetchone()[0])
 
 
-def _uri(path: Path) -> str:
-    """How to open a database: where the folder cannot be written, WAL files neither, so it is read as it stands."""
-    mode = "mode=rw"
-    if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
-        mode = "mode=ro&immutable=1"
-    return f"file:{quote(str(path.absolute()))}?{mode}"
+def _marks(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.index.documents import DocumentStore
 from ctx_embed.index.manifest import DOCUMENTS, REMEDY, VECTORS, read_manifest
 from ctx_embed.index.shards import ShardFolder
-from ctx_embed.index.vectors import Snapshot
+from ctx_embed.index.snapshot import Snapshot
 
 Result = TypeVar("Result")
 
@@ -45,10 +46,10 @@ class IndexFolder:
         if state.index_id != self.manifest.index_id or state.generation < self.manifest.generation:
             raise InputError(f"{self.path}: manifest and documents come from different states of the index, {REMEDY}")
         self.vectors.check(snapshot.shards)
-        if self.documents.rows() != snapshot.rows:
-            raise InputError(
-                f"{self.path}: {self.documents.rows()} documents but {snapshot.rows} vectors are listed, {REMEDY}"
-            )
+        listed = sum(shard.rows for shard in snapshot.shards)
+        if not self.documents.last_row() <= snapshot.rows == listed:
+            rows = max(snapshot.rows, self.documents.last_row())
+            raise InputError(f"{self.path}: documents with {rows} passages but {listed} vectors are listed, {REMEDY}")
 
     def read(self, work: Callable[[Snapshot], Result]) -> Result:
         """What ``work`` makes of the newest state, which does not change while it reads.
@@ -58,7 +59,7 @@ class IndexFolder:
         """
         for _ in range(ATTEMPTS):
             with self.documents.reading():
-                snapshot = Snapshot(self.documents.state().generation, self.documents.shards())
+                snapshot = Snapshot.of(self.documents.state(), self.documents.shards())
                 try:
                     return work(snapshot)
                 except FileNotFoundError as error:
@@ -77,7 +78,7 @@ class IndexFolder:
 
     def count(self) -> int:
         """The number of documents."""
-        return self.documents.rows()
+        return self.documents.state().documents
 
     def describe(self) -> dict[str, Any]:
         """What can be said of the index without loading its model, as JSON values."""
@@ -86,15 +87,20 @@ class IndexFolder:
             # Files come and go while a writer works.
             with suppress(OSError):
                 size += file.stat().st_size if file.is_file() else 0
+        state = self.documents.state()
         return {
             "path": str(self.path),
-            "documents": self.count(),
+            "documents": state.documents,
+            "vectors": state.rows,
+            "vectors_of_deleted": self.documents.deleted_rows(),
             "dimension": self.manifest.dimension,
             "dtype": self.manifest.dtype,
             "factory": self.manifest.factory,
+            "chunk": self.manifest.chunk,
+            "tuned": json.loads(state.tuned),
             "model": self.manifest.model,
             "model_fingerprint": self.manifest.model_fingerprint,
-            "generation": self.documents.state().generation,
+            "generation": state.generation,
             "format_version": self.manifest.format_version,
             "bytes": size,
         }

@@ -10,7 +10,7 @@ from typing import Any
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 DOCUMENTS = "documents.sqlite"
 VECTORS = "vectors"
@@ -26,6 +26,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "dimension": (int,),
     "dtype": (str,),
     "factory": (str,),
+    "chunk": (str,),
     "generation": (int,),
 }
 
@@ -39,7 +40,8 @@ class Manifest:
         model_fingerprint: of the model whose vectors it holds, see :func:`ctx_embed.fingerprint.fingerprint`.
         model: ``default``, a path or a name that loads the model; None where its origin is unknown.
         dimension: numbers in a vector.
-        factory: the FAISS factory string.
+        factory: the FAISS factory string, or ``auto``.
+        chunk: how documents are cut into passages, see :mod:`ctx_embed.index.chunks`.
         generation: number of commits so far; the one in documents.sqlite counts, this one may lag behind it.
         dtype: of the stored vectors.
         format_version: of the files.
@@ -50,6 +52,7 @@ class Manifest:
     model: str | None
     dimension: int
     factory: str
+    chunk: str = "none"
     generation: int = 0
     dtype: str = DTYPE
     format_version: int = FORMAT_VERSION
@@ -98,6 +101,10 @@ def _checked(path: Path, fields: Any) -> Manifest:
     if version > FORMAT_VERSION:
         raise InputError(
             f"{path}: written in format {version}, this ctx-embed reads up to {FORMAT_VERSION}: upgrade ctx-embed"
+        )
+    if version < FORMAT_VERSION:
+        raise InputError(
+            f"{path}: written in the old format {version}, this ctx-embed reads {FORMAT_VERSION}: build the index again"
         )
     for name, types in _FIELDS.items():
         if name not in fields or isinstance(fields[name], bool) or not isinstance(fields[name], types):

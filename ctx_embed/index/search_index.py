@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder
-from ctx_embed.index.addition import Addition, as_list, documents_of
-from ctx_embed.index.documents import DocumentStore, Id
+from ctx_embed.index import chunks, kinds
+from ctx_embed.index.documents import DocumentStore, Id, checked_id
+from ctx_embed.index.edit import Edit, as_list, documents_of
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, read_manifest, write_manifest
+from ctx_embed.index.ranking import MODES, Searched
 from ctx_embed.index.shards import Vectors
-from ctx_embed.index.vectors import Snapshot, VectorIndex, new_index
+from ctx_embed.index.snapshot import LiveRows, Snapshot
+from ctx_embed.index.vectors import Ranking, VectorIndex
 from ctx_embed.texts import Document, well_formed
 
 if TYPE_CHECKING:
@@ -34,19 +38,30 @@ CHUNK_DOCUMENTS = 2048
 
 @dataclass(frozen=True)
 class Hit:
-    """A document found: its id, the cosine of its vector and the query's, its text and its metadata."""
+    """A passage found.
+
+    Args:
+        id: of its document.
+        score: the cosine of its vector and the query's, whatever the order of the hits.
+        text: of the passage, which is the whole document unless the index cuts documents into passages.
+        metadata: of its document.
+        document: the whole text of its document.
+        start: the character of the document that the passage begins with.
+    """
 
     id: str | int
     score: float
     text: str
     metadata: dict[str, Any]
+    document: str
+    start: int = 0
 
 
 class SearchIndex:
-    """Documents that are found by meaning; made by :meth:`create` or :meth:`open`, used as a context manager.
+    """Documents that are found by meaning and by words; made by :meth:`create` or :meth:`open`, a context manager.
 
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees whole
-    additions, each from the next search on. Texts and metadata are stored as UTF-8: lone surrogates become U+FFFD.
+    changes, each from the next search on. Texts and metadata are stored as UTF-8: lone surrogates become U+FFFD.
 
     Example:
         >>> with SearchIndex.create("notes.index") as index:
@@ -54,25 +69,32 @@ class SearchIndex:
         ...     index.search("inflation", k=1)[0][0].text
     """
 
-    def __init__(self, folder: IndexFolder, embedder: Embedder) -> None:
+    def __init__(self, folder: IndexFolder, embedder: Embedder | None = None, memory_map: bool = False) -> None:
         self._folder = folder
         self._embedder = embedder
-        self._index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory)
+        self._index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map)
+        self._live = LiveRows(folder.documents)
         self._searching = threading.RLock()
-        self._adding = threading.Lock()
+        self._changing = threading.Lock()
         self._closed = False
 
     @classmethod
     def create(
-        cls, path: str | Path, model: str | Path | SentenceTransformer | None = None, factory: str = "Flat"
+        cls,
+        path: str | Path,
+        model: str | Path | SentenceTransformer | None = None,
+        factory: str = kinds.AUTO,
+        chunk: str = "none",
     ) -> SearchIndex:
         """Make an empty index in a folder that does not exist yet or is empty.
 
         Args:
             path: the folder; its parent exists.
             model: what embeds documents and queries: None (the default model), a folder or name, or a loaded model.
-            factory: the kind of FAISS index: ``Flat`` compares with every document; ``HNSW32``, ``IVF256,PQ32`` and
-                others are faster and approximate. Kinds that are trained are trained on the first addition.
+            factory: the kind of FAISS index: ``auto`` compares with every vector up to about 50,000 and then takes
+                inverted lists of vectors in bytes; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds.
+                Those that are trained compare with every vector as long as there are too few to train on.
+            chunk: ``none`` embeds a document whole, ``sentences`` and ``tokens:N`` cut it into passages.
 
         Raises:
             InputError: the folder is not empty, there is no such model, or the factory does not fit.
@@ -80,9 +102,12 @@ class SearchIndex:
         folder = Path(path).absolute()
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder}: exists already and is not empty, open it or choose another folder")
+        chunks.checked_chunk(chunk)
         embedder = Embedder.of(model)
-        new_index(factory, embedder.dimension)
-        manifest = Manifest(uuid.uuid4().hex, embedder.fingerprint, embedder.reference, embedder.dimension, factory)
+        kinds.checked_factory(factory, embedder.dimension)
+        manifest = Manifest(
+            uuid.uuid4().hex, embedder.fingerprint, embedder.reference, embedder.dimension, factory, chunk
+        )
         try:
             with replaced_folder(folder) as beside:
                 (beside / VECTORS).mkdir()
@@ -94,19 +119,22 @@ class SearchIndex:
         return cls(IndexFolder(folder), embedder)
 
     @classmethod
-    def open(cls, path: str | Path, model: str | Path | SentenceTransformer | None = None) -> SearchIndex:
-        """Open an index to search it and to add to it.
+    def open(
+        cls, path: str | Path, model: str | Path | SentenceTransformer | None = None, memory_map: bool = False
+    ) -> SearchIndex:
+        """Open an index to search it and to change it.
 
         Args:
             path: its folder.
             model: the model that it was built with, where that is not found under the name the index recorded.
+            memory_map: leave FAISS's vectors on disk and read what a search touches, where the kind of index allows it.
 
         Raises:
-            InputError: no index, a damaged one, a newer format, or another model.
+            InputError: no index, a damaged one, another format, or another model.
         """
         folder = IndexFolder(path)
         try:
-            return cls(folder, Embedder.for_index(folder.path, folder.manifest, model))
+            return cls(folder, Embedder.for_index(folder.path, folder.manifest, model), memory_map)
         except BaseException:
             folder.documents.close()
             raise
@@ -118,120 +146,242 @@ class SearchIndex:
 
     @property
     def factory(self) -> str:
-        """The FAISS factory string."""
+        """The FAISS factory string, or ``auto``."""
         return self._folder.manifest.factory
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model, loaded at its first use where the index was opened without one."""
+        if self._embedder is None:
+            self._embedder = Embedder.for_index(self.path, self._folder.manifest, None)
+        return self._embedder
 
     def count(self) -> int:
         """The number of documents."""
         self._require_open()
         return self._folder.count()
 
+    @overload
+    def get(self, ids: Id) -> Document | None: ...
+    @overload
+    def get(self, ids: Sequence[Id]) -> list[Document | None]: ...
+    def get(self, ids: Id | Sequence[Id]) -> Document | None | list[Document | None]:
+        """The documents of some ids, None for those there are not; for a single id the document itself.
+
+        Raises:
+            InputError: an id is neither a string nor an integer of 64 bits.
+        """
+        self._require_open()
+        single = isinstance(ids, str | numbers.Integral)
+        listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
+        wanted = [checked_id(identifier, number) for number, identifier in enumerate(listed, 1)]
+        found = self._folder.documents.find(wanted)
+        documents = [
+            Document(found[identifier].text, identifier, found[identifier].metadata) if identifier in found else None
+            for identifier in wanted
+        ]
+        return documents[0] if single else documents
+
     def add(
         self,
         texts: Iterable[str],
         ids: Sequence[str | int] | None = None,
         metadata: Sequence[dict[str, Any] | None] | None = None,
+        embeddings: Any = None,
     ) -> list[Id]:
         """Add documents: all of them, durably, when this returns, and none when it raises.
+
+        A text that the index holds already is not embedded again.
 
         Args:
             texts: any strings, the empty one among them.
             ids: one for each text, a string or an integer of 64 bits (1 and "1" differ); None gives them the integers
-                above all that are in use.
+                above all that were ever in use.
             metadata: one for each text, None or a dictionary of JSON values.
+            embeddings: one for each text (documents, dimension), where the model of the index has embedded them
+                already; such documents stay whole.
 
         Returns:
             The ids.
 
         Raises:
-            InputError: something cannot be stored, an id is taken, a model gives NaN, the kind of index needs more
-                documents to be trained on, or another process is writing.
+            InputError: something cannot be stored, an id is taken, a model gives NaN, or another process is writing.
         """
-        return self.add_documents(documents_of(texts, ids, metadata))
+        return self.add_documents(documents_of(texts, ids, metadata, embeddings))
 
-    def add_documents(self, documents: Iterable[Document]) -> list[Id]:
+    def upsert(
+        self,
+        texts: Iterable[str],
+        ids: Sequence[str | int] | None = None,
+        metadata: Sequence[dict[str, Any] | None] | None = None,
+        embeddings: Any = None,
+    ) -> list[Id]:
+        """Add documents as :meth:`add` does; those whose ids are taken replace the documents that have them."""
+        return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
+
+    def add_documents(self, documents: Iterable[Document], *, replacing: bool = False) -> list[Id]:
         """Add a stream of documents as :meth:`add` does, all or none, in bounded memory.
 
         Args:
             documents: an id of None gives the next integer. An error that the stream raises undoes the addition.
+            replacing: whether a document takes the place of the one that has its id.
+        """
+        stream = iter(documents)
+        ids: list[Id] = []
+        with self.editing() as edit:
+            while chunk := list(islice(stream, CHUNK_DOCUMENTS)):
+                ids += edit.add(chunk, replacing=replacing)
+        return ids
+
+    def delete(self, ids: Id | Sequence[Id]) -> int:
+        """Delete the documents of some ids, durably when this returns; ids that there are not are passed over.
+
+        Returns:
+            The number of documents deleted.
+
+        Raises:
+            InputError: an id is neither a string nor an integer of 64 bits, or another process is writing.
+        """
+        single = isinstance(ids, str | numbers.Integral)
+        listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
+        with self.editing() as edit:
+            return edit.delete(listed)
+
+    @contextmanager
+    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
+        """Be the writer; what the block changes is committed as one when it ends, and undone when it raises.
+
+        Args:
+            tidy: let the manifest and FAISS's file follow.
+            counted: see :class:`Edit`.
         """
         self._require_open()
-        stream = iter(documents)
-        with self._adding, closing(DocumentStore(self.path / DOCUMENTS)) as store:
+        with self._changing, closing(DocumentStore(self.path / DOCUMENTS)) as store:
             try:
                 with store.writing():
                     self._folder.require_in_place()
-                    addition = Addition(store, self._folder.vectors, self._embedder.documents)
-                    while chunk := list(islice(stream, CHUNK_DOCUMENTS)):
-                        addition.extend(chunk)
-                    if addition.ids:
-                        snapshot = addition.finish()
-                        if addition.first_row == 0:
-                            with self._searching:
-                                self._index.train(snapshot)
-            except BaseException:
-                with self._searching:
-                    self._index.forget_if_empty()
-                raise
+                    edit = Edit(store, self._folder.vectors, self._embed, self._chunk, counted)
+                    yield edit
+                    if edit.changed:
+                        edit.finish()
             finally:
-                self._tidy(store)
-        return addition.ids
+                if tidy:
+                    self.tidy(store)
 
-    def _tidy(self, store: DocumentStore) -> None:
-        """Let the manifest and the cache follow the newest commit, and remove files that it does not list.
+    def _embed(self, texts: Sequence[str]) -> Vectors:
+        return self.embedder.documents(texts)
 
-        All of it can be left to the next writer, so a failure here does not fail the addition.
+    def _chunk(self, text: str) -> list[tuple[int, int]]:
+        return self._chunker(text)
+
+    @property
+    def _chunker(self) -> chunks.Chunker:
+        chunk = self._folder.manifest.chunk
+        if chunk == "none":
+            return chunks.whole
+        if not hasattr(self, "_made_chunker"):
+            self._made_chunker = chunks.chunker(chunk, getattr(self.embedder, "model", None))
+        return self._made_chunker
+
+    def tidy(self, store: DocumentStore) -> None:
+        """Let the manifest and FAISS's file follow the newest commit, and remove files that it does not list.
+
+        All of it can be left to the next writer, so a failure here does not fail the change.
         """
-        with suppress(InputError, OSError), store.writing(patience=0):
+        with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self._folder.require_in_place()
-            snapshot = Snapshot(store.state().generation, store.shards())
+            snapshot = Snapshot.of(store.state(), store.shards())
             if read_manifest(self.path).generation != snapshot.generation:
                 write_manifest(self.path, replace(self._folder.manifest, generation=snapshot.generation))
             self._folder.vectors.remove_unlisted(snapshot.shards)
             with self._searching:
                 self._folder.vectors.forget_unlisted(snapshot.shards)
-                self._index.save(snapshot)
+                self.build_faiss(store, snapshot)
 
-    def search(self, query: str | Iterable[str], k: int = 10) -> list[list[Hit]]:
-        """The documents nearest to each query, the nearest first; among equal ones, those added first come first.
+    def build_faiss(self, store: DocumentStore, snapshot: Snapshot) -> None:
+        """Write FAISS's file anew where a good part of the rows is missing from it; inside ``store.writing()``.
+
+        A kind that ``auto`` has chosen is tuned as soon as it is trained.
+        """
+        from ctx_embed.index.tuning import AUTO_RECALL, tune
+
+        if self._index.is_stale(snapshot) and self._index.build(snapshot) and self.factory == kinds.AUTO:
+            tune(self._index, snapshot, AUTO_RECALL, store)
+
+    def search(
+        self,
+        query: str | Iterable[str],
+        k: int = 10,
+        *,
+        mode: str = "dense",
+        where: str | None = None,
+        threshold: float | None = None,
+    ) -> list[list[Hit]]:
+        """The best passages for each query; among equal ones, those added first come first.
 
         Args:
             query: a text or several.
-            k: hits for each query, at least 1; all documents where there are fewer.
+            k: hits for each query, at least 1; all that may be found where there are fewer.
+            mode: ``dense`` by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by both,
+                fused by reciprocal ranks.
+            where: what the metadata must meet, e.g. ``'year >= 2020 and lang = "en"'``; applied before ranking. The
+                grammar stands in :mod:`ctx_embed.index.filters`.
+            threshold: the lowest cosine of a hit.
 
         Returns:
-            A list of hits for each query (one list for a single text). Scores are cosines in [-1, 1].
+            A list of hits for each query (one list for a single text). Scores are cosines in [-1, 1] in every mode.
 
         Raises:
-            InputError: a query is no string, k is below 1, or the model gives NaN.
+            InputError: a query is no string, k is below 1, the mode is unknown, the filter cannot be understood, or
+                the model gives NaN.
         """
         self._require_open()
-        if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
-            raise InputError(f"k is {k!r}, an integer of at least 1 is needed")
-        texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of them")
-        for place, text in enumerate(texts, 1):
-            if not isinstance(text, str):
-                raise InputError(f"query {place} is a {type(text).__name__}, a string is needed")
+        texts = _checked_queries(query, k, mode, threshold)
+        if where is not None:
+            from ctx_embed.index.filters import parse_filter
+
+            parse_filter(where)
         if not texts or not self.count():
             return [[] for _ in texts]
-        vectors = self._embedder.queries([well_formed(text) for text in texts])
+        vectors = self.embedder.queries(texts)
         with self._searching:
-            return self._folder.read(lambda snapshot: self._hits(vectors, int(k), snapshot))
+            return self._folder.read(
+                lambda snapshot: self._hits(texts, vectors, int(k), mode, where, threshold, snapshot)
+            )
 
-    def _hits(self, vectors: Vectors, k: int, snapshot: Snapshot) -> list[list[Hit]]:
+    def _hits(
+        self,
+        texts: list[str],
+        vectors: Vectors,
+        k: int,
+        mode: str,
+        where: str | None,
+        threshold: float | None,
+        snapshot: Snapshot,
+    ) -> list[list[Hit]]:
         self._folder.vectors.forget_unlisted(snapshot.shards)
-        self._index.refresh(snapshot)
-        found = self._index.search(vectors, k, snapshot)
-        documents = self._folder.documents.fetch({row for pairs in found for _, row in pairs})
-        hits = []
-        for pairs in found:
-            stored = [(score, *documents[row]) for score, row in pairs]
-            hits.append([Hit(identifier, score, text, dict(notes)) for score, identifier, text, notes in stored])
-        return hits
+        store = self._folder.documents
+        searched = Searched(store, self._index, snapshot, self._live.allowed(snapshot, where))
+        rankings = MODES[mode](searched, texts, vectors, k)
+        if threshold is not None:
+            rankings = [[pair for pair in ranking if pair[0] >= threshold] for ranking in rankings]
+        return self._as_hits(rankings)
+
+    def _as_hits(self, rankings: list[Ranking]) -> list[list[Hit]]:
+        passages = self._folder.documents.fetch({row for ranking in rankings for _, row in ranking})
+        found = []
+        for ranking in rankings:
+            hits = []
+            for score, row in ranking:
+                document, start, _ = passages[row]
+                text = passages[row].text
+                hits.append(Hit(document.id, score, text, dict(document.metadata), document.text, start))
+            found.append(hits)
+        return found
 
     def close(self) -> None:
         """Let go of files and memory; a closed index can do nothing more."""
-        with self._adding, self._searching:
+        with self._changing, self._searching:
             self._closed = True
             self._folder.documents.close()
             self._folder.vectors.forget_unlisted([])
@@ -250,3 +400,20 @@ class SearchIndex:
     ) -> None:
         """Close it."""
         self.close()
+
+
+def _checked_queries(query: Any, k: Any, mode: Any, threshold: Any) -> list[str]:
+    """The queries as a list of texts that can be stored; the other arguments are looked at."""
+    if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
+        raise InputError(f"k is {k!r}, an integer of at least 1 is needed")
+    if mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    if threshold is not None and (
+        isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or math.isnan(threshold)
+    ):
+        raise InputError(f"the threshold is {threshold!r}, a cosine is needed, a number from -1 to 1")
+    texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of them")
+    for place, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"query {place} is a {type(text).__name__}, a string is needed")
+    return [well_formed(text) for text in texts]

@@ -37,6 +37,15 @@ class Shard:
     crc32: int
 
 
+def crc32_of(path: Path) -> int:
+    """The checksum of a file, read piece by piece."""
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
 class ShardFolder:
     """The shards of one index.
 
@@ -49,6 +58,7 @@ class ShardFolder:
         self.folder = folder
         self.dimension = dimension
         self._mapped: dict[str, Vectors] = {}
+        self._verified: set[str] = set()
 
     def write(self, first: int, vectors: Vectors) -> Shard:
         """Store rows (n, dimension) that begin at row ``first``; durable when this returns, but listed nowhere yet.
@@ -102,13 +112,13 @@ class ShardFolder:
         path = self.folder / shard.name
         content = path.read_bytes()
         if zlib.crc32(content) != shard.crc32 or len(content) != shard.bytes:
-            raise self._damaged(shard, "its checksum is wrong")
+            raise self.damaged(shard, "its checksum is wrong")
         try:
             vectors = load(content)[TENSOR]
         except (SafetensorError, KeyError) as error:
-            raise self._damaged(shard, str(error)) from None
+            raise self.damaged(shard, str(error)) from None
         if vectors.shape != (shard.rows, self.dimension) or vectors.dtype != np.float32:
-            raise self._damaged(shard, f"it holds {vectors.dtype} {vectors.shape}")
+            raise self.damaged(shard, f"it holds {vectors.dtype} {vectors.shape}")
         return vectors
 
     def check(self, shards: Sequence[Shard]) -> None:
@@ -122,9 +132,9 @@ class ShardFolder:
         for shard in shards:
             size = (self.folder / shard.name).stat().st_size
             if size != shard.bytes:
-                raise self._damaged(shard, f"{size} bytes, {shard.bytes} expected")
+                raise self.damaged(shard, f"{size} bytes, {shard.bytes} expected")
             if shard.first != row:
-                raise self._damaged(shard, f"it begins at row {shard.first}, {row} expected")
+                raise self.damaged(shard, f"it begins at row {shard.first}, {row} expected")
             row += shard.rows
 
     def map(self, shard: Shard) -> Vectors:
@@ -137,8 +147,21 @@ class ShardFolder:
             try:
                 self._mapped[shard.name] = np.memmap(path, np.float32, "r", offset, shape)
             except ValueError as error:
-                raise self._damaged(shard, str(error)) from None
+                raise self.damaged(shard, str(error)) from None
         return self._mapped[shard.name]
+
+    def scan(self, shard: Shard) -> Vectors:
+        """All rows of a shard as a view of the file, whose checksum is looked at once.
+
+        Raises:
+            InputError: the file is damaged.
+            FileNotFoundError: it is gone.
+        """
+        if shard.name not in self._verified:
+            if crc32_of(self.folder / shard.name) != shard.crc32:
+                raise self.damaged(shard, "its checksum is wrong")
+            self._verified.add(shard.name)
+        return self.map(shard)
 
     def blocks(self, shards: Sequence[Shard], start: int = 0) -> Iterator[Vectors]:
         """The vectors from row ``start`` on, shard by shard; whole shards are verified."""
@@ -162,6 +185,7 @@ class ShardFolder:
         """Close the views of shards that are no longer listed."""
         names = {shard.name for shard in shards}
         self._mapped = {name: view for name, view in self._mapped.items() if name in names}
+        self._verified &= names
 
     def remove_unlisted(self, shards: Sequence[Shard]) -> None:
         """Remove the files that no list names: leftovers of killed writers and shards that were joined."""
@@ -172,5 +196,6 @@ class ShardFolder:
                 with suppress(OSError):
                     path.unlink()
 
-    def _damaged(self, shard: Shard, what: str) -> InputError:
+    def damaged(self, shard: Shard, what: str) -> InputError:
+        """The error for a file that is not as it was written."""
         return InputError(f"{self.folder / shard.name}: damaged ({what}), {REMEDY}")

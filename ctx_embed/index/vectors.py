@@ -1,240 +1,244 @@
-"""The FAISS index over the raw vectors: built from them, cached in a file, extended by what was added since."""
+"""Search by vectors: FAISS proposes rows, or all are compared; the cosines come from the raw vectors."""
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections.abc import Sequence
+import json
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.shards import Shard, ShardFolder, Vectors
+from ctx_embed.index import kinds
+from ctx_embed.index.cache import Cache
+from ctx_embed.index.documents import Mask
+from ctx_embed.index.exact import Rows, exact_candidates
+from ctx_embed.index.shards import ShardFolder, Vectors
+from ctx_embed.index.snapshot import Snapshot
 
-Rows = NDArray[np.int64]
+Ranking: TypeAlias = list[tuple[float, int]]
 
 # Candidates beyond k that are scored anew from the raw vectors: it mends the order of quantized and of tied ones.
 SPARE_CANDIDATES = 16
-# Vectors that training sees for each one that it needs at least, as FAISS itself would sample them.
-TRAINING_FACTOR = 256
-# The cache is written again when so large a part of the rows is missing from it.
-STALE_PART = 0.1
-_CACHE_NAME = re.compile(r"g(\d+)-n(\d+)-([0-9a-f]{8})\.faiss")
-
-
-def _reason(error: Exception) -> str:
-    """What FAISS says, without its place in the C++ source."""
-    return re.split(r"failed: |cpp:\d+: (?:Error: )?", " ".join(str(error).split()))[-1] or type(error).__name__
-
-
-def new_index(factory: str, dimension: int) -> Any:
-    """An empty FAISS index of inner products.
-
-    Args:
-        factory: a FAISS factory string, e.g. ``Flat``, ``HNSW32`` or ``IVF256,PQ32``.
-        dimension: numbers in a vector.
-
-    Raises:
-        InputError: FAISS does not know it, or it cannot take vectors piece by piece or compare by inner products.
-    """
-    if not isinstance(factory, str):
-        raise InputError(f"the FAISS factory is a {type(factory).__name__}, a string is needed, e.g. 'Flat'")
-    try:
-        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
-    except (RuntimeError, MemoryError) as error:
-        raise InputError(f"FAISS factory {factory!r}: {_reason(error)}; try Flat, HNSW32 or IVF256,Flat") from None
-    kind = type(index).__name__
-    problem = ""
-    # FAISS takes sizes of 0, and then divides by them or never answers.
-    if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
-        problem = "a size in it is too small"
-    elif "IDMap" in kind:
-        problem = "ids are kept beside the vectors already, leave IDMap out"
-    elif "NSG" in kind or "NNDescent" in kind:
-        problem = "its graph cannot grow by additions, take HNSW instead"
-    elif index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        problem = "it cannot compare by inner products"
-    if problem:
-        raise InputError(f"FAISS factory {factory!r}: {problem}; try Flat, HNSW32 or IVF256,Flat")
-    return index
-
-
-def _prepare_training(index: Any) -> int:
-    """Silence FAISS's advice on more training vectors, and tell how many it cannot do without."""
-    needed = 1
-    if hasattr(index, "nlist"):
-        needed = index.nlist
-        index.cp.min_points_per_centroid = 1
-    if hasattr(index, "pq"):
-        needed = max(needed, index.pq.ksub)
-        index.pq.cp.min_points_per_centroid = 1
-    for part in ("index", "base_index", "storage"):
-        if hasattr(index, part):
-            needed = max(needed, _prepare_training(faiss.downcast_index(getattr(index, part))))
-    return needed
-
-
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The shards of one generation."""
-
-    generation: int
-    shards: Sequence[Shard]
-
-    @property
-    def rows(self) -> int:
-        """The number of vectors."""
-        return sum(shard.rows for shard in self.shards)
+# Of coarsely quantized vectors, so many times k.
+COARSE_FACTOR = 10
+# Where at most so many rows, or so small a part, may be found, all of these are compared.
+FEW_ROWS, FEW_PART = 20_000, 0.05
+# FAISS's file is written again when so many rows are missing from it, or when so large a part is.
+STALE_ROWS, STALE_PART = 25_000, 0.1
 
 
 class VectorIndex:
     """Search over the vectors of a shard folder.
 
-    A cache file holds the FAISS index of an earlier generation, with that and its number of rows and checksum in its
-    name; rows are only ever added, so it remains a beginning of every later state. ``Flat`` has no such file: the
-    shards are as quick to load.
+    The FAISS index is a cache that a writer leaves behind: rows it lacks, and all rows where there is none, are compared
+    one by one, so that a reader never has to train or build anything.
 
     Args:
-        folder: of the cache files.
+        folder: of FAISS's files.
         vectors: the truth.
-        factory: a FAISS factory string.
+        factory: ``auto`` or a FAISS factory string.
+        memory_map: leave FAISS's vectors in the file.
 
     Raises:
-        InputError: as :func:`new_index`.
+        InputError: as :func:`ctx_embed.index.kinds.checked_factory`.
     """
 
-    def __init__(self, folder: Path, vectors: ShardFolder, factory: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, vectors: ShardFolder, factory: str, memory_map: bool = False) -> None:
+        self.cache = Cache(folder, vectors.dimension)
         self.vectors = vectors
-        self.factory = factory
-        self._empty = new_index(factory, vectors.dimension)
-        self._index: Any = None
-        self.is_cached = not isinstance(self._empty, faiss.IndexFlat)
+        self.factory = kinds.checked_factory(factory, vectors.dimension)
+        self.memory_map = memory_map
+        self.index: Any = None
+        self._seen: tuple[int, int] = (-1, -1)
+        self._effort: int | None = None
 
-    def train(self, snapshot: Snapshot) -> None:
-        """Train an index without rows on those of ``snapshot``, where its kind needs it.
-
-        Raises:
-            InputError: they are too few.
-        """
-        index = new_index(self.factory, self.vectors.dimension)
-        if not index.is_trained:
-            needed = _prepare_training(index)
-            rows = snapshot.rows
-            chosen = np.unique(np.linspace(0, rows - 1, min(rows, needed * TRAINING_FACTOR), dtype=np.int64))
-            if rows < needed:
-                raise InputError(
-                    f"FAISS factory {self.factory!r} is trained on the first addition and needs at least {needed} "
-                    f"documents in it, got {rows}: add more at once, or take a smaller factory, e.g. Flat"
-                )
-            try:
-                index.train(self.vectors.gather(snapshot.shards, chosen))
-            except RuntimeError as error:
-                raise InputError(f"FAISS factory {self.factory!r} on {rows} documents: {_reason(error)}") from None
-        if hasattr(index, "nlist"):
-            # FAISS would look into one cell of nlist.
-            index.nprobe = max(1, round(index.nlist**0.5))
-        self._index = index
+    def factory_for(self, rows: int) -> str:
+        """The factory string for so many rows."""
+        return kinds.auto_factory(rows) if self.factory == kinds.AUTO else self.factory
 
     def forget(self) -> None:
-        """Drop the loaded index; it is read or built again when it is needed."""
-        self._index = None
-
-    def forget_if_empty(self) -> None:
-        """Drop a training on rows that were not committed."""
-        if self._index is not None and self._index.ntotal == 0:
-            self.forget()
+        """Drop the loaded index; it is read again when it is needed."""
+        self.index = None
+        self._seen = (-1, -1)
 
     def refresh(self, snapshot: Snapshot) -> None:
-        """Load the index where it is not loaded, and add the rows that it lacks."""
-        if self._index is None:
-            self._index = self._cached(snapshot)
-        if self._index is None:
-            self.train(snapshot)
-        for block in self.vectors.blocks(snapshot.shards, self._index.ntotal):
-            self._index.add(block)
+        """Load the newest file of FAISS that fits, where the state is another one than at the last look."""
+        if self._seen == (snapshot.numbering, snapshot.generation):
+            return
+        if self._seen[0] != snapshot.numbering:
+            self.forget()
+        loaded = 0 if self.index is None else self.index.ntotal
+        newer = self.cache.load(snapshot, self.memory_map, more_than=loaded)
+        if newer is not None:
+            self.index = newer
+        self._seen = (snapshot.numbering, snapshot.generation)
+        self._effort = self._tuned(snapshot)
 
-    def search(self, queries: Vectors, k: int, snapshot: Snapshot) -> list[list[tuple[float, int]]]:
+    def _tuned(self, snapshot: Snapshot) -> int | None:
+        """The search parameter that was measured for this index, or the usual one."""
+        usual = None if self.index is None else kinds.effort_of(self.index)
+        if usual is None:
+            return None
+        with suppress(ValueError):
+            tuned = json.loads(snapshot.tuned).get(self.described())
+            if isinstance(tuned, dict) and isinstance(tuned.get(usual[0]), int):
+                return int(tuned[usual[0]])
+        return usual[1]
+
+    def described(self) -> str:
+        """The loaded index's kind, with its number of lists: what a measured parameter holds for."""
+        part = kinds.inner(self.index)
+        return f"{type(part).__name__} {getattr(part, 'nlist', '')}".strip()
+
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        snapshot: Snapshot,
+        allowed: Mask | None = None,
+        effort: int | None = None,
+    ) -> list[Ranking]:
         """The k nearest rows of each query by cosine, the nearest first, among equals the one added first.
 
         Args:
             queries: (Q, dimension), l2-normalised.
             k: at least 1.
-            snapshot: the state searched, of at least one row; :meth:`refresh` has seen it.
+            snapshot: the state searched.
+            allowed: which rows may be found; None: all.
+            effort: nprobe or efSearch, by default the tuned or usual one.
 
         Returns:
-            Q lists of min(k, rows) pairs (cosine, row). The index proposes the rows; the cosines, and with them the
-            order, come from the raw vectors, so that they do not depend on the kind of index or on the batch.
+            Q lists of min(k, rows that may be found) pairs (cosine, row). The cosines, and with them the order, come
+            from the raw vectors, so that they do not depend on the kind of index or on the batch.
         """
-        wanted = min(k, snapshot.rows)
-        _, proposed = self._index.search(queries, min(k + SPARE_CANDIDATES, snapshot.rows))
-        results = []
-        for query, rows in zip(queries, proposed, strict=True):
-            found = rows[rows >= 0]
-            if len(found) < wanted:
-                # An approximate index may come back with fewer than there are.
-                found = self._exact(query, wanted, snapshot)
-            vectors = self.vectors.gather(snapshot.shards, found).astype(np.float64)
-            scores = np.clip(vectors @ query.astype(np.float64), -1.0, 1.0).astype(np.float32)
-            order = np.lexsort((found, -scores))[:wanted]
-            results.append([(float(scores[place]), int(found[place])) for place in order])
-        return results
+        self.refresh(snapshot)
+        found = snapshot.rows if allowed is None else int(allowed.sum())
+        wanted = min(k, found)
+        if not wanted:
+            return [[] for _ in queries]
+        candidates = wanted + SPARE_CANDIDATES
+        if self.index is None or found <= FEW_ROWS or found <= FEW_PART * snapshot.rows:
+            proposed = self._exact(queries, candidates, snapshot, allowed)
+        else:
+            harder = (effort or self._effort or 1) * snapshot.rows / found
+            proposed = self._proposed(queries, candidates, snapshot, allowed, round(harder))
+        ranked = [
+            self.ranked(query, rows, snapshot)[:wanted] for query, rows in zip(queries, proposed, strict=True)
+        ]
+        short = [place for place, ranking in enumerate(ranked) if len(ranking) < wanted]
+        if short:
+            # An approximate index may come back with fewer than there are.
+            whole = self.search_exactly(queries[short], wanted, snapshot, allowed)
+            for place, ranking in zip(short, whole, strict=True):
+                ranked[place] = ranking
+        return ranked
 
-    def _exact(self, query: Vectors, k: int, snapshot: Snapshot) -> Rows:
-        """The k rows nearest to one query (dimension,) by comparison with all."""
-        rows = np.empty(0, np.int64)
-        scores = np.empty(0, np.float32)
-        for shard in snapshot.shards:
-            rows = np.concatenate([rows, np.arange(shard.first, shard.first + shard.rows)])
-            scores = np.concatenate([scores, self.vectors.map(shard) @ query])
-            best = np.argsort(-scores, kind="stable")[:k]
-            rows, scores = rows[best], scores[best]
+    def search_exactly(
+        self, queries: Vectors, k: int, snapshot: Snapshot, allowed: Mask | None = None
+    ) -> list[Ranking]:
+        """As :meth:`search`, by comparison with every vector."""
+        proposed = self._exact(queries, k + SPARE_CANDIDATES, snapshot, allowed)
+        return [self.ranked(query, rows, snapshot)[:k] for query, rows in zip(queries, proposed, strict=True)]
+
+    def _exact(
+        self, queries: Vectors, candidates: int, snapshot: Snapshot, allowed: Mask | None, start: int = 0
+    ) -> list[Rows]:
+        return exact_candidates(self.vectors, snapshot.shards, queries, candidates, allowed, start)
+
+    def _proposed(
+        self, queries: Vectors, candidates: int, snapshot: Snapshot, allowed: Mask | None, effort: int
+    ) -> list[Rows]:
+        """What FAISS proposes, and the best of the rows that it lacks."""
+        covered = self.index.ntotal
+        mask = None if allowed is None or allowed[:covered].all() else allowed[:covered]
+        asked = min(candidates * (COARSE_FACTOR if kinds.is_coarse(self.index) else 1), covered)
+        usual = kinds.effort_of(self.index)
+        if usual is not None:
+            # A graph's effort is the number of candidates that it keeps.
+            least = asked if usual[0] == "efSearch" else 1
+            effort = max(least, min(effort, usual[2]))
+        found = self._asked(queries, asked, mask, effort if usual else None)
+        rows = [of_query[of_query >= 0] for of_query in found]
+        if mask is not None:
+            rows = [of_query[mask[of_query]] for of_query in rows]
+        if covered < snapshot.rows:
+            rest = self._exact(queries, candidates, snapshot, allowed, covered)
+            rows = [np.concatenate(pair) for pair in zip(rows, rest, strict=True)]
         return rows
 
-    def _caches(self) -> list[tuple[int, int, int, Path]]:
-        """The cache files as (generation, rows, checksum, path), the newest first."""
-        matches = [(_CACHE_NAME.fullmatch(path.name), path) for path in self.folder.glob("*.faiss")]
-        return sorted(((int(m[1]), int(m[2]), int(m[3], 16), path) for m, path in matches if m), reverse=True)
+    def _asked(self, queries: Vectors, asked: int, mask: Mask | None, effort: int | None) -> Rows:
+        selector = None if mask is None else kinds.selector_of(mask)
+        parameters = kinds.search_parameters(self.index, effort, selector)
+        with suppress(RuntimeError):
+            return np.asarray(self.index.search(queries, asked, params=parameters)[1])
+        # Some kinds take no selector: they are asked for more, of which the caller drops what may not be found.
+        part = 1.0 if mask is None else float(mask.mean())
+        return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
 
-    def _cached(self, snapshot: Snapshot) -> Any:
-        """The newest cached index that belongs to ``snapshot`` or to an earlier state; None where there is none."""
-        for generation, rows, checksum, path in self._caches():
-            # Another process may remove the file at any time, and whatever is wrong with it, the vectors are there.
-            with suppress(OSError, RuntimeError):
-                if generation > snapshot.generation or rows > snapshot.rows or _crc32(path) != checksum:
-                    continue
-                index = faiss.read_index(str(path))
-                if index.ntotal == rows and index.d == self.vectors.dimension and type(index) is type(self._empty):
-                    return index
-        return None
+    def ranked(self, query: Vectors, rows: Rows, snapshot: Snapshot) -> Ranking:
+        """Rows by their cosine with one query (dimension,), the nearest first, among equals by row."""
+        vectors = self.vectors.gather(snapshot.shards, rows).astype(np.float64)
+        scores = np.clip(vectors @ query.astype(np.float64), -1.0, 1.0).astype(np.float32)
+        order = np.lexsort((rows, -scores))
+        return [(float(scores[place]), int(rows[place])) for place in order]
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Write the cache anew when a good part of the rows is missing from it; failing to write is no error.
+    def is_stale(self, snapshot: Snapshot) -> bool:
+        """Whether FAISS's newest file lacks so many rows, or none is there, that a writer should build it."""
+        if self.factory_for(snapshot.rows) == "Flat":
+            return False
+        covered = max((cached.rows for cached in self.cache.fitting(snapshot)), default=0)
+        missing = snapshot.rows - covered
+        return missing > min(STALE_PART * snapshot.rows, max(STALE_ROWS, 0.02 * snapshot.rows))
+
+    def build(self, snapshot: Snapshot) -> bool:
+        """Train where needed, add the rows that FAISS's newest file lacks, and write it again.
 
         One process at a time may call this.
+
+        Returns:
+            Whether the index was trained or begun anew; False also where too few rows are there to train on.
+
+        Raises:
+            OSError, RuntimeError: the disk does not take the file.
         """
-        newest = max((rows for generation, rows, *_ in self._caches() if generation <= snapshot.generation), default=0)
-        if not self.is_cached or snapshot.rows - newest <= STALE_PART * snapshot.rows:
-            return
-        self.refresh(snapshot)
-        beside = self.folder / "next.tmp"
-        with suppress(OSError, RuntimeError):
-            faiss.write_index(self._index, str(beside))
-            beside.replace(self.folder / f"g{snapshot.generation}-n{snapshot.rows}-{_crc32(beside):08x}.faiss")
-            for generation, _, _, path in self._caches():
-                if generation != snapshot.generation:
-                    path.unlink()
+        if self.index is not None and self.memory_map:
+            self.forget()
+        index = self.cache.load(snapshot, memory_map=False)
+        anew = index is None or self._outgrown(index, snapshot)
+        if anew:
+            index = self._trained(snapshot)
+            if index is None:
+                return False
+        for block in self.vectors.blocks(snapshot.shards, index.ntotal):
+            index.add(block)
+        self.cache.write(index, snapshot)
+        self.index = None if self.memory_map else index
+        self._seen = (-1, -1)
+        return anew
+
+    def _outgrown(self, index: Any, snapshot: Snapshot) -> bool:
+        """Whether `auto` would by now take twice the number of lists."""
+        if self.factory != kinds.AUTO:
+            return False
+        lists = getattr(kinds.inner(index), "nlist", 0)
+        return 2 * lists <= kinds.new_index(self.factory_for(snapshot.rows), self.vectors.dimension).nlist
+
+    def _trained(self, snapshot: Snapshot) -> Any:
+        """An index without rows, trained on a sample; None where the rows are too few for that."""
+        factory = self.factory_for(snapshot.rows)
+        index = kinds.new_index(factory, self.vectors.dimension)
+        if index.is_trained:
+            return index
+        centroids = kinds.centroids(index)
+        if snapshot.rows < kinds.LEAST_TRAINING * centroids:
+            return None
+        size = min(snapshot.rows, max(kinds.MOST_TRAINING * centroids, 10_000))
+        chosen = np.unique(np.linspace(0, snapshot.rows - 1, size, dtype=np.int64))
+        try:
+            index.train(self.vectors.gather(snapshot.shards, chosen))
+        except RuntimeError as error:
+            raise InputError(f"FAISS factory {factory!r} on {snapshot.rows} vectors: {kinds.reason(error)}") from None
+        return index
+

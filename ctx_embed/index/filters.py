@@ -1,0 +1,235 @@
+"""Metadata filters: `year >= 2020 and lang = "en"` parsed into a condition of SQLite, with all values as parameters.
+
+    expression  = conjunction {"or" conjunction}
+    conjunction = negation {"and" negation}
+    negation    = "not" negation | "(" expression ")" | comparison
+    comparison  = field ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=") value
+                | field ["not"] "in" "(" value {"," value} ")"
+                | field "contains" value                 an element of a list, or a part of a string
+                | field "is" ["not"] "null"
+    value       = number | "string" | 'string' | true | false
+    field       = name {"." name} | `any name`           a dot goes into an object
+
+A comparison with a value of another type, or with a field that a document lacks, is false; so is `!=` where the field
+is missing or null. `not` turns true into false and false into true.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ctx_embed.errors import InputError
+
+Value: TypeAlias = str | int | float | bool
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+      | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+      | (?P<field>`[^`]*`)
+      | (?P<name>[^\W\d][\w-]*(?:\.[\w-]+)*)
+      | (?P<operator><=|>=|!=|==|<>|[=<>(),])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_KEYWORDS = {"and", "or", "not", "in", "is", "null", "contains", "true", "false"}
+_OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+# How SQLite names the types of JSON values that each type of value may be compared with.
+_TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
+# An expression is parsed by recursion, and SQLite limits the depth of a condition.
+_DEEPEST = 50
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition on the columns of the table `documents`, and the values of its parameters."""
+
+    sql: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    place: int
+
+
+def parse_filter(text: str) -> Condition:
+    """The condition that a filter stands for.
+
+    Raises:
+        InputError: no filter of the grammar above; the place and what is needed there are named.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"the filter is a {type(text).__name__}, a string is needed, e.g. 'year >= 2020'")
+    return _Parser(text).parse()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[_Token] = []
+        self.next = 0
+        self.depth = 0
+        place = 0
+        while text[place:].strip():
+            match = _TOKEN.match(text, place)
+            if match is None:
+                place += len(text[place:]) - len(text[place:].lstrip())
+                raise self.error(f"{text[place]!r} at character {place + 1} is not understood")
+            kind = str(match.lastgroup)
+            word = match[kind]
+            if kind == "name" and word.lower() in _KEYWORDS:
+                kind, word = word.lower(), word.lower()
+            self.tokens.append(_Token(kind, word, match.start(match.lastgroup or 0) + 1))
+            place = match.end()
+
+    def error(self, what: str) -> InputError:
+        return InputError(f"filter {self.text[:80]!r}: {what}; an example: year >= 2020 and lang = \"en\"")
+
+    def parse(self) -> Condition:
+        condition = self.any()
+        if self.next < len(self.tokens):
+            raise self.unexpected("'and', 'or' or the end")
+        return condition
+
+    def unexpected(self, needed: str) -> InputError:
+        if self.next >= len(self.tokens):
+            return self.error(f"{needed} is needed at the end")
+        token = self.tokens[self.next]
+        return self.error(f"{token.text!r} at character {token.place}, {needed} is needed")
+
+    def takes(self, *kinds: str) -> _Token | None:
+        """The next token if it is one of ``kinds``: a kind of token, a keyword or an operator."""
+        if self.next < len(self.tokens):
+            token = self.tokens[self.next]
+            if token.kind in kinds or (token.kind == "operator" and token.text in kinds):
+                self.next += 1
+                return token
+        return None
+
+    def any(self) -> Condition:
+        return self.joined("or", lambda: self.joined("and", self.negation))
+
+    def joined(self, word: str, part: Callable[[], Condition]) -> Condition:
+        parts = [part()]
+        while self.takes(word):
+            parts.append(part())
+        if len(parts) == 1:
+            return parts[0]
+        return Condition(
+            f"({f' {word.upper()} '.join(part.sql for part in parts)})",
+            tuple(value for part in parts for value in part.values),
+        )
+
+    def negation(self) -> Condition:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.error(f"it is nested more than {_DEEPEST} deep")
+        if self.takes("not"):
+            condition = self.negation()
+            condition = Condition(f"NOT {condition.sql}", condition.values)
+        elif self.takes("("):
+            condition = self.any()
+            if not self.takes(")"):
+                raise self.unexpected("')'")
+        else:
+            condition = self.comparison()
+        self.depth -= 1
+        return condition
+
+    def comparison(self) -> Condition:
+        path = self.path()
+        if self.takes("is"):
+            negated = self.takes("not") is not None
+            self.needed("null", "'null'")
+            return _is_null(path, negated)
+        if self.takes("contains"):
+            return _contains(path, self.value())
+        negated = self.takes("not") is not None
+        if self.takes("in"):
+            return _among(path, self.values(), negated)
+        token = None if negated else self.takes(*_OPERATORS)
+        if token is None:
+            raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
+        return _compared(path, _OPERATORS[token.text], self.value())
+
+    def needed(self, kind: str, name: str) -> _Token:
+        token = self.takes(kind)
+        if token is None:
+            raise self.unexpected(name)
+        return token
+
+    def path(self) -> str:
+        token = self.takes("name", "field")
+        if token is None:
+            raise self.unexpected("the name of a field")
+        names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
+        if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
+            raise self.error(f"{token.text!r} cannot be the name of a field")
+        return "$" + "".join(f'."{name}"' for name in names)
+
+    def values(self) -> list[Value]:
+        self.needed("(", "'('")
+        values = [self.value()]
+        while self.takes(","):
+            values.append(self.value())
+        self.needed(")", "',' or ')'")
+        return values
+
+    def value(self) -> Value:
+        token = self.takes("string", "number", "true", "false")
+        if token is None:
+            raise self.unexpected("a number, a \"string\", true or false")
+        if token.kind == "string":
+            text = re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
+            if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
+                raise self.error(f"the string at character {token.place} has a lone surrogate")
+            return text
+        if token.kind == "number":
+            number = float(token.text) if set(token.text) & set(".eE") else int(token.text)
+            if number in (float("inf"), float("-inf")):
+                raise self.error(f"the number {token.text} is too large")
+            if isinstance(number, int) and not -(2**63) <= number < 2**63:
+                raise self.error(f"the number {token.text} does not fit into 64 bits")
+            return number
+        return token.kind == "true"
+
+
+def _extracted(path: str, value: Value, comparison: str) -> Condition:
+    """A comparison of the field with a value of a type that it can be compared with; never NULL."""
+    sql = f"ifnull(json_type(metadata, ?) IN ({_TYPES[type(value)]}) AND json_extract(metadata, ?) {comparison} ?, 0)"
+    return Condition(sql, (path, path, value))
+
+
+def _is_null(path: str, negated: bool) -> Condition:
+    return Condition(f"(ifnull(json_type(metadata, ?), 'null') {'!=' if negated else '='} 'null')", (path,))
+
+
+def _compared(path: str, operator: str, value: Value) -> Condition:
+    return _among(path, [value], negated=True) if operator == "!=" else _extracted(path, value, operator)
+
+
+def _among(path: str, values: list[Value], negated: bool) -> Condition:
+    parts = [_extracted(path, value, "=") for value in values]
+    sql = f"({' OR '.join(part.sql for part in parts)})"
+    parameters = tuple(parameter for part in parts for parameter in part.values)
+    if not negated:
+        return Condition(sql, parameters)
+    present = _is_null(path, True)
+    return Condition(f"({present.sql} AND NOT {sql})", (*present.values, *parameters))
+
+
+def _contains(path: str, value: Value) -> Condition:
+    element = (
+        "EXISTS (SELECT 1 FROM json_each(metadata, ?) AS element WHERE json_type(metadata, ?) = 'array' "
+        f"AND element.type IN ({_TYPES[type(value)]}) AND element.value = ?)"
+    )
+    if not isinstance(value, str):
+        return Condition(element, (path, path, value))
+    part = "ifnull(json_type(metadata, ?) = 'text' AND instr(json_extract(metadata, ?), ?) > 0, 0)"
+    return Condition(f"({element} OR {part})", (path, path, value, path, path, value))

@@ -1,0 +1,76 @@
+"""The modes of a search: by meaning, by words, or both with their ranks fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.index.documents import DocumentStore, Mask
+from ctx_embed.index.shards import Vectors
+from ctx_embed.index.snapshot import Snapshot
+from ctx_embed.index.vectors import Ranking, VectorIndex
+from ctx_embed.index.words import search_words
+
+# Reciprocal rank fusion as Cormack, Clarke and Buettcher (SIGIR 2009) propose it: sum over lists of 1 / (60 + rank).
+FUSION_CONSTANT = 60
+# Ranks of each list that are fused, at least; beyond k, since a document may be late in both.
+FUSED_RANKS = 100
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search looks at, inside :meth:`Database.reading`: documents, vectors, state, and the rows it may find."""
+
+    store: DocumentStore
+    index: VectorIndex
+    snapshot: Snapshot
+    allowed: Mask | None
+
+
+def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[Ranking]:
+    """By the cosines of the vectors."""
+    return searched.index.search(vectors, k, searched.snapshot, searched.allowed)
+
+
+def words(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[Ranking]:
+    """By BM25; passages without any word of the query are not found."""
+    found = [_word_rows(searched, text, k) for text in texts]
+    return [_with_cosines(searched, vector, rows) for vector, rows in zip(vectors, found, strict=True)]
+
+
+def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[Ranking]:
+    """By the sum of 1 / (60 + rank) over the two other modes, ties in the order of the dense one."""
+    depth = max(2 * k, FUSED_RANKS)
+    rankings = []
+    for text, vector, by_meaning in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
+        fused: dict[int, float] = {}
+        for rows in ([row for _, row in by_meaning], _word_rows(searched, text, depth)):
+            for rank, row in enumerate(rows, 1):
+                fused[row] = fused.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
+        best = sorted(fused, key=fused.__getitem__, reverse=True)[:k]
+        rankings.append(_with_cosines(searched, vector, best))
+    return rankings
+
+
+MODES: dict[str, Callable[[Searched, Sequence[str], Vectors, int], list[Ranking]]] = {
+    "dense": dense,
+    "words": words,
+    "hybrid": hybrid,
+}
+
+
+def _word_rows(searched: Searched, text: str, k: int) -> list[int]:
+    mask: Any = searched.allowed
+    # Deleted passages are not in the full-text index, so that only a filter has to be looked at.
+    allowed = None if mask is None else lambda row: bool(mask[row])
+    return search_words(searched.store, text, k, searched.snapshot.rows, allowed)
+
+
+def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> Ranking:
+    cosines = {
+        row: score for score, row in searched.index.ranked(vector, np.array(rows, np.int64), searched.snapshot)
+    }
+    return [(cosines[row], row) for row in rows]
