@@ -1,97 +1,284 @@
-"""An index from a file of documents, whole or not at all: a new one, more of an old one, or one in its place."""
+"""An index from files of documents: in steps that are kept in INDEX.partial, so that an interrupted build goes on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from itertools import chain
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_folder, require_folder
-from ctx_embed.index.documents import DocumentStore
+from ctx_embed.files import require_folder
+from ctx_embed.index import progress
+from ctx_embed.index.documents import DocumentStore, checked_id
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.kinds import AUTO
 from ctx_embed.index.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS, read_manifest
-from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.texts import Document, read_documents
+from ctx_embed.index.merging import merge
+from ctx_embed.index.placing import LOCK, locked, put_in_place, remove
+from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
+from ctx_embed.index.sources import estimated_count, expanded, read_sources
+from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE}
+_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK, f"{LOCK}-journal"}
+# A step is committed after so many documents, or so many seconds.
+STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
+MODES = ("create", "append", "upsert", "overwrite")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did: the documents it took from its sources, and whether it had been complete before."""
+
+    documents: int
+    was_complete: bool = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A build as it was asked for."""
+
+    sources: list[str]
+    target: Path
+    mode: str
+    text_field: str
+    embedding_field: str | None
+    model: Any
+    factory: str
+    chunk: str
+    progress: bool
+
+    @property
+    def partial(self) -> Path:
+        return self.target.with_name(f"{self.target.name}.partial")
+
+    @property
+    def adds(self) -> bool:
+        """Whether the documents go into an index that stays."""
+        return self.mode in ("append", "upsert")
+
+    @property
+    def signature(self) -> str:
+        names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
+        fields = [names, self.mode, self.text_field, self.embedding_field, self.factory, self.chunk]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
 def build_index(
-    source: str | Path,
+    sources: str | Path | Sequence[str | Path],
     path: str | Path,
     *,
-    mode: Literal["create", "append", "overwrite"] = "create",
+    mode: str = "create",
+    resume: bool = False,
     text_field: str = "text",
+    embedding_field: str | None = None,
     model: str | Path | SentenceTransformer | None = None,
     factory: str | None = None,
+    chunk: str | None = None,
     progress: bool = False,
-) -> int:
-    """Read documents, embed them and store them; when anything fails, ``path`` is as it was before.
+) -> Built:
+    """Read documents, embed them and store them; ``path`` changes only when all of them are ready, and then as a whole.
+
+    What is done so far is kept in ``path`` + ``.partial``, a step of some seconds at a time.
 
     Args:
-        source: a text or JSONL file, plain or gzip, or ``-``, see :func:`ctx_embed.texts.read_documents`.
+        sources: files or folders, or ``-``, see :func:`ctx_embed.index.sources.read_sources`.
         path: the folder of the index.
-        mode: ``create`` needs that there is none yet, ``append`` adds to it, ``overwrite`` puts a new one in its place.
-        text_field: the JSONL field that holds the text.
-        model: as in :meth:`SearchIndex.create`; to append, as in :meth:`SearchIndex.open`.
-        factory: the kind of FAISS index, by default ``Flat``, to append the one it has.
+        mode: ``create`` needs that there is none yet, ``append`` adds to it, ``upsert`` adds to it and replaces the
+            documents whose ids come again, ``overwrite`` puts a new one in its place.
+        resume: go on with an interrupted build of the same sources and options; begin where there is none, and do
+            nothing where it was finished.
+        text_field: the field that holds the text.
+        embedding_field: the field that holds embeddings made by the model; None: the texts are embedded.
+        model: as in :meth:`SearchIndex.create`; to add, as in :meth:`SearchIndex.open`.
+        factory: the kind of FAISS index, by default ``auto``; to add, the one it has.
+        chunk: how documents are cut into passages, by default ``none``; to add, as the index does.
         progress: show a bar on standard error, where that is a terminal.
 
-    Returns:
-        The number of documents added.
-
     Raises:
-        InputError: an input or an index that cannot be used, or a source without documents.
+        InputError: an input or an index that cannot be used, sources without documents, an interrupted build that is
+            in the way, or sources that have changed since.
     """
+    listed = [sources] if isinstance(sources, str | Path) else list(sources)
     target = Path(path).absolute()
-    if mode == "append":
+    if mode in ("append", "upsert"):
         manifest = read_manifest(target)
-        if factory not in (None, manifest.factory):
-            raise InputError(
-                f"{target}: its factory is {manifest.factory!r}, not {factory!r}: append without --factory"
-            )
-    else:
-        _require_free(target, overwrite=mode == "overwrite")
-    documents = _documents(source, text_field)
-    bar = tqdm(documents, desc="indexing", unit=" documents", disable=None if progress else True)
-    if mode == "append":
-        with bar, SearchIndex.open(target, model) as index:
-            return len(index.add_documents(bar))
+        for name, given, there in (("factory", factory, manifest.factory), ("chunk", chunk, manifest.chunk)):
+            if given not in (None, there):
+                raise InputError(f"{target}: its {name} is {there!r}, not {given!r}: append without --{name}")
+        factory, chunk = manifest.factory, manifest.chunk
+        model = manifest.model if model is None else model
+    files = expanded(listed)
+    plan = _Plan(
+        [str(name) for name in listed],
+        target,
+        mode,
+        text_field,
+        embedding_field,
+        model,
+        factory or AUTO,
+        chunk or "none",
+        progress,
+    )
+    if not resume:
+        _make_way(plan)
+    elif not plan.partial.exists() and (finished := _finished(plan)) is not None:
+        return Built(finished.documents, was_complete=True)
+    if not plan.adds:
+        _require_free(plan)
+    return _build(plan, files)
+
+
+def _build(plan: _Plan, files: list[str]) -> Built:
+    documents = read_sources(files, plan.text_field, plan.embedding_field)
+    if not plan.partial.exists():
+        # Found out before anything is written or a model loaded.
+        documents = _some(documents, plan.sources)
     try:
-        with (
-            bar,
-            _kept_from_writers(target),
-            replaced_folder(target) as beside,
-            SearchIndex.create(beside, model, factory or "Flat") as index,
-        ):
-            return len(index.add_documents(bar))
+        with ExitStack() as stack:
+            if not plan.partial.exists():
+                require_folder(plan.target)
+                index = stack.enter_context(
+                    SearchIndex.create(plan.partial, plan.model, "Flat" if plan.adds else plan.factory, plan.chunk)
+                )
+                if plan.adds:
+                    _require_same_model(index, plan)
+                stack.enter_context(locked(plan.partial, "another build is at work"))
+            else:
+                stack.enter_context(locked(plan.partial, "another build is at work"))
+                index = stack.enter_context(SearchIndex.open(plan.partial, plan.model))
+            state = _begun(index, plan)
+            if not state.finished:
+                state = _fill(index, plan, state, documents, estimated_count(files) if plan.progress else None)
+            if plan.adds:
+                merge(index, plan.target, state, replacing=plan.mode == "upsert")
+        _place(plan)
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error}") from None
+        _drop_if_empty(plan)
+        raise InputError(f"cannot write {plan.target}: {error}") from None
+    except InputError as error:
+        kept = _drop_if_empty(plan)
+        hint = f"; {kept} documents are kept in {plan.partial}: go on with --resume" if kept else ""
+        raise InputError(f"{error}{hint}") from None
+    except BaseException:
+        _drop_if_empty(plan)
+        raise
+    return Built(state.documents)
 
 
-def _require_free(target: Path, *, overwrite: bool) -> None:
-    """Refuse to write over what is no index, and over an index unless that is wanted."""
-    require_folder(target)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not target.is_dir():
-        raise InputError(f"{target}: a file, the index needs a folder of its own")
-    if not {entry.name for entry in target.iterdir()} <= _OWN_FILES:
-        raise InputError(f"{target}: a folder with other files than those of an index, choose another one")
-    if not overwrite:
-        raise InputError(f"{target}: exists already, add to it with --append or replace it with --overwrite")
+def _fill(
+    index: SearchIndex, plan: _Plan, state: progress.Progress, documents: Iterator[Document], total: int | None
+) -> progress.Progress:
+    """Take the documents that are not yet in, step by step, and let FAISS's file follow."""
+    digest = progress.Digest()
+    done = 0
+    for document in islice(documents, state.documents):
+        digest.update(document)
+        done += 1
+    if (done, digest.hexdigest()) != (state.documents, state.digest or digest.hexdigest()):
+        raise InputError(
+            f"{', '.join(plan.sources)}: changed since this build began: restore what the first {state.documents} "
+            f"documents were, or remove {plan.partial} and begin again"
+        )
+    others = closing(DocumentStore(plan.target / DOCUMENTS)) if plan.mode == "append" else None
+    with ExitStack() as stack:
+        taken = stack.enter_context(others) if others else None
+        bar = stack.enter_context(
+            tqdm(total=total, initial=done, desc="indexing", unit=" documents", disable=None if plan.progress else True)
+        )
+        more = True
+        while more:
+            with index.editing(tidy=False, counted=state.documents) as edit:
+                begun = time.monotonic()
+                while edit.counted - state.documents < STEP_DOCUMENTS and time.monotonic() - begun < STEP_SECONDS:
+                    chunk = list(islice(documents, CHUNK_DOCUMENTS))
+                    if not chunk:
+                        more = False
+                        break
+                    if taken is not None:
+                        _require_new(taken, chunk, edit.counted)
+                    ids = edit.add(chunk, replacing=plan.mode == "upsert")
+                    if plan.adds:
+                        pairs = zip(ids, chunk, strict=True)
+                        progress.mark_automatic(edit.store, [given for given, document in pairs if document.id is None])
+                    for document in chunk:
+                        digest.update(document)
+                    bar.update(len(chunk))
+                state = replace(state, documents=edit.counted, digest=digest.hexdigest())
+                progress.record(edit.store, state)
+            edit.vectors.remove_unlisted(edit.shards)
+        bar.set_description("finishing")
+    with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+        if not state.documents:
+            raise InputError(_no_documents(plan.sources))
+        index.tidy(store)
+        state = replace(state, finished=True)
+        with store.writing():
+            progress.record(store, state)
+    return state
+
+
+def _begun(index: SearchIndex, plan: _Plan) -> progress.Progress:
+    """The progress of the build in INDEX.partial, from its beginning where it has none."""
+    with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+        known = progress.builds(store)
+        if not known:
+            state = progress.Progress(uuid.uuid4().hex, plan.signature)
+            next_id = 0
+            if plan.adds:
+                with closing(DocumentStore(plan.target / DOCUMENTS)) as target:
+                    next_id = target.state().next_id
+            progress.begin(store, state, next_id)
+            return state
+    if known[-1].signature != plan.signature:
+        raise InputError(
+            f"{plan.partial}: was begun with other sources or options: repeat them with --resume, or remove it"
+        )
+    return known[-1]
+
+
+def _require_same_model(index: SearchIndex, plan: _Plan) -> None:
+    from ctx_embed.index.embedder import Embedder
+
+    Embedder.require(plan.target, read_manifest(plan.target), index.embedder)
+
+
+def _require_new(store: DocumentStore, documents: Sequence[Document], counted: int) -> None:
+    """Refuse ids that the index has already, before the work of embedding is done."""
+    numbers = {
+        checked_id(document.id, number): number
+        for number, document in enumerate(documents, counted + 1)
+        if document.id is not None
+    }
+    for taken in store.find(list(numbers)):
+        raise InputError(f"document {numbers[taken]}: the id {taken!r} is already in the index, ids are unique")
+
+
+def _place(plan: _Plan) -> None:
+    """Let the finished index, or nothing, be left of INDEX.partial."""
+    with suppress(FileNotFoundError):
+        (plan.partial / LOCK).unlink()
+    if plan.adds:
+        remove(plan.partial)
+    else:
+        with _kept_from_writers(plan.target):
+            put_in_place(plan.partial, plan.target)
 
 
 @contextmanager
 def _kept_from_writers(target: Path) -> Iterator[None]:
-    """Be the writer of the index that is about to be replaced, so that nobody adds to it in vain."""
+    """Be the writer of the index that is about to be replaced, so that nobody changes it in vain."""
     try:
         store: DocumentStore | None = DocumentStore(target / DOCUMENTS)
     except InputError:
@@ -104,10 +291,66 @@ def _kept_from_writers(target: Path) -> Iterator[None]:
             yield
 
 
-def _documents(source: str | Path, text_field: str) -> Iterator[Document]:
-    """The documents, of which there is at least one: found out before anything is written or a model loaded."""
-    documents = read_documents(source, text_field)
+def _drop_if_empty(plan: _Plan) -> int:
+    """Remove an INDEX.partial in which no step was finished; otherwise tell how many documents it keeps."""
+    try:
+        with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+            kept = sum(state.documents for state in progress.builds(store))
+        if not kept:
+            remove(plan.partial)
+    except (InputError, OSError):
+        return 0
+    return kept
+
+
+def _make_way(plan: _Plan) -> None:
+    """Remove an INDEX.partial that --overwrite replaces too, and one of which nothing is left to do; refuse others."""
+    if not plan.partial.exists():
+        return
+    if not plan.partial.is_dir() or not {entry.name for entry in plan.partial.iterdir()} <= _OWN_FILES:
+        raise InputError(f"{plan.partial}: in the way of the build, and no interrupted one: choose another name")
+    if plan.mode != "overwrite":
+        raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
+    with locked(plan.partial, "another build is at work"):
+        remove(plan.partial)
+
+
+def _finished(plan: _Plan) -> progress.Progress | None:
+    """The finished build in INDEX that this one repeats; None where it has not been done."""
+    if not (plan.target / MANIFEST).is_file():
+        return None
+    folder = IndexFolder(plan.target)
+    try:
+        same = [state for state in progress.builds(folder.documents) if state.signature == plan.signature]
+    finally:
+        folder.documents.close()
+    return same[-1] if same else None
+
+
+def _require_free(plan: _Plan) -> None:
+    """Refuse to write over what is no index, and over an index unless that is wanted."""
+    target = plan.target
+    require_folder(target)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not target.is_dir():
+        raise InputError(f"{target}: a file, the index needs a folder of its own")
+    if not {entry.name for entry in target.iterdir()} <= _OWN_FILES:
+        raise InputError(f"{target}: a folder with other files than those of an index, choose another one")
+    if plan.mode != "overwrite":
+        raise InputError(f"{target}: exists already, add to it with --append or replace it with --overwrite")
+    with _kept_from_writers(target):
+        # Found out now rather than after the work.
+        return
+
+
+def _some(documents: Iterator[Document], sources: Sequence[str]) -> Iterator[Document]:
+    """The documents, of which there is at least one."""
     first = next(documents, None)
     if first is None:
-        raise InputError(f"{source}: no documents, at least one line of text is needed")
+        raise InputError(_no_documents(sources))
     return chain([first], documents)
+
+
+def _no_documents(sources: Sequence[str]) -> str:
+    return f"{', '.join(sources)}: no documents, at least one line of text is needed"

@@ -23,6 +23,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 LARGEST_ID = 2**63 - 1
 # Values asked for in one statement, below SQLite's limit on parameters.
 VALUES_A_QUERY = 500
+# Documents read at a time where all are read.
+DOCUMENTS_AT_ONCE = 2048
 
 
 class Stored(NamedTuple):
@@ -125,13 +127,18 @@ class DocumentStore(Database):
             found |= {document.id: document for document in map(self._stored, values)}
         return found
 
-    def all(self) -> Iterator[Stored]:
-        """Every document in the order of rows, in bounded memory, inside :meth:`reading`."""
+    def after(self, row: int, count: int) -> list[Stored]:
+        """The next documents after a row, in order."""
+        select = "SELECT row, passages, id, metadata, text FROM documents WHERE row > ? ORDER BY row LIMIT ?"
         with self.told():
-            yield from map(
-                self._stored,
-                self.connection.execute("SELECT row, passages, id, metadata, text FROM documents ORDER BY row"),
-            )
+            return list(map(self._stored, self.connection.execute(select, (row, count)).fetchall()))
+
+    def all(self) -> Iterator[Stored]:
+        """Every document in the order of rows, in bounded memory, inside :meth:`reading` or :meth:`writing`."""
+        row = -1
+        while documents := self.after(row, DOCUMENTS_AT_ONCE):
+            yield from documents
+            row = documents[-1].row
 
     def spans(self, document: Stored) -> list[Span]:
         """The passages of a document."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.chunks import Chunker
-from ctx_embed.index.documents import LARGEST_ID, DocumentStore, Id, checked_id, metadata_json
+from ctx_embed.index.documents import LARGEST_ID, DocumentStore, Id, Span, checked_id, metadata_json
 from ctx_embed.index.shards import SHARD_ROWS, ShardFolder, Vectors
 from ctx_embed.index.snapshot import Snapshot
 from ctx_embed.texts import Document, well_formed
@@ -21,6 +21,14 @@ class Embedded(Document):
     """A document that comes with its embedding, a vector of the index's dimension and of any length but 0."""
 
     embedding: Any = None
+
+
+@dataclass(frozen=True)
+class Copied(Document):
+    """A document of another index, with its passages and their unit vectors (passages, dimension)."""
+
+    spans: Sequence[Span] = ()
+    vectors: Any = None
 
 
 def as_list(values: Any, name: str, needed: str) -> list[Any]:
@@ -126,10 +134,7 @@ class Edit:
         ]
         next_id = max([self.state.next_id, *(identifier + 1 for identifier in given if isinstance(identifier, int))])
         texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
-        cut = [
-            self.chunk(text) if getattr(document, "embedding", None) is None else [(0, len(text))]
-            for document, text in zip(documents, texts, strict=True)
-        ]
+        cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
         passages = [text[start:stop] for text, spans in zip(texts, cut, strict=True) for start, stop in spans]
         # Looked up before anything is replaced: the vectors of deleted documents are still there.
         known = self.store.rows_of_texts(list(dict.fromkeys(passages)))
@@ -147,9 +152,7 @@ class Edit:
             metadata = metadata_json(document.metadata, number)
             self.store.insert(self.state.rows, replace(document, id=identifier, text=text), metadata, spans)
             self.state = replace(self.state, rows=self.state.rows + len(spans), documents=self.state.documents + 1)
-            embedding = getattr(document, "embedding", None)
-            unit = None if embedding is None else unit_vector(embedding, self.vectors.dimension, number)
-            embeddings += [unit] * len(spans)
+            embeddings += self._given(document, number, len(spans))
             ids.append(identifier)
         if documents:
             self.state = replace(self.state, next_id=next_id)
@@ -157,6 +160,19 @@ class Edit:
             self.changed = True
             self._keep(first_row, passages, embeddings, known)
         return ids
+
+    def _spans(self, document: Document, text: str) -> Sequence[Span]:
+        """The passages of a document; one that comes with its embedding stays whole."""
+        if isinstance(document, Copied):
+            return document.spans
+        return self.chunk(text) if getattr(document, "embedding", None) is None else [(0, len(text))]
+
+    def _given(self, document: Document, number: int, passages: int) -> list[Any]:
+        """The vectors that a document comes with, None for those to be embedded."""
+        if isinstance(document, Copied):
+            return list(document.vectors)
+        embedding = getattr(document, "embedding", None)
+        return [None if embedding is None else unit_vector(embedding, self.vectors.dimension, number)] * passages
 
     def _make_room(self, identifier: Id, number: int, replacing: bool) -> None:
         taken = self.store.find([identifier]).get(identifier)
@@ -182,8 +198,8 @@ class Edit:
         self._waiting.append(
             np.stack([found[t] if given is None else given for t, given in zip(passages, embeddings, strict=True)])
         )
-        rows = {text: row for row, text in reversed(list(enumerate(passages, first))) if text in found}
-        self.store.keep_hashes({text: rows[text] for text in new})
+        rows = {text: row for row, text in reversed(list(enumerate(passages, first))) if text not in known}
+        self.store.keep_hashes(rows)
         if sum(map(len, self._waiting)) >= SHARD_ROWS:
             self._flush()
 

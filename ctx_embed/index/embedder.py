@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 
 
+def _built(folder: Path, manifest: Manifest) -> str:
+    recorded = "a model of unknown origin" if manifest.model is None else f"the model {manifest.model!r}"
+    return f"{folder}: built with {recorded}, fingerprint {manifest.model_fingerprint[:12]}"
+
+
 class Embedder:
     """Embeds documents and queries as unit vectors.
 
@@ -63,21 +68,29 @@ class Embedder:
         Raises:
             InputError: the model is another one, or cannot be loaded.
         """
-        recorded = "a model of unknown origin" if manifest.model is None else f"the model {manifest.model!r}"
-        built = f"{folder}: built with {recorded}, fingerprint {manifest.model_fingerprint[:12]}"
         try:
             embedder = cls.of(manifest.model if model is None else model)
         except InputError as error:
             if model is not None:
                 raise
-            raise InputError(f"{built}, which cannot be loaded ({error}): name its place as the model") from None
+            raise InputError(f"{_built(folder, manifest)}, which cannot be loaded ({error}): name its place as the model") from None
+        cls.require(folder, manifest, embedder)
+        return embedder
+
+    @staticmethod
+    def require(folder: Path, manifest: Manifest, embedder: Embedder) -> None:
+        """Refuse an embedder that is not the one an index was built with.
+
+        Raises:
+            InputError: saying which it was and which this one is.
+        """
         if (embedder.fingerprint, embedder.dimension) != (manifest.model_fingerprint, manifest.dimension):
             given = "this one" if embedder.reference is None else repr(embedder.reference)
             raise InputError(
-                f"{built}, dimension {manifest.dimension}; {given} has {embedder.fingerprint[:12]}, dimension "
-                f"{embedder.dimension}: open it with the model it was built with, or build it again"
+                f"{_built(folder, manifest)}, dimension {manifest.dimension}; {given} has "
+                f"{embedder.fingerprint[:12]}, dimension {embedder.dimension}: open it with the model it was built "
+                "with, or build it again"
             )
-        return embedder
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """The unit vectors (len(texts), dimension) of documents, with the model's prompt for documents if it has one.

@@ -18,6 +18,7 @@ MOST_WORDS = 256
 COMMON_PART = 0.15
 LARGE = 100_000
 SNIPPET_WORDS = 24
+_BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
 
 
 def expression(query: str) -> str:
@@ -79,6 +80,5 @@ def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**"
         found = connection.execute(select, (opening, closing_mark, SNIPPET_WORDS, terms)).fetchone() if terms else None
     if found is not None:
         return str(found[0])
-    beginning = re.match(rf"\s*(?:\S+\s+){{0,{SNIPPET_WORDS}}}", text)
-    cut = text[: beginning.end()] if beginning else ""
-    return text if len(cut) == len(text) or not cut or text[len(cut) :].split(None, 1)[1:] == [] else cut.rstrip() + "…"
+    beginning = _BEGINNING.match(text)
+    return text if beginning is None or beginning.end() == len(text) else f"{beginning[0].rstrip()}…"
