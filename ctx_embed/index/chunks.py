@@ -74,7 +74,7 @@ def words(text: str) -> list[Span]:
 
 def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
     """What gives the tokens of a text as the model reads them."""
-    tokenizer = getattr(model, "tokenizer", None)
+    tokenizer: Any = getattr(model, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(tokenizer, "encode_batch_fast"):
         return words
@@ -93,7 +93,9 @@ def checked_chunk(chunk: Any) -> str:
     match = re.fullmatch(r"tokens:(\d{1,9})", chunk) if isinstance(chunk, str) else None
     if chunk in ("none", "sentences") or (match and int(match[1]) > 0):
         return str(chunk)
-    raise InputError(f"chunk {chunk!r}: none, sentences or tokens:N is needed, with N a number of tokens, e.g. tokens:256")
+    raise InputError(
+        f"chunk {chunk!r}: none, sentences or tokens:N is needed, with N a number of tokens, e.g. tokens:256"
+    )
 
 
 def chunker(chunk: str, model: Any) -> Chunker:

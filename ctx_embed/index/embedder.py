@@ -73,7 +73,9 @@ class Embedder:
         except InputError as error:
             if model is not None:
                 raise
-            raise InputError(f"{_built(folder, manifest)}, which cannot be loaded ({error}): name its place as the model") from None
+            raise InputError(
+                f"{_built(folder, manifest)}, which cannot be loaded ({error}): name its place as the model"
+            ) from None
         cls.require(folder, manifest, embedder)
         return embedder
 

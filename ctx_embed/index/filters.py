@@ -89,7 +89,7 @@ class _Parser:
             place = match.end()
 
     def error(self, what: str) -> InputError:
-        return InputError(f"filter {self.text[:80]!r}: {what}; an example: year >= 2020 and lang = \"en\"")
+        return InputError(f'filter {self.text[:80]!r}: {what}; an example: year >= 2020 and lang = "en"')
 
     def parse(self) -> Condition:
         condition = self.any()
@@ -184,7 +184,7 @@ class _Parser:
     def value(self) -> Value:
         token = self.takes("string", "number", "true", "false")
         if token is None:
-            raise self.unexpected("a number, a \"string\", true or false")
+            raise self.unexpected('a number, a "string", true or false')
         if token.kind == "string":
             text = re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
             if not text.isascii() and text.encode("utf-8", "replace").decode() != text:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import faiss
+import faiss as _faiss
 import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.documents import Mask
+
+# FAISS's stubs know neither the keyword arguments that its Python layer adds nor the types of its array arguments.
+faiss: Any = _faiss
 
 AUTO = "auto"
 # `auto` compares with every vector up to so many rows.
@@ -118,7 +121,9 @@ def is_coarse(index: Any) -> bool:
     """Whether vectors are kept so coarsely (product quantization, a bit a number) that many must be scored anew."""
     part = faiss.downcast_index(index)
     names = [type(part).__name__, type(inner(part)).__name__]
-    names += [type(faiss.downcast_index(owner.storage)).__name__ for owner in (inner(part),) if hasattr(owner, "storage")]
+    names += [
+        type(faiss.downcast_index(owner.storage)).__name__ for owner in (inner(part),) if hasattr(owner, "storage")
+    ]
     return any(word in name for name in names for word in ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform"))
 
 

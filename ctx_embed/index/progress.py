@@ -49,7 +49,7 @@ def builds(store: DocumentStore) -> list[Progress]:
     """The builds that an index has seen."""
     with store.told():
         rows = store.connection.execute("SELECT run, signature, documents, digest, finished FROM builds").fetchall()
-    return [Progress(*row[:4], bool(row[4])) for row in rows]
+    return [Progress(run, signature, count, digest, bool(finished)) for run, signature, count, digest, finished in rows]
 
 
 def record(store: DocumentStore, progress: Progress) -> None:

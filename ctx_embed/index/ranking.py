@@ -70,7 +70,5 @@ def _word_rows(searched: Searched, text: str, k: int) -> list[int]:
 
 
 def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> Ranking:
-    cosines = {
-        row: score for score, row in searched.index.ranked(vector, np.array(rows, np.int64), searched.snapshot)
-    }
+    cosines = {row: score for score, row in searched.index.ranked(vector, np.array(rows, np.int64), searched.snapshot)}
     return [(cosines[row], row) for row in rows]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder
@@ -31,6 +31,8 @@ from ctx_embed.texts import Document, well_formed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    from ctx_embed.index.tuning import Tuning
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
@@ -161,26 +163,16 @@ class SearchIndex:
         self._require_open()
         return self._folder.count()
 
-    @overload
-    def get(self, ids: Id) -> Document | None: ...
-    @overload
-    def get(self, ids: Sequence[Id]) -> list[Document | None]: ...
-    def get(self, ids: Id | Sequence[Id]) -> Document | None | list[Document | None]:
-        """The documents of some ids, None for those there are not; for a single id the document itself.
+    def get(self, identifier: Id) -> Document | None:
+        """The document of an id, None where there is none.
 
         Raises:
-            InputError: an id is neither a string nor an integer of 64 bits.
+            InputError: the id is neither a string nor an integer of 64 bits.
         """
         self._require_open()
-        single = isinstance(ids, str | numbers.Integral)
-        listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
-        wanted = [checked_id(identifier, number) for number, identifier in enumerate(listed, 1)]
-        found = self._folder.documents.find(wanted)
-        documents = [
-            Document(found[identifier].text, identifier, found[identifier].metadata) if identifier in found else None
-            for identifier in wanted
-        ]
-        return documents[0] if single else documents
+        wanted = checked_id(identifier, 1)
+        found = self._folder.documents.find([wanted]).get(wanted)
+        return None if found is None else Document(found.text, found.id, found.metadata)
 
     def add(
         self,
@@ -378,6 +370,52 @@ class SearchIndex:
                 hits.append(Hit(document.id, score, text, dict(document.metadata), document.text, start))
             found.append(hits)
         return found
+
+    def tune(self, recall: float = 0.95) -> Tuning:
+        """Measure recall@10 of FAISS's index against exact search, and set the smallest search effort that reaches it.
+
+        Args:
+            recall: wanted, above 0 and at most 1.
+
+        Returns:
+            What was measured; where even the greatest effort falls short, that is set.
+
+        Raises:
+            InputError: every vector is compared anyway, the kind has nothing to set, or another process is writing.
+        """
+        from ctx_embed.index.tuning import tune
+
+        self._require_open()
+        if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0 < recall <= 1:
+            raise InputError(f"the recall is {recall!r}, a number above 0 and at most 1 is needed")
+        with self._changing, self._searching, closing(DocumentStore(self.path / DOCUMENTS)) as store, store.writing():
+            return tune(self._index, Snapshot.of(store.state(), store.shards()), float(recall), store)
+
+    def compact(self) -> int:
+        """Remove what deleted documents leave behind, as one commit; give their space back and build FAISS's file anew.
+
+        Returns:
+            The number of vectors removed.
+        """
+        from ctx_embed.index.compaction import compact
+
+        self._require_open()
+        with self._changing:
+            return compact(self._folder, self.tidy)
+
+    def verify(self, embed: bool = True) -> list[str]:
+        """Look for everything that can be wrong: checksums, counts, words, and vectors against documents.
+
+        Args:
+            embed: embed some passages again and compare them with their vectors.
+
+        Returns:
+            A line for each problem; none means that the index is whole.
+        """
+        from ctx_embed.index.verification import problems
+
+        self._require_open()
+        return problems(self._folder, self.embedder if embed else None)
 
     def close(self) -> None:
         """Let go of files and memory; a closed index can do nothing more."""

@@ -32,8 +32,8 @@ STALE_ROWS, STALE_PART = 25_000, 0.1
 class VectorIndex:
     """Search over the vectors of a shard folder.
 
-    The FAISS index is a cache that a writer leaves behind: rows it lacks, and all rows where there is none, are compared
-    one by one, so that a reader never has to train or build anything.
+    The FAISS index is a cache that a writer leaves behind: rows it lacks, and all rows where there is none, are
+    compared one by one, so that a reader never has to train or build anything.
 
     Args:
         folder: of FAISS's files.
@@ -124,9 +124,7 @@ class VectorIndex:
         else:
             harder = (effort or self._effort or 1) * snapshot.rows / found
             proposed = self._proposed(queries, candidates, snapshot, allowed, round(harder))
-        ranked = [
-            self.ranked(query, rows, snapshot)[:wanted] for query, rows in zip(queries, proposed, strict=True)
-        ]
+        ranked = [self.ranked(query, rows, snapshot)[:wanted] for query, rows in zip(queries, proposed, strict=True)]
         short = [place for place, ranking in enumerate(ranked) if len(ranking) < wanted]
         if short:
             # An approximate index may come back with fewer than there are.
@@ -223,7 +221,7 @@ class VectorIndex:
         if self.factory != kinds.AUTO:
             return False
         lists = getattr(kinds.inner(index), "nlist", 0)
-        return 2 * lists <= kinds.new_index(self.factory_for(snapshot.rows), self.vectors.dimension).nlist
+        return bool(2 * lists <= kinds.new_index(self.factory_for(snapshot.rows), self.vectors.dimension).nlist)
 
     def _trained(self, snapshot: Snapshot) -> Any:
         """An index without rows, trained on a sample; None where the rows are too few for that."""
@@ -241,4 +239,3 @@ class VectorIndex:
         except RuntimeError as error:
             raise InputError(f"FAISS factory {factory!r} on {snapshot.rows} vectors: {kinds.reason(error)}") from None
         return index
-

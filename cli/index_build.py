@@ -1,0 +1,65 @@
+"""`ctx-embed index build`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("sources", metavar="INPUT...", nargs=-1, required=True)
+@click.argument("path", metavar="INDEX")
+@click.option("--append", is_flag=True, help="Add to the index that is there.")
+@click.option("--upsert", is_flag=True, help="Add to it, replacing the documents whose ids come again.")
+@click.option("--overwrite", is_flag=True, help="Replace the index that is there, once the new one is complete.")
+@click.option("--resume", is_flag=True, help="Go on where the same command was interrupted; else begin.")
+@click.option("--field", default="text", help="The field that holds the text.")
+@click.option("--embedding-field", metavar="FIELD", help="The field with embeddings that the model has made already.")
+@click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
+@click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
+@click.option("--chunk", help="Cut documents into passages: none, sentences, or tokens:N.  [default: none]")
+def build(
+    sources: tuple[str, ...],
+    path: str,
+    append: bool,
+    upsert: bool,
+    overwrite: bool,
+    resume: bool,
+    field: str,
+    embedding_field: str | None,
+    model: str | None,
+    factory: str | None,
+    chunk: str | None,
+) -> None:
+    """Index the documents of INPUT in the folder INDEX.
+
+    INPUT is text (a document a line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or Parquet,
+    plain or gzip; a folder of such files; or - for standard input. In all but text the field 'id' or '_id' is the id
+    and what else there is becomes metadata. INDEX changes when all is ready; until then INDEX.partial keeps what is
+    done. An error leaves INDEX as it was.
+
+    \b
+    Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review
+    Example: ctx-embed index build articles/ articles.index --chunk tokens:256 --resume
+    """
+    from ctx_embed.index.build import build_index
+
+    chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
+    if len(chosen) > 1:
+        raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " exclude each other")
+    mode = chosen[0] if chosen else "create"
+    built = build_index(
+        sources,
+        path,
+        mode=mode,
+        resume=resume,
+        text_field=field,
+        embedding_field=embedding_field,
+        model=model,
+        factory=factory,
+        chunk=chunk,
+        progress=True,
+    )
+    if built.was_complete:
+        click.echo(f"nothing to do: {built.documents} documents were indexed in {path} already")
+    else:
+        click.echo(f"{built.documents} documents {'added to' if append or upsert else 'indexed in'} {path}")

@@ -1,0 +1,68 @@
+"""`ctx-embed index duplicates` and `topics`: what the stored vectors tell of the documents."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from ctx_embed.cli.index_query import one_line
+from ctx_embed.cli.options import SEED
+
+SHOWN_CHARACTERS = 100
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("path", metavar="INDEX")
+@click.option("--threshold", default=0.9, type=click.FloatRange(-1, 1), help="The lowest cosine of a pair.")
+@click.option("-n", "most", default=100, type=click.IntRange(min=1), help="Pairs to show.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a line.")
+def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
+    """Find documents that say nearly the same, the nearest pairs first.
+
+    Example: ctx-embed index duplicates reviews.index --threshold 0.95
+    """
+    from ctx_embed.index.duplicates import find_duplicates
+    from ctx_embed.index.folder import IndexFolder
+
+    folder = IndexFolder(path)
+    try:
+        pairs = find_duplicates(folder, threshold, most, progress=True)
+    finally:
+        folder.documents.close()
+    for pair in pairs:
+        if as_jsonl:
+            click.echo(json.dumps(asdict(pair), ensure_ascii=False))
+        else:
+            click.echo(
+                f"{pair.score:7.4f}  {one_line(str(pair.left), 40)}  {one_line(pair.left_text, SHOWN_CHARACTERS)}"
+            )
+            click.echo(f"         {one_line(str(pair.right), 40)}  {one_line(pair.right_text, SHOWN_CHARACTERS)}")
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("path", metavar="INDEX")
+@click.option("-n", "count", type=click.IntRange(min=1), help="Topics.  [default: by the number of documents, 2 to 50]")
+@click.option("--seed", default=0, type=SEED, help="Decides the beginning of the clustering.")
+@click.option("--json", "as_json", is_flag=True, help="Print an array of objects: size, words, examples.")
+def topics(path: str, count: int | None, seed: int, as_json: bool) -> None:
+    """Cluster the documents and name the typical words of each cluster, the largest first.
+
+    Example: ctx-embed index topics reviews.index -n 10
+    """
+    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.topics import find_topics
+
+    folder = IndexFolder(path)
+    try:
+        found = find_topics(folder, count, seed)
+    finally:
+        folder.documents.close()
+    if as_json:
+        click.echo(json.dumps([asdict(topic) for topic in found], ensure_ascii=False, indent=2))
+        return
+    for topic in found:
+        click.echo(f"{topic.size:8d}  {', '.join(topic.words)}")
+        for identifier, text in topic.examples[:1]:
+            click.echo(f"          {one_line(str(identifier), 40)}: {one_line(text, SHOWN_CHARACTERS)}")

@@ -1,0 +1,92 @@
+"""`ctx-embed index info`, `tune`, `verify` and `compact`: the state of an index, and keeping it in a good one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from ctx_embed.errors import InputError
+
+
+@click.command()
+@click.argument("path", metavar="INDEX")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def info(path: str, as_json: bool) -> None:
+    """Tell how many documents INDEX holds, its model, kind and size.
+
+    Example: ctx-embed index info reviews.index
+    """
+    from ctx_embed.index.folder import IndexFolder
+
+    folder = IndexFolder(path)
+    facts = folder.describe()
+    folder.documents.close()
+    if as_json:
+        click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
+    else:
+        for name, value in facts.items():
+            click.echo(f"{name.replace('_', ' '):<18} {'unknown' if value is None else value}")
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("path", metavar="INDEX")
+@click.option("--recall", default=0.95, type=click.FloatRange(0, 1, min_open=True), help="Wanted recall@10.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def tune(path: str, recall: float, as_json: bool) -> None:
+    """Measure recall@10 against exact search, and set how hard INDEX searches.
+
+    Stored passages are the queries. nprobe or efSearch grows until the wanted recall is reached, and stays so.
+
+    Example: ctx-embed index tune reviews.index --recall 0.98
+    """
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.folder import IndexFolder
+
+    with SearchIndex(IndexFolder(path)) as index:
+        tuning = index.tune(recall)
+    if as_json:
+        click.echo(json.dumps(asdict(tuning), indent=2))
+        return
+    click.echo(f"{tuning.parameter:>8}  recall@10  ms a query")
+    for step in tuning.steps:
+        click.echo(f"{step['value']:8.0f}  {step['recall']:9.4f}  {step['milliseconds']:10.2f}")
+    reached = "set" if tuning.reached else f"set, recall {recall} is out of reach"
+    click.echo(f"{path}: {tuning.parameter} {tuning.value} {reached}")
+
+
+@click.command()
+@click.argument("path", metavar="INDEX")
+@click.option("--no-model", is_flag=True, help="Do not embed some passages again to compare them with their vectors.")
+def verify(path: str, no_model: bool) -> None:
+    """Look for damage: checksums, counts, words, and vectors against documents. Exit code 1 where there is any.
+
+    Example: ctx-embed index verify reviews.index
+    """
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.folder import IndexFolder
+
+    with SearchIndex(IndexFolder(path)) as index:
+        found = index.verify(embed=not no_model)
+        if not found:
+            click.echo(f"{path}: whole, {index.count()} documents")
+            return
+    for line in found:
+        click.echo(line)
+    raise InputError(f"{path}: damaged ({len(found)} problems), restore it from a copy, or build the index again")
+
+
+@click.command()
+@click.argument("path", metavar="INDEX")
+def compact(path: str) -> None:
+    """Remove what deleted documents leave behind, and build FAISS's file anew. Searches go on meanwhile.
+
+    Example: ctx-embed index compact reviews.index
+    """
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.folder import IndexFolder
+
+    with SearchIndex(IndexFolder(path)) as index:
+        removed = index.compact()
+        click.echo(f"{path}: {removed} vectors removed, {index.count()} documents")
