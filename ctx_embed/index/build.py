@@ -131,9 +131,8 @@ def build_index(
         chunk or "none",
         progress,
     )
-    if not resume:
-        _make_way(plan)
-    elif not plan.partial.exists() and (finished := _finished(plan)) is not None:
+    _make_way(plan, resume)
+    if resume and not plan.partial.exists() and (finished := _finished(plan)) is not None:
         return Built(finished.documents, was_complete=True)
     if not plan.adds:
         _require_free(plan)
@@ -267,13 +266,13 @@ def _require_new(store: DocumentStore, documents: Sequence[Document], counted: i
 
 def _place(plan: _Plan) -> None:
     """Let the finished index, or nothing, be left of INDEX.partial."""
-    with suppress(FileNotFoundError):
-        (plan.partial / LOCK).unlink()
     if plan.adds:
         remove(plan.partial)
     else:
         with _kept_from_writers(plan.target):
             put_in_place(plan.partial, plan.target)
+        with suppress(OSError):
+            (plan.target / LOCK).unlink()
 
 
 @contextmanager
@@ -303,16 +302,20 @@ def _drop_if_empty(plan: _Plan) -> int:
     return kept
 
 
-def _make_way(plan: _Plan) -> None:
-    """Remove an INDEX.partial that --overwrite replaces too, and one of which nothing is left to do; refuse others."""
+def _make_way(plan: _Plan, resume: bool) -> None:
+    """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
     if not plan.partial.exists():
         return
     if not plan.partial.is_dir() or not {entry.name for entry in plan.partial.iterdir()} <= _OWN_FILES:
         raise InputError(f"{plan.partial}: in the way of the build, and no interrupted one: choose another name")
-    if plan.mode != "overwrite":
-        raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
-    with locked(plan.partial, "another build is at work"):
-        remove(plan.partial)
+    # Without a lock it is an index that a new one has taken the place of, or a build that had not begun.
+    if (plan.partial / LOCK).is_file():
+        if resume:
+            return
+        with locked(plan.partial, "another build is at work"):
+            if plan.mode != "overwrite":
+                raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
+    remove(plan.partial)
 
 
 def _finished(plan: _Plan) -> progress.Progress | None:

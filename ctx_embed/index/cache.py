@@ -73,6 +73,13 @@ class Cache:
                     return index
         return None
 
+    def remove_other_numberings(self, snapshot: Snapshot) -> None:
+        """Remove files whose rows have other numbers by now."""
+        fitting = {cached.path for cached in self.fitting(snapshot)}
+        for path in set(self.folder.glob("*.faiss")) - fitting:
+            with suppress(OSError):
+                path.unlink()
+
     def write(self, index: Any, snapshot: Snapshot) -> None:
         """Put ``index`` in the place of all other files; one process at a time may call this.
 

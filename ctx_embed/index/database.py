@@ -157,7 +157,7 @@ class Database:
             message = str(error)
             if "locked" in message:
                 said = f"{self.path.parent}: another process is writing to this index, try again when it has finished"
-            elif "full" in message or "readonly" in message:
+            elif any(word in message for word in ("full", "readonly", "disk I/O")):
                 said = f"{self.path}: cannot be written ({message})"
             else:
                 said = f"{self.path}: cannot be read ({message}), {REMEDY}"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import numbers
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -95,6 +96,11 @@ def text_hash(text: str) -> int:
 class DocumentStore(Database):
     """The documents of ``documents.sqlite``; what changes them runs inside :meth:`Database.writing`."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # Whether words are too common to search for, as :mod:`ctx_embed.index.words` found, in so many rows.
+        self.common_words: tuple[int, dict[str, bool]] = (0, {})
+
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """The passages of some rows.
 
@@ -155,10 +161,13 @@ class DocumentStore(Database):
             raise InputError(f"{self.path}: damaged (metadata: {error}), {REMEDY}") from None
 
     def last_row(self) -> int:
-        """The number of rows up to the end of the last document."""
-        with self.told():
-            values = self.connection.execute("SELECT row + passages FROM documents ORDER BY row DESC LIMIT 1")
-            return int((values.fetchone() or (0,))[0])
+        """The number of rows up to the end of the last document, deleted or not."""
+        ends = []
+        for table in ("documents", "deleted"):
+            with self.told():
+                last = self.connection.execute(f"SELECT row + passages FROM {table} ORDER BY row DESC LIMIT 1")
+                ends.append(int((last.fetchone() or (0,))[0]))
+        return max(ends)
 
     def deleted_rows(self) -> int:
         """The number of rows of deleted documents."""

@@ -47,8 +47,8 @@ class IndexFolder:
             raise InputError(f"{self.path}: manifest and documents come from different states of the index, {REMEDY}")
         self.vectors.check(snapshot.shards)
         listed = sum(shard.rows for shard in snapshot.shards)
-        if not self.documents.last_row() <= snapshot.rows == listed:
-            rows = max(snapshot.rows, self.documents.last_row())
+        rows = self.documents.last_row()
+        if not rows == snapshot.rows == listed:
             raise InputError(f"{self.path}: documents with {rows} passages but {listed} vectors are listed, {REMEDY}")
 
     def read(self, work: Callable[[Snapshot], Result]) -> Result:

@@ -297,6 +297,7 @@ class SearchIndex:
         """
         from ctx_embed.index.tuning import AUTO_RECALL, tune
 
+        self._index.cache.remove_other_numberings(snapshot)
         if self._index.is_stale(snapshot) and self._index.build(snapshot) and self.factory == kinds.AUTO:
             tune(self._index, snapshot, AUTO_RECALL, store)
 

@@ -15,8 +15,8 @@ from ctx_embed.index.shards import Vectors
 from ctx_embed.index.snapshot import Snapshot
 from ctx_embed.index.vectors import VectorIndex
 
-# What `auto` is tuned to. Stored passages stand in for queries, which may lie further off: hence the margin over .95.
-AUTO_RECALL = 0.98
+# What `auto` is tuned to. Stored passages stand in for queries, which may lie further off: hence a margin over .95.
+AUTO_RECALL = 0.97
 SAMPLED_QUERIES = 200
 NEIGHBOURS = 10
 
@@ -37,29 +37,39 @@ def tune(index: VectorIndex, snapshot: Snapshot, recall: float, store: Database)
     """Find the smallest nprobe or efSearch of the wanted recall@10, and commit it; inside ``store.writing()``.
 
     Raises:
+        InputError: as :func:`search_effort`.
+    """
+    tuning = search_effort(index, snapshot, recall)
+    tuned = json.loads(snapshot.tuned)
+    tuned[index.described()] = {tuning.parameter: tuning.value, "recall": round(tuning.recall, 4)}
+    state = store.state()
+    store.finish(replace(state, generation=state.generation + 1, tuned=json.dumps(tuned)), store.shards())
+    return tuning
+
+
+def search_effort(index: VectorIndex, snapshot: Snapshot, recall: float) -> Tuning:
+    """Measure recall@10 with a growing nprobe or efSearch until it is the wanted one.
+
+    Raises:
         InputError: the index compares with every vector anyway, or its kind has nothing to set.
     """
     index.refresh(snapshot)
+    where = index.vectors.folder.parent
     if index.index is None:
-        raise InputError(f"{index.vectors.folder.parent}: it compares with every vector, recall is 1: nothing to tune")
+        raise InputError(f"{where}: every vector is compared, recall is 1 and there is nothing to tune")
     effort = kinds.effort_of(index.index)
     if effort is None:
-        raise InputError(f"{index.vectors.folder.parent}: {index.factory!r} has neither nprobe nor efSearch to tune")
+        raise InputError(f"{where}: the factory {index.factory!r} has neither nprobe nor efSearch to tune")
     name, _, largest = effort
     truth = Truth(index, snapshot)
     steps: list[dict[str, float]] = []
     value = 1 if name == "nprobe" else 16
     while True:
         steps.append({"value": value, **truth.measured(value)})
-        if steps[-1]["recall"] >= recall or value >= largest:
-            break
+        best = steps[-1]
+        if best["recall"] >= recall or value >= largest:
+            return Tuning(name, value, best["recall"], best["milliseconds"], best["recall"] >= recall, steps)
         value = min(largest, max(value + 1, round(value * 1.4)))
-    best = steps[-1]
-    described = json.loads(snapshot.tuned)
-    described[index.described()] = {name: value, "recall": round(best["recall"], 4)}
-    state = store.state()
-    store.finish(replace(state, generation=state.generation + 1, tuned=json.dumps(described)), store.shards())
-    return Tuning(name, value, best["recall"], best["milliseconds"], best["recall"] >= recall, steps)
 
 
 class Truth:

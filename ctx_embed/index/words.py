@@ -15,8 +15,9 @@ _WORD = re.compile(r"[^\W_]+")
 # Distinct words of a query that are looked for; SQLite limits an expression.
 MOST_WORDS = 256
 # In a large index, words that stand in so large a part of the passages say next to nothing and cost the most.
-COMMON_PART = 0.15
-LARGE = 100_000
+COMMON_PART = 0.05
+LARGE = 20_000
+REMEMBERED_TERMS = 100_000
 SNIPPET_WORDS = 24
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
 
@@ -56,11 +57,17 @@ def search_words(
 
 
 def _rare(store: DocumentStore, terms: list[str], rows: int) -> list[str]:
-    """The terms that stand in fewer than :data:`COMMON_PART` of all passages."""
+    """The terms that stand in fewer than :data:`COMMON_PART` of all passages; which those are is remembered."""
     most = int(COMMON_PART * rows)
+    if store.common_words[0] != rows:
+        store.common_words = (rows, {})
+    known = store.common_words[1]
     count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
-    with store.told():
-        return [term for term in terms if store.connection.execute(count, (term, most)).fetchone()[0] < most]
+    for term in terms:
+        if term not in known and len(known) < REMEMBERED_TERMS:
+            with store.told():
+                known[term] = store.connection.execute(count, (term, most)).fetchone()[0] == most
+    return [term for term in terms if not known.get(term, False)]
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:

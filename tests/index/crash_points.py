@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-import numpy as np
-from hash_model import HashEmbedder, hash_vectors
+from hash_model import HashEmbedder
+from stored import stored
 
 import ctx_embed
 from ctx_embed.index.folder import IndexFolder
@@ -41,15 +41,8 @@ def add_and_die(folder: Path, line: int) -> None:
 
 
 def texts_of(folder: Path) -> list[str]:
-    """All texts in their order, after checking that the vectors are theirs."""
-    index = IndexFolder(folder)
-    stored = index.documents.fetch(range(index.count()))
-    texts = [stored[row][1] for row in range(index.count())]
-    shards = index.documents.shards()
-    vectors = np.concatenate([index.vectors.read(shard) for shard in shards])
-    np.testing.assert_allclose(vectors, hash_vectors(texts), rtol=1e-6)
-    index.documents.close()
-    return texts
+    """All texts in their order, after checking that the index is whole."""
+    return list(stored(folder).values())
 
 
 if __name__ == "__main__":

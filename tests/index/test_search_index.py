@@ -10,7 +10,6 @@ import pytest
 from hash_model import HashModel
 
 from ctx_embed import Hit, InputError, SearchIndex
-from ctx_embed.index import documents as documents_module
 from ctx_embed.index.folder import IndexFolder
 
 REMEDY = "restore it from a copy, or build the index again"
@@ -51,7 +50,7 @@ def test_documents_come_back_as_they_were_given(path, hash_model):
             7: (texts[1], {}),
             "\0": (texts[2], metadata[2]),
         }
-        assert hits[0] == Hit("a", hits[0].score, "first", metadata[0])
+        assert hits[0] == Hit("a", hits[0].score, "first", metadata[0], "first", 0)
         assert hits[0].score == pytest.approx(1, abs=1e-6)
     with pytest.raises(dataclasses.FrozenInstanceError):
         hits[0].score = 0
@@ -168,11 +167,11 @@ def test_metadata_without_a_json_form(index):
 
 
 def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
-    from ctx_embed.index import addition, search_index
+    from ctx_embed.index import edit, search_index
     from ctx_embed.texts import Document
 
     monkeypatch.setattr(search_index, "CHUNK_DOCUMENTS", 4)
-    monkeypatch.setattr(addition, "SHARD_ROWS", 8)
+    monkeypatch.setattr(edit, "SHARD_ROWS", 8)
     index.add(["kept"])
 
     def stream():
@@ -260,7 +259,11 @@ def refused(path) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 2}, "written in format 2, this ctx-embed reads up to 1: upgrade ctx-embed"),
+        ({"format_version": 3}, "written in format 3, this ctx-embed reads up to 2: upgrade ctx-embed"),
+        (
+            {"format_version": 1},
+            "written in the old format 1, this ctx-embed reads 2: build the index again",
+        ),
         ({"format_version": None}, f"damaged (no format_version), {REMEDY}"),
         ({"format_version": True}, f"damaged (no format_version), {REMEDY}"),
         ({"dimension": "8"}, f"damaged (the field 'dimension' is missing or of the wrong type), {REMEDY}"),
@@ -332,7 +335,8 @@ def test_a_database_that_lost_rows(path, hash_model):
     connection.execute("DELETE FROM documents WHERE row > 40")
     connection.execute("UPDATE documents SET metadata = '{' WHERE row = 3")
     connection.commit()
-    assert refused(path) == f"{path}: 41 documents but 50 vectors are listed, {REMEDY}"
+    message = f"{path}: documents with 41 passages but 50 vectors are listed, {REMEDY}"
+    assert refused(path) == message
     connection.execute("DELETE FROM state")
     connection.commit()
     connection.close()
@@ -368,7 +372,6 @@ def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypat
 
 def test_searching_reads_no_other_documents(path, hash_model, monkeypatch):
     filled(path)
-    monkeypatch.setattr(documents_module, "ROWS_A_QUERY", 3)
     asked: list[int] = []
     with SearchIndex.open(path, hash_model) as index:
         fetch = index._folder.documents.fetch
@@ -389,8 +392,12 @@ def test_describe(path):
         "documents": 50,
         "dimension": 8,
         "dtype": "float32",
-        "factory": "Flat",
+        "vectors": 50,
+        "vectors_of_deleted": 0,
+        "factory": "auto",
+        "chunk": "none",
+        "tuned": {},
         "model": None,
         "generation": 1,
-        "format_version": 1,
+        "format_version": 2,
     }

@@ -7,10 +7,10 @@ from hash_model import hash_vectors
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.folder import IndexFolder
-from ctx_embed.index.vectors import new_index
+from ctx_embed.index.kinds import checked_factory
 
 TEXTS = [f"text {number}" for number in range(300)]
-REMEDY = "; try Flat, HNSW32 or IVF256,Flat"
+REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
 
 
 def cosines(query: str) -> np.ndarray:
@@ -61,7 +61,7 @@ def damage(file):
         lambda file: file.write_bytes(file.read_bytes()[:-9]),
         # A later generation than that of the documents, as after a copy from elsewhere.
         lambda file: file.rename(file.with_name(file.name.replace("g1-", "g9-"))),
-        lambda file: file.rename(file.with_name(file.name.replace("n300-", "n299-"))),
+        lambda file: file.rename(file.with_name(file.name.replace("r300-", "r299-"))),
         lambda file: file.rename(file.with_name("what.faiss")),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, fa
 
 def test_a_factory_is_a_string():
     with pytest.raises(InputError, match=r"the FAISS factory is a int, a string is needed, e\.g\. 'Flat'"):
-        new_index(7, 8)  # type: ignore[arg-type]
+        checked_factory(7, 8)  # type: ignore[arg-type]
 
 
 def test_a_changed_factory_in_the_manifest_is_refused(tmp_path, hash_model):

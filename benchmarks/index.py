@@ -1,0 +1,232 @@
+"""The search index at size, and its three modes on retrieval collections.
+
+python benchmarks/index.py million --data DIR --work FOLDER [--sentences N] [--json FILE]
+python benchmarks/index.py retrieval --data DIR [--json FILE]
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+import faiss
+import numpy as np
+from common import report
+from tqdm import tqdm
+
+from ctx_embed import SearchIndex
+from ctx_embed.index.documents import DocumentStore
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.kinds import effort_of
+from ctx_embed.index.manifest import DOCUMENTS
+from ctx_embed.index.snapshot import Snapshot
+from ctx_embed.index.vectors import VectorIndex
+
+HELD_OUT = 1000
+COLLECTIONS = ("cranfield", "cisi", "cacm", "npl")
+MODES = ("dense", "words", "hybrid")
+data_option = click.option("--data", required=True, type=click.Path(path_type=Path), envvar="CTX_EMBED_DATA")
+json_option = click.option("--json", "json_path", type=click.Path(path_type=Path))
+
+
+@click.group()
+def main() -> None:
+    pass
+
+
+def corpus_sentences(data: Path, count: int) -> list[str]:
+    """So many sentences, drawn evenly from all files of the corpus in an order of chance."""
+    lines: list[str] = []
+    for path in sorted((data / "corpus").glob("*.gz")):
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+            lines += [line.rstrip("\n") for line in file]
+    return random.Random(0).sample(lines, count)
+
+
+def peak_of(command: list[str]) -> tuple[float, float, float, str]:
+    """Seconds, processor seconds, peak memory in MB and output of a process."""
+    start = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)}: exit status {status}")
+    return time.perf_counter() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output
+
+
+@main.command()
+@data_option
+@click.option("--work", required=True, type=click.Path(path_type=Path), help="An empty folder with 5 GB of space.")
+@click.option("--sentences", default=1_000_000, show_default=True)
+@click.option("--kind", "kinds", multiple=True, default=("IVF4096,PQ64", "HNSW16,SQ8"), help="Measured beside auto.")
+@json_option
+def million(data: Path, work: Path, sentences: int, kinds: tuple[str, ...], json_path: Path | None) -> None:
+    """Build rate, sizes, memory, latency and recall, each step in a process of its own."""
+    work.mkdir(exist_ok=True)
+    texts, index = work / "sentences.txt", work / "auto.index"
+    drawn = corpus_sentences(data, sentences + HELD_OUT)
+    texts.write_text("\n".join(drawn[:sentences]) + "\n", encoding="utf-8")
+    (work / "queries.json").write_text(json.dumps(drawn[sentences:]), encoding="utf-8")
+    del drawn
+    script = [sys.executable, __file__]
+    arguments = ["index", "build", str(texts), str(index)]
+    program = "from ctx_embed.cli.main import main; main()"
+    seconds, processor, peak, _ = peak_of([sys.executable, "-c", program, *arguments])
+    built = {
+        "sentences": sentences,
+        "seconds": seconds,
+        "processor seconds": processor,
+        "sentences a processor second": sentences / processor,
+        "peak MB": peak,
+    }
+    print(json.dumps(built), file=sys.stderr)
+    sizes = {
+        part: sum(file.stat().st_size for file in (index / part).glob("*")) / 1e6
+        if (index / part).is_dir()
+        else (index / part).stat().st_size / 1e6
+        for part in ("documents.sqlite", "vectors", "faiss")
+    }
+    rows: list[dict[str, Any]] = []
+    for kind in (["auto"], ["auto", "--memory-map"], *([name] for name in kinds)):
+        *_, peak, output = peak_of([*script, "measure", str(work), *kind])
+        rows.append({"kind": " ".join(kind), "peak MB": peak, **json.loads(output)})
+        print(json.dumps(rows[-1]), file=sys.stderr)
+    print(json.dumps(built | {"MB": sizes}, indent=2))
+    names = dict.fromkeys(name for row in rows for name in row)
+    report([{name: row.get(name, "") for name in names} for row in rows], json_path, build=built, megabytes=sizes)
+
+
+@main.command(hidden=True)
+@click.argument("work", type=click.Path(path_type=Path))
+@click.argument("kind")
+@click.option("--memory-map", is_flag=True)
+def measure(work: Path, kind: str, memory_map: bool) -> None:
+    """One kind: latency of searches whose queries are embedded already, and recall@10 against exact search."""
+    faiss.omp_set_num_threads(1)
+    queries = json.loads((work / "queries.json").read_text(encoding="utf-8"))
+    index = SearchIndex.open(work / "auto.index", memory_map=memory_map)
+    start = time.perf_counter()
+    vectors = index.embedder.queries(queries)
+    embedding = (time.perf_counter() - start) * 1000 / len(queries)
+    known = dict(zip(queries, vectors, strict=True))
+    index.embedder.queries = lambda texts: np.stack([known[text] for text in texts])  # type: ignore[method-assign]
+    facts: dict[str, Any] = {"embedding ms": embedding}
+    if kind != "auto":
+        facts |= with_kind(index, work, kind)
+    index.search(queries[:5])
+    exact = index._folder.read(lambda snapshot: index._index.search_exactly(vectors, 10, snapshot))
+    effort = effort_of(index._index.index) if index._index.index is not None else None
+    if effort:
+        facts[effort[0]] = index._index._effort
+    hits = index.search(queries)
+    found = sum(len({hit.id for hit in of} & {row for _, row in truth}) for of, truth in zip(hits, exact, strict=True))
+    facts["recall@10"] = found / (10 * len(queries))
+    for batch in (1, 64):
+        times = []
+        for first in range(0, len(queries) - batch + 1, batch):
+            start = time.perf_counter()
+            index.search(queries[first : first + batch])
+            times.append((time.perf_counter() - start) * 1000)
+        for quantile in (50, 95, 99):
+            facts[f"batch {batch} p{quantile} ms"] = float(np.percentile(times, quantile))
+    if kind == "auto":
+        for mode in ("words", "hybrid"):
+            times = []
+            for query in queries[:200]:
+                start = time.perf_counter()
+                index.search(query, mode=mode)
+                times.append((time.perf_counter() - start) * 1000)
+            facts[f"{mode} p50 ms"] = float(np.percentile(times, 50))
+    facts["own peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(facts))
+
+
+def with_kind(index: SearchIndex, work: Path, kind: str) -> dict[str, Any]:
+    """Let ``index`` search with a FAISS index of another kind over the same vectors, tuned as `auto` is."""
+    from ctx_embed.index.tuning import AUTO_RECALL, search_effort
+
+    folder = work / f"{kind.replace(',', '-')}.faiss"
+    folder.mkdir(exist_ok=True)
+    other = VectorIndex(folder, index._folder.vectors, kind)
+    start = time.perf_counter()
+    snapshot = index._folder.read(lambda snapshot: snapshot)
+    other.build(snapshot)
+    seconds = time.perf_counter() - start
+    other.refresh(snapshot)
+    tuning = search_effort(other, snapshot, AUTO_RECALL)
+    other._effort = tuning.value
+    other.refresh = lambda snapshot: None  # type: ignore[method-assign]
+    index._index = other
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    return {"FAISS build s": seconds, "FAISS MB": size}
+
+
+def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
+    """The documents, the judged queries and the judgements of a collection in BEIR's layout."""
+    folder = data / "retrieval" / name
+
+    def rows(file: str) -> Iterator[dict[str, Any]]:
+        with (folder / file).open(encoding="utf-8", newline="\n") as lines:
+            yield from map(json.loads, lines)
+
+    documents = {row["_id"]: f"{row.get('title', '')} {row['text']}".strip() for row in rows("corpus.jsonl")}
+    judged: dict[str, dict[str, int]] = {}
+    with (folder / "qrels" / "test.tsv").open(encoding="utf-8", newline="\n") as lines:
+        next(lines)
+        for line in lines:
+            query, document, grade = line.rstrip("\n").split("\t")
+            judged.setdefault(query, {})[document] = int(grade)
+    queries = {row["_id"]: row["text"] for row in rows("queries.jsonl") if row["_id"] in judged}
+    return documents, queries, judged
+
+
+def ndcg(found: list[str], grades: dict[str, int], k: int = 10) -> float:
+    """nDCG@k with gains as they are: sum over ranks of grade / log2(rank + 1), over that of the ideal order."""
+    gains = [max(grades.get(document, 0), 0) for document in found[:k]]
+    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:k]
+
+    def discounted(values: list[int]) -> float:
+        return sum(value / math.log2(rank + 1) for rank, value in enumerate(values, 1))
+
+    return discounted(gains) / discounted(ideal) if any(ideal) else 0.0
+
+
+@main.command()
+@data_option
+@click.option("--model", help="Instead of the default model.")
+@json_option
+def retrieval(data: Path, model: str | None, json_path: Path | None) -> None:
+    """NDCG@10 of each mode on four collections."""
+    import tempfile
+
+    rows: list[dict[str, Any]] = []
+    for name in tqdm(COLLECTIONS):
+        documents, queries, judged = collection(data, name)
+        with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index", model) as index:
+            index.add(list(documents.values()), list(documents))
+            row: dict[str, Any] = {"collection": name}
+            for mode in MODES:
+                found = index.search(list(queries.values()), mode=mode)
+                pairs = zip(queries, found, strict=True)
+                scores = [ndcg([str(hit.id) for hit in hits], judged[query]) for query, hits in pairs]
+                row[mode] = float(np.mean(scores))
+            rows.append(row)
+    rows.append({"collection": "mean", **{mode: float(np.mean([row[mode] for row in rows])) for mode in MODES}})
+    report(rows, json_path)
+
+
+if __name__ == "__main__":
+    main()
