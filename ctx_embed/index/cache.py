@@ -53,12 +53,12 @@ class Cache:
             reverse=True,
         )
 
-    def load(self, snapshot: Snapshot, memory_map: bool, more_than: int = 0) -> Any:
+    def load(self, snapshot: Snapshot, flags: int, more_than: int = 0) -> Any:
         """The newest fitting index of more than so many rows; None where there is none that is whole.
 
         Args:
             snapshot: what it must fit.
-            memory_map: leave the vectors in the file, where the kind of index allows it.
+            flags: of FAISS's reader, 0 to read all of the file into memory.
             more_than: rows.
         """
         for cached in self.fitting(snapshot):
@@ -66,9 +66,7 @@ class Cache:
             with suppress(OSError, RuntimeError):
                 if cached.rows <= more_than or crc32_of(cached.path) != cached.crc32:
                     continue
-                index = faiss.read_index(
-                    str(cached.path), faiss.IO_FLAG_MMAP_IFC | faiss.IO_FLAG_MMAP if memory_map else 0
-                )
+                index = faiss.read_index(str(cached.path), flags)
                 if index.ntotal == cached.rows and index.d == self.dimension:
                     return index
         return None

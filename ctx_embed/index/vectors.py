@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import faiss
 import numpy as np
 
 from ctx_embed.errors import InputError
@@ -70,11 +71,18 @@ class VectorIndex:
         if self._seen[0] != snapshot.numbering:
             self.forget()
         loaded = 0 if self.index is None else self.index.ntotal
-        newer = self.cache.load(snapshot, self.memory_map, more_than=loaded)
+        newer = self.cache.load(snapshot, self._flags(), more_than=loaded)
         if newer is not None:
             self.index = newer
         self._seen = (snapshot.numbering, snapshot.generation)
         self._effort = self._tuned(snapshot)
+
+    def _flags(self) -> int:
+        """How FAISS reads its file: inverted lists and other kinds are mapped into memory in two ways."""
+        if not self.memory_map:
+            return 0
+        lists = self.factory == kinds.AUTO or "IVF" in self.factory
+        return int(faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC)
 
     def _tuned(self, snapshot: Snapshot) -> int | None:
         """The search parameter that was measured for this index, or the usual one."""
@@ -203,7 +211,7 @@ class VectorIndex:
         """
         if self.index is not None and self.memory_map:
             self.forget()
-        index = self.cache.load(snapshot, memory_map=False)
+        index = self.cache.load(snapshot, 0)
         anew = index is None or self._outgrown(index, snapshot)
         if anew:
             index = self._trained(snapshot)

@@ -6,11 +6,19 @@ import pytest
 from hash_model import hash_vectors
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index import kinds, vectors
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.kinds import checked_factory
 
 TEXTS = [f"text {number}" for number in range(300)]
 REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
+
+
+@pytest.fixture(autouse=True)
+def faiss_answers(monkeypatch):
+    """Small indexes are searched by FAISS too, where there is a file of it."""
+    monkeypatch.setattr(vectors, "FEW_ROWS", 0)
+    monkeypatch.setattr(kinds, "LEAST_TRAINING", 4)
 
 
 def cosines(query: str) -> np.ndarray:
@@ -75,46 +83,146 @@ def test_a_cache_that_is_missing_or_wrong_is_built_again(tmp_path, hash_model, s
         assert index.search("a query") == expected
 
 
-def test_a_cache_is_extended_rather_than_built_again(tmp_path, hash_model, monkeypatch):
+def added_to_faiss(monkeypatch) -> list[int]:
+    """The numbers of rows that HNSW is given from now on."""
+    taken: list[int] = []
+    add = faiss.IndexHNSWFlat.add
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, rows: taken.append(len(rows)) or add(self, rows))
+    return taken
+
+
+def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, hash_model, monkeypatch):
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model, "HNSW8") as index:
         index.add(TEXTS)
         first = cache(path)
         index.add(["one more"])
         assert cache(path) == first
-    taken: list[int] = []
-    add = faiss.IndexHNSWFlat.add
-    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, rows: taken.append(len(rows)) or add(self, rows))
+    taken = added_to_faiss(monkeypatch)
     with SearchIndex.open(path, hash_model) as index:
         assert index.search("one more", k=1)[0][0].text == "one more"
-        assert taken == [1]
         index.add(["two more"])
         assert index.search("two more", k=1)[0][0].text == "two more"
-        assert taken == [1, 1]
+        assert taken == []
         index.add([f"many more {number}" for number in range(100)])
         assert cache(path) != first
-        assert taken == [1, 1, 100]
+        assert taken == [100, 2] or sum(taken) == 102
+        assert index.search("many more 99", k=1)[0][0].text == "many more 99"
 
 
-def test_a_kind_that_is_trained_says_how_many_documents_it_needs(tmp_path, hash_model):
+def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_path, hash_model):
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model, "IVF16,PQ4x4") as index:
+        index.add(TEXTS[:63])
+        assert list((path / "faiss").iterdir()) == []
+        assert index.search("text 7", k=1)[0][0].text == "text 7"
+        index.add([f"more {number}" for number in range(100)])
+        assert cache(path)
+        assert index.search("more 7", k=1)[0][0].text == "more 7"
+
+
+def test_auto_is_exact_then_trained_and_tuned(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(kinds, "EXACT_ROWS", 2000)
+    path = tmp_path / "index"
+    texts = [f"text {number}" for number in range(8000)]
+    with SearchIndex.create(path, hash_model) as index:
+        assert index.factory == "auto"
+        index.add(texts[:2000])
+        assert list((path / "faiss").iterdir()) == []
+        index.add(texts[2000:])
+        assert cache(path)
+        tuned = index._folder.describe()["tuned"]
+        assert list(tuned) == ["IndexIVFScalarQuantizer 256"]
+        assert tuned["IndexIVFScalarQuantizer 256"]["recall"] >= 0.97
+        queries = [f"query {number}" for number in range(50)]
+        found = index.search(queries)
+        exact = hash_vectors(texts) @ hash_vectors(queries).T
+    truth = np.argsort(-exact, axis=0)[:10].T
+    recall = np.mean([len({hit.id for hit in hits} & set(rows)) / 10 for hits, rows in zip(found, truth, strict=True)])
+    assert recall >= 0.93
+
+
+def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(kinds, "EXACT_ROWS", 1000)
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add([f"text {number}" for number in range(1600)])
+        index.add([f"more {number}" for number in range(8000)])
+        assert index.search("more 7", k=1)[0][0].text == "more 7"
+        assert "512" in str(index._folder.describe()["tuned"])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 50_000])
+def test_auto_compares_with_all_up_to_a_size(rows):
+    assert kinds.auto_factory(rows) == "Flat"
+
+
+@pytest.mark.parametrize(("rows", "lists"), [(50_001, 1024), (1_000_000, 4096), (10_000_000, 16384), (10**10, 65536)])
+def test_auto_takes_lists_by_size(rows, lists):
+    assert kinds.auto_factory(rows) == f"IVF{lists},SQ8"
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4", "PQ4x4,RFlat"])
+def test_deleted_documents_never_come_back(tmp_path, hash_model, factory):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        index.add(TEXTS, metadata=[{"n": number} for number in range(300)])
+        assert cache(path)
+        assert index.delete(list(range(0, 300, 2))) == 150
+        for k in (10, 1000):
+            (hits,) = index.search("text 8", k=k)
+            assert len(hits) == min(k, 150)
+            assert all(hit.id % 2 for hit in hits)
+        (hits,) = index.search("text 8", k=50, where="n >= 100 and n < 200")
+        wanted = {number for number in range(100, 200) if number % 2}
+        assert {hit.id for hit in hits} == wanted
+        expected = [row for row in np.argsort(-cosines("text 8"), kind="stable") if row in wanted]
+        assert [hit.id for hit in hits] == expected
+        index.compact()
+        assert {hit.id for hit in index.search("text 8", k=1000)[0]} == set(range(1, 300, 2))
+        assert index.verify() == []
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF4,SQ8", "auto"])
+def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        index.add(TEXTS)
+        expected = index.search(["a query", "another"])
+    with SearchIndex.open(path, hash_model, memory_map=True) as index:
+        assert index.search(["a query", "another"]) == expected
+        index.add([f"more {number}" for number in range(100)])
+        assert index.search("more 7", k=1)[0][0].text == "more 7"
+
+
+def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model, "IVF16,SQ8") as index:
+        index.add([f"text {number}" for number in range(2000)])
+        low, high = index.tune(0.5), index.tune(0.99)
+        assert low.reached
+        assert high.reached
+        assert low.value < high.value
+        assert low.recall < high.recall
+        assert index._folder.describe()["tuned"]["IndexIVFScalarQuantizer 16"]["nprobe"] == high.value
+        for wrong in (0, 1.5, True, "high"):
+            with pytest.raises(InputError, match=f"the recall is {wrong!r}, a number above 0 and at most 1 is needed"):
+                index.tune(wrong)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("Flat", "every vector is compared, recall is 1 and there is nothing to tune"),
+        ("SQ8", "the factory 'SQ8' has neither nprobe nor efSearch to tune"),
+    ],
+)
+def test_what_cannot_be_tuned(tmp_path, hash_model, factory, message):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        index.add(TEXTS)
         with pytest.raises(InputError) as caught:
-            index.add(TEXTS[:15])
-        assert str(caught.value) == (
-            "FAISS factory 'IVF16,PQ4x4' is trained on the first addition and needs at least 16 documents in it, got "
-            "15: add more at once, or take a smaller factory, e.g. Flat"
-        )
-        assert index.count() == 0
-        assert index.search("a") == [[]]
-        index.add(TEXTS[:16])
-        index.add(["alone"])
-        assert index.search("alone", k=1)[0][0].text == "alone"
-    # The cache is gone: it is trained again on what is stored.
-    cache(path).unlink()
-    with SearchIndex.open(path, hash_model) as index:
-        assert index.search("alone", k=1)[0][0].text == "alone"
-        assert len(index.search("alone", k=100)[0]) == 17
+            index.tune()
+    assert str(caught.value) == f"{path}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -148,9 +256,9 @@ def test_a_factory_is_a_string():
 
 def test_a_changed_factory_in_the_manifest_is_refused(tmp_path, hash_model):
     path = tmp_path / "index"
-    SearchIndex.create(path, hash_model).close()
+    SearchIndex.create(path, hash_model, "SQ8").close()
     manifest = path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"Flat"', '"Foo"'))
+    manifest.write_text(manifest.read_text().replace('"SQ8"', '"Foo"'))
     with pytest.raises(InputError, match="FAISS factory 'Foo': could not parse"):
         SearchIndex.open(path, hash_model)
     IndexFolder(path).documents.close()
