@@ -31,7 +31,7 @@ from ctx_embed.texts import Document
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK, f"{LOCK}-journal"}
+_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
 # A step is committed after so many documents, or so many seconds.
 STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
 MODES = ("create", "append", "upsert", "overwrite")

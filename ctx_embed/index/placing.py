@@ -61,6 +61,7 @@ def locked(folder: Path, who: str) -> Iterator[None]:
     """
     with closing(sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None)) as connection:
         try:
+            connection.execute("PRAGMA journal_mode = MEMORY")
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:
             raise InputError(f"{folder}: {who}, try again when it has finished") from None

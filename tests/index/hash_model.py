@@ -44,3 +44,6 @@ class HashEmbedder:
     """Stands in for :class:`ctx_embed.index.embedder.Embedder` where torch must not be imported."""
 
     documents = queries = staticmethod(hash_vectors)
+    fingerprint = "0" * 64
+    dimension = DIMENSION
+    reference = model = None

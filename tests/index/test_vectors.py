@@ -191,6 +191,7 @@ def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
         expected = index.search(["a query", "another"])
     with SearchIndex.open(path, hash_model, memory_map=True) as index:
         assert index.search(["a query", "another"]) == expected
+        assert (index._index.index is None) == (factory == "auto")
         index.add([f"more {number}" for number in range(100)])
         assert index.search("more 7", k=1)[0][0].text == "more 7"
 

@@ -1,0 +1,164 @@
+"""Kills at random moments, a full disk: nothing that was acknowledged is lost, nothing deleted comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from killed import applied, states
+from stored import stored
+
+from ctx_embed import InputError, SearchIndex
+
+HERE = Path(__file__).parent
+
+
+def child(*arguments: object) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(HERE / "killed.py"), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def kills_while_editing(path: Path, model, kills: int, factory: str) -> None:
+    """Kill a process that adds, replaces, deletes and compacts; after each kill the index is what was acknowledged."""
+    SearchIndex.create(path, model, factory).close()
+    generator = random.Random(0)
+    number, state = 0, {}
+    for _ in range(kills):
+        process = child("edits", path, number)
+        for _ in range(generator.randint(1, 8)):
+            assert int(process.stdout.readline()) == number
+            state, number = applied(number, state), number + 1
+        time.sleep(generator.random() * 0.05)
+        process.kill()
+        for line in process.communicate()[0].split():
+            assert int(line) == number
+            state, number = applied(number, state), number + 1
+        present = stored(path)
+        if present != state:
+            # The operation under way when the kill came: it is there as a whole or not at all.
+            state, number = applied(number, state), number + 1
+        assert present == state
+    assert state == next(islice(states(), number, None))
+
+
+def kills_while_building(folder: Path, model, kills: int) -> int:
+    """Kill a process that builds an index and then one that appends to it, until both are done; repeat."""
+    generator = random.Random(1)
+    source, more = folder / "source.jsonl", folder / "more.jsonl"
+    rows = [{"id": f"s{number}", "text": f"text {number}"} for number in range(150)]
+    extra = [{"text": f"more {number}"} for number in range(100)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more.write_text("".join(json.dumps(row) + "\n" for row in extra))
+    first = {row["id"]: row["text"] for row in rows}
+    both = first | {number: row["text"] for number, row in enumerate(extra)}
+    done, round_number = 0, 0
+    while done < kills:
+        path = folder / f"index{round_number}"
+        partial = path.with_name(f"{path.name}.partial")
+        for mode, given, before, after in (("create", source, None, first), ("append", more, first, both)):
+            finished = False
+            while not finished:
+                process = child("build", given, path, mode)
+                lines = []
+                for _ in range(generator.randint(0, 6)):
+                    lines.append(process.stdout.readline().strip())
+                    if lines[-1].startswith("done"):
+                        break
+                time.sleep(generator.random() * 0.03)
+                process.kill()
+                lines += process.communicate()[0].split("\n")
+                finished = any(line.startswith("done") for line in lines)
+                done += not finished
+                acknowledged = max((int(line) for line in lines if line.strip("-").isdigit()), default=-1)
+                if path.exists():
+                    present = stored(path)
+                    assert present in ((before, after) if before is not None else (after,))
+                    finished = finished or (present == after and mode == "create" and not partial.exists())
+                if partial.exists() and (partial / "manifest.json").exists():
+                    kept = list(stored(partial).values())
+                    assert kept == [row["text"] for row in (rows if mode == "create" else extra)][: len(kept)]
+                    assert len(kept) >= acknowledged
+            assert stored(path) == after
+        assert not partial.exists()
+        round_number += 1
+    return done
+
+
+@pytest.mark.parametrize("factory", ["auto", "HNSW8"])
+def test_kills_while_editing(tmp_path, hash_model, factory):
+    kills_while_editing(tmp_path / "index", hash_model, 3, factory)
+
+
+def test_kills_while_building(tmp_path, hash_model):
+    assert kills_while_building(tmp_path, hash_model, 4) >= 4
+
+
+@pytest.mark.slow
+def test_a_hundred_and_thirty_kills_while_editing(tmp_path, hash_model):
+    kills_while_editing(tmp_path / "a", hash_model, 65, "auto")
+    kills_while_editing(tmp_path / "b", hash_model, 65, "HNSW8")
+
+
+@pytest.mark.slow
+def test_seventy_kills_while_building(tmp_path, hash_model):
+    assert kills_while_building(tmp_path, hash_model, 70) >= 70
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB; only the superuser can make one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    try:
+        made = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        made = False
+    if not made:
+        pytest.skip("a small file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, hash_model):
+    path = small_disk / "index"
+    expected: dict[str, str] = {}
+    with SearchIndex.create(path, hash_model) as index, pytest.raises(InputError) as caught:
+        for number in range(1000):
+            texts = {f"{number} {place}": f"text {number} {place} " + "word " * 200 for place in range(20)}
+            index.add(list(texts.values()), list(texts))
+            expected |= texts
+    message = str(caught.value)
+    assert message.startswith(("cannot write to ", f"{path / 'documents.sqlite'}: cannot be written"))
+    assert "\n" not in message
+    assert len(expected) >= 20
+    (small_disk / "index" / "faiss").rmdir()
+    assert stored(path) == expected
+
+
+def test_a_build_on_a_full_disk_goes_on_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
+    from ctx_embed.index import build
+
+    monkeypatch.setattr(build, "CHUNK_DOCUMENTS", 16)
+    monkeypatch.setattr(build, "STEP_DOCUMENTS", 16)
+    source = tmp_path / "source.txt"
+    lines = [f"text {number} " + "word " * 100 for number in range(400)]
+    source.write_text("\n".join(lines) + "\n")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * 300_000)
+    with pytest.raises(InputError) as caught:
+        build.build_index(source, small_disk / "index", model=hash_model)
+    assert "go on with --resume" in str(caught.value)
+    assert not (small_disk / "index").exists()
+    ballast.unlink()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    assert build.build_index(source, small_disk / "index", model=hash_model, resume=True).documents == 400
+    assert list(stored(small_disk / "index").values()) == lines
