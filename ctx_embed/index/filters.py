@@ -187,8 +187,9 @@ class _Parser:
             raise self.unexpected('a number, a "string", true or false')
         if token.kind == "string":
             text = re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
-            if not text.isascii() and text.encode("utf-8", "replace").decode() != text:
-                raise self.error(f"the string at character {token.place} has a lone surrogate")
+            # SQLite ends a string of JSON at NUL.
+            if "\0" in text or text.encode("utf-8", "replace").decode() != text:
+                raise self.error(f"the string at character {token.place} has a NUL or a lone surrogate")
             return text
         if token.kind == "number":
             number = float(token.text) if set(token.text) & set(".eE") else int(token.text)

@@ -142,6 +142,8 @@ def _parquet(file: str, text_field: str) -> Iterator[Document]:
     import pyarrow
     from pyarrow import parquet
 
+    if not os.path.isfile(file):
+        raise InputError(f"{file}: no such file")
     try:
         with _seekable(file) as path:
             table = parquet.ParquetFile(path)
