@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hash_model import hash_vectors
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.exchange import add_dataset, export_index, to_dataset
+
+
+@pytest.fixture
+def index(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["one", "two", "three"], ["a", "b", "c"], [{"n": 1}, {"n": 2}, {"n": 3}])
+        yield index
+
+
+def test_export_writes_arrays_and_lines(index, tmp_path):
+    index.delete("b")
+    assert export_index(index._folder, tmp_path / "out") == 2
+    vectors = np.load(tmp_path / "out.npy")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert lines == [{"id": "a", "text": "one", "metadata": {"n": 1}}, {"id": "c", "text": "three", "metadata": {"n": 3}}]
+    np.testing.assert_allclose(vectors, hash_vectors(["one", "three"]), rtol=1e-6)
+    assert vectors.dtype == np.float32
+
+
+def test_export_into_nowhere(index, tmp_path):
+    with pytest.raises(InputError, match="does not exist, create it first"):
+        export_index(index._folder, tmp_path / "no" / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+
+
+def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
+    dataset = to_dataset(index)
+    assert dataset.column_names == ["id", "text", "metadata", "embedding"]
+    with SearchIndex.create(tmp_path / "other", hash_model) as other:
+        hash_model.seen.clear()
+        assert add_dataset(other, dataset, identifier="id") == 3
+        assert hash_model.seen == []
+        assert other.get("b").metadata == {"metadata": '{"n": 2}'}
+        expected = {hit.id: hit.score for hit in index.search("x", 3)[0]}
+        assert {hit.id: hit.score for hit in other.search("x", 3)[0]} == pytest.approx(expected)
+        assert add_dataset(other, dataset.remove_columns("embedding"), embedding=None) == 3
+        with pytest.raises(InputError) as caught:
+            add_dataset(other, dataset, text="body")
+        names = "'id', 'text', 'metadata', 'embedding'"
+        assert str(caught.value) == f"row 1 of the data set: no column 'body' (columns: {names})"
+        with pytest.raises(InputError, match="has integers and strings as ids, a data set needs one of them"):
+            to_dataset(other)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "message"),
+    [
+        ([1.0], "document 1: the embedding has shape (1,), (8,) is needed"),
+        ([[1.0] * 8], "document 1: the embedding has shape (1, 8), (8,) is needed"),
+        ([0.0] * 8, "document 1: the embedding has length 0.0, a finite one above 0 is needed"),
+        ([float("nan")] * 8, "document 1: the embedding has length nan, a finite one above 0 is needed"),
+        ([float("inf")] * 8, "document 1: the embedding has length inf, a finite one above 0 is needed"),
+        ("vector", "document 1: the embedding is no list of numbers"),
+        (["a"] * 8, "document 1: the embedding is no list of numbers"),
+    ],
+)
+def test_embeddings_that_cannot_be_kept(index, embedding, message):
+    with pytest.raises(InputError) as caught:
+        index.add(["text"], embeddings=[embedding])
+    assert str(caught.value) == message
+    assert index.count() == 3
+
+
+def test_given_embeddings_are_kept_at_unit_length(index, hash_model):
+    hash_model.seen.clear()
+    index.add(["given"], ["g"], embeddings=3 * hash_vectors(["given"]))
+    assert hash_model.seen == []
+    assert index.search("given", 1)[0][0].score == pytest.approx(1, abs=1e-6)
+    with pytest.raises(InputError, match="1 embeddings for 2 texts, one for each is needed"):
+        index.add(["a", "b"], embeddings=[[1.0] * 8])
