@@ -1,0 +1,192 @@
+"""`ctx-embed index` beyond building and asking: single documents, maintenance, and what the vectors tell."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import loading
+from ctx_embed.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def default_model(tiny_model, monkeypatch):
+    """The tiny model takes the place of the one that ships."""
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, ["index", *map(str, arguments)], **options)
+
+
+def succeeds(*arguments, **options) -> str:
+    result = run(*arguments, **options)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def fails(*arguments, **options) -> str:
+    """The one line of a data error."""
+    result = run(*arguments, **options)
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("Error: ").rstrip("\n")
+
+
+@pytest.fixture
+def index(tmp_path, sentences):
+    path = tmp_path / "notes.index"
+    rows = [{"id": n if n % 2 else f"s{n}", "text": text, "n": n} for n, text in enumerate(sentences)]
+    source = tmp_path / "notes.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    succeeds("build", source, path)
+    return path
+
+
+def test_get_and_delete(index, sentences):
+    assert json.loads(succeeds("get", index, "3")) == {"text": sentences[3], "id": 3, "metadata": {"n": 3}}
+    assert [json.loads(line)["id"] for line in succeeds("get", index, "s2", "1").splitlines()] == ["s2", 1]
+    assert fails("get", index, "3", "--string") == f"{index}: no document has the id '3'"
+    assert fails("get", index, "99", "-7") == f"{index}: no document has the id 99, -7"
+    too_long = "9" * 20
+    assert fails("get", index, too_long) == (
+        f"the id '{too_long}' is no id of 64 bits, with --string it is taken as a string"
+    )
+    assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
+    assert succeeds("delete", index, "3") == f"0 of 1 documents deleted from {index}\n"
+    facts = json.loads(succeeds("info", index, "--json"))
+    assert (facts["documents"], facts["vectors"], facts["vectors_of_deleted"]) == (6, 8, 2)
+    assert succeeds("compact", index) == f"{index}: 2 vectors removed, 6 documents\n"
+    assert succeeds("verify", index) == f"{index}: whole, 6 documents\n"
+    hits = json.loads(succeeds("query", index, sentences[3], "-k", "20", "--json"))
+    assert sorted(hit["metadata"]["n"] for hit in hits) == [0, 1, 4, 5, 6, 7]
+
+
+def test_verify_tells_of_damage(index):
+    (shard,) = (index / "vectors").iterdir()
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    result = run("verify", index)
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{shard}: damaged (its checksum is wrong)")
+    message = f"Error: {index}: damaged (1 problems), restore it from a copy, or build the index again\n"
+    assert run("verify", index, "--no-model").stderr == message
+
+
+def test_modes_filters_and_thresholds(index, sentences):
+    def ids(*options):
+        return [hit["id"] for hit in json.loads(succeeds("query", index, "films", "--json", *options))]
+
+    assert set(ids("--mode", "words")) == {"s2", 3}
+    assert set(ids("--where", "n >= 6")) == {"s6", 7}
+    assert ids("--mode", "hybrid", "--where", "n = 3", "-k", 1) == [3]
+    assert ids("--threshold", "1") == []
+    assert fails("query", index, "x", "--where", "n >") == (
+        "filter 'n >': a number, a \"string\", true or false is needed at the end; an example: year >= 2020 and "
+        'lang = "en"'
+    )
+
+
+def test_several_queries(index, tmp_path):
+    queries = tmp_path / "queries.txt"
+    queries.write_text("cats\n\nfilms\n")
+    both = json.loads(succeeds("query", index, "cats", "films", "-k", 2, "--json", "--mode", "words"))
+    assert json.loads(succeeds("query", index, "--queries", queries, "-k", 2, "--json", "--mode", "words")) == both
+    assert [len(hits) for hits in both] == [2, 2]
+    assert "**film**" in both[1][0]["snippet"]
+    lines = succeeds("query", index, "--queries", "-", "--jsonl", "-k", 2, input="cats\nfilms\n").splitlines()
+    assert [json.loads(line)["query"] for line in lines] == ["cats", "cats", "films", "films"]
+    table = succeeds("query", index, "cats", "films", "-k", 1).splitlines()
+    assert (table[0], table[2:4]) == ("cats", ["", "films"])
+    assert fails("query", index, "--queries", "-", input="") == "-: no queries, at least one line of text is needed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["query", "index", "x", "--json", "--jsonl"], "--json and --jsonl exclude each other"),
+        (["query", "index", "x", "--queries", "y"], "a TEXT or --queries is needed, and not both"),
+        (["query", "index", "x", "--mode", "fuzzy"], "'fuzzy' is not one of 'dense', 'words', 'hybrid'"),
+        (["query", "index", "x", "--threshold", "2"], "2.0 is not in the range -1<=x<=1"),
+        (["build", "a", "index", "--append", "--upsert"], "--append and --upsert exclude each other"),
+        (["tune", "index", "--recall", "0"], "0.0 is not in the range 0<x<=1"),
+        (["tune", "index", "--recall", "2"], "2.0 is not in the range 0<x<=1"),
+        (["duplicates", "index", "--threshold", "7"], "7.0 is not in the range -1<=x<=1"),
+        (["topics", "index", "-n", "0"], "0 is not in the range x>=1"),
+        (["delete", "index"], "Missing argument 'ID...'"),
+    ],
+)
+def test_usage_mistakes(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_passages_name_their_document(tmp_path):
+    source = tmp_path / "books.txt"
+    source.write_text("The cat sat on the mat. A dog barked.\n")
+    path = tmp_path / "books.index"
+    succeeds("build", source, path, "--chunk", "sentences")
+    hit = json.loads(succeeds("query", path, "barking dogs", "--mode", "words", "--json"))[0]
+    assert (hit["text"], hit["start"]) == ("A dog barked.", 24)
+    assert hit["document"] == "The cat sat on the mat. A dog barked."
+    assert fails("build", source, path, "--append", "--chunk", "none") == (
+        f"{path}: its chunk is 'sentences', not 'none': append without --chunk"
+    )
+
+
+def test_resume_upsert_and_folders(tmp_path, index, sentences):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.csv").write_text("id,text\ns2,a new text\nz,another\n")
+    (folder / "b.txt").write_text("a line\n")
+    assert succeeds("build", folder, index, "--upsert", "--resume") == f"3 documents added to {index}\n"
+    assert succeeds("build", folder, index, "--upsert", "--resume") == (
+        f"nothing to do: 3 documents were indexed in {index} already\n"
+    )
+    assert json.loads(succeeds("get", index, "s2"))["text"] == "a new text"
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 10
+
+
+def test_export(index, tmp_path):
+    assert succeeds("export", index, tmp_path / "out") == (
+        f"8 vectors of dimension 16 in {tmp_path / 'out'}.npy, texts in {tmp_path / 'out'}.jsonl\n"
+    )
+    assert np.load(tmp_path / "out.npy").shape == (8, 16)
+
+
+def test_tune(tmp_path, index):
+    assert fails("tune", index) == f"{index}: every vector is compared, recall is 1 and there is nothing to tune"
+    source = tmp_path / "many.txt"
+    source.write_text("".join(f"the cat sat on mat {number}\n" for number in range(400)))
+    path = tmp_path / "many.index"
+    succeeds("build", source, path, "--factory", "IVF4,Flat")
+    lines = succeeds("tune", path, "--recall", "1").splitlines()
+    assert lines[0].split() == ["nprobe", "recall@10", "ms", "a", "query"]
+    assert lines[-1].startswith(f"{path}: nprobe ")
+    assert json.loads(succeeds("tune", path, "--json"))["reached"]
+
+
+def test_duplicates_and_topics(index, sentences):
+    lines = succeeds("duplicates", index, "--threshold", "-1", "-n", "2").splitlines()
+    assert len(lines) == 4
+    pairs = [json.loads(line) for line in succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines()]
+    assert len(pairs) == 28
+    assert pairs[0]["score"] == max(pair["score"] for pair in pairs)
+    topics = json.loads(succeeds("topics", index, "-n", "2", "--json"))
+    assert sum(topic["size"] for topic in topics) == 8
+    assert len(succeeds("topics", index, "-n", "2").splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    "command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"]
+)
+def test_every_help_text_has_an_example(command):
+    assert f"Example: ctx-embed index {command}" in succeeds(command, "--help")
+    assert "no such index, make one with" in fails(command, "nowhere", *{"get": "1", "delete": "1", "export": "x"}.get(command, ""))
