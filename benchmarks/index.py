@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,7 @@ from common import report
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.documents import DocumentStore
-from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.kinds import effort_of
-from ctx_embed.index.manifest import DOCUMENTS
-from ctx_embed.index.snapshot import Snapshot
 from ctx_embed.index.vectors import VectorIndex
 
 HELD_OUT = 1000

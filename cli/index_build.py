@@ -32,9 +32,9 @@ def build(
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
 
-    INPUT is text (a document a line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or Parquet,
-    plain or gzip; a folder of such files; or - for standard input. In all but text the field 'id' or '_id' is the id
-    and what else there is becomes metadata. INDEX changes when all is ready; until then INDEX.partial keeps what is
+    INPUT is text (a document a line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or
+    Parquet, plain or gzip; a folder of such files; or - for standard input. In all but text the field 'id' or '_id' is
+    the id and what else there is becomes metadata. INDEX changes when all is ready; until then INDEX.partial keeps what is
     done. An error leaves INDEX as it was.
 
     \b

@@ -1,4 +1,4 @@
-"""The files of the FAISS index: each holds the rows of an earlier generation and is left aside where it does not fit."""
+"""The files of FAISS: each holds the rows of an earlier generation, and is left aside where it does not fit."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from ctx_embed.errors import InputError
@@ -11,7 +12,7 @@ from ctx_embed.index.documents import Span
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
 
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’)\]]*\s+(?=[\"'“‘(\[]*[^\W_a-z])|\s*\n\s*\n\s*")
+_SENTENCE_END = re.compile(r"[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|\s*\n\s*\n\s*")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -23,7 +24,7 @@ def whole(text: str) -> list[Span]:
 def sentences(text: str) -> list[Span]:
     """The sentences: they end with . ! ? or … before a space and a capital or a digit, and at blank lines."""
     starts = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
-    return _trimmed(text, [(start, stop) for start, stop in zip(starts, starts[1:], strict=False)])
+    return _trimmed(text, list(pairwise(starts)))
 
 
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:

@@ -1,4 +1,4 @@
-"""What deleted documents leave behind is removed: rows are numbered anew, shards and word lists written without them."""
+"""Compaction: rows are numbered anew, shards and word lists are written without what deleted documents left."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _chosen(shard: Shard, allowed: Mask | None, skip: int) -> Rows | None:
 
 
 def _highest(scores: Vectors, k: int) -> Rows:
-    """The places of the k highest scores and of those within rounding of the k-th, in order; 64 of the latter at most."""
+    """The places, in order, of the k highest scores and of at most 64 more within rounding of the k-th."""
     if len(scores) <= k:
         return np.arange(len(scores))
     lowest = np.partition(scores, -k)[-k]

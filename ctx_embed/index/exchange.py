@@ -50,15 +50,19 @@ def export_index(folder: IndexFolder, output: Path) -> int:
 
     def write(snapshot: Snapshot) -> int:
         count = snapshot.rows - folder.documents.deleted_rows()
-        with replaced_file(vectors_path) as vectors, replaced_file(texts_path) as texts:
-            with vectors.open("wb") as array, texts.open("w", encoding="utf-8") as lines:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (count, folder.manifest.dimension)}
-                np.lib.format.write_array_header_1_0(array, header)
-                passages = _passages(folder)
-                while part := list(islice(passages, ROWS_AT_ONCE)):
-                    rows = np.array([row for row, _ in part])
-                    array.write(folder.vectors.gather(snapshot.shards, rows).astype("<f4").tobytes())
-                    lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
+        with (
+            replaced_file(vectors_path) as vectors,
+            replaced_file(texts_path) as texts,
+            vectors.open("wb") as array,
+            texts.open("w", encoding="utf-8") as lines,
+        ):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (count, folder.manifest.dimension)}
+            np.lib.format.write_array_header_1_0(array, header)
+            passages = _passages(folder)
+            while part := list(islice(passages, ROWS_AT_ONCE)):
+                rows = np.array([row for row, _ in part])
+                array.write(folder.vectors.gather(snapshot.shards, rows).astype("<f4").tobytes())
+                lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
         return count
 
     return folder.read(write)

@@ -107,7 +107,7 @@ def inner(index: Any) -> Any:
 
 
 def effort_of(index: Any) -> tuple[str, int, int] | None:
-    """The name of the search parameter of ``index``, its usual value and the largest that makes sense; None: it has none."""
+    """The name of the search parameter of ``index``, its usual and its largest value; None where it has none."""
     part = inner(index)
     if hasattr(part, "nlist"):
         # FAISS itself would look into one list.

@@ -62,8 +62,8 @@ def read_sources(
 
     The name of a file (also with ``.gz``) says what it holds: ``.jsonl`` and ``.ndjson`` an object a line, ``.csv`` and
     ``.tsv`` a table with a header, ``.parquet`` a table, and any other name a text a line, blank lines skipped.
-    A row's ``id`` (or ``_id``) is its id; all fields beside it, the text and the embedding are its metadata, empty cells
-    of CSV and TSV left out, numbers read as such.
+    A row's ``id`` (or ``_id``) is its id; all fields beside it, the text and the embedding are its metadata, empty
+    cells of CSV and TSV left out, numbers read as such.
 
     Args:
         files: paths, or ``-``.

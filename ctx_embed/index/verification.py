@@ -14,7 +14,7 @@ from ctx_embed.index.documents import DocumentStore
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.manifest import CACHE, DOCUMENTS
-from ctx_embed.index.shards import crc32_of
+from ctx_embed.index.shards import Shard, crc32_of
 from ctx_embed.index.snapshot import Snapshot
 
 # Passages embedded again and compared with their vectors.
@@ -49,16 +49,21 @@ def _database(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> 
 
 def _shards(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
     for shard in snapshot.shards:
-        try:
-            vectors = folder.vectors.read(shard)
-        except InputError as error:
-            yield str(error)
-        except OSError as error:
-            yield f"{folder.vectors.folder / shard.name}: cannot be read ({error.strerror})"
-        else:
-            lengths = np.linalg.norm(vectors, axis=1)
-            if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
-                yield f"{folder.vectors.folder / shard.name}: holds vectors that are not of length 1"
+        yield from _shard(folder, shard)
+
+
+def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
+    path = folder.vectors.folder / shard.name
+    try:
+        vectors = folder.vectors.read(shard)
+    except InputError as error:
+        yield str(error)
+    except OSError as error:
+        yield f"{path}: cannot be read ({error.strerror})"
+    else:
+        lengths = np.linalg.norm(vectors, axis=1)
+        if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
+            yield f"{path}: holds vectors that are not of length 1"
 
 
 def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:

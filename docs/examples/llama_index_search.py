@@ -32,7 +32,9 @@ class SearchIndexRetriever(BaseRetriever):
         (hits,) = self.index.search(query_bundle.query_str, self.k, **self.options)
         return [
             NodeWithScore(
-                node=TextNode(text=hit.text, id_=f"{hit.id}:{hit.start}", metadata={**hit.metadata, "document": hit.id}),
+                node=TextNode(
+                    text=hit.text, id_=f"{hit.id}:{hit.start}", metadata={**hit.metadata, "document": hit.id}
+                ),
                 score=hit.score,
             )
             for hit in hits

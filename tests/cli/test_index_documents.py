@@ -184,9 +184,9 @@ def test_duplicates_and_topics(index, sentences):
     assert len(succeeds("topics", index, "-n", "2").splitlines()) == 4
 
 
-@pytest.mark.parametrize(
-    "command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"]
-)
+@pytest.mark.parametrize("command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"])
 def test_every_help_text_has_an_example(command):
     assert f"Example: ctx-embed index {command}" in succeeds(command, "--help")
-    assert "no such index, make one with" in fails(command, "nowhere", *{"get": "1", "delete": "1", "export": "x"}.get(command, ""))
+    assert "no such index, make one with" in fails(
+        command, "nowhere", *{"get": "1", "delete": "1", "export": "x"}.get(command, "")
+    )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +32,9 @@ def test_tokens_are_cut_between_words():
     assert parts(tokens(2, words), "one two three four five") == ["one two", "three four", "five"]
 
     def halves(text):
-        return [span for start, stop in words(text) for span in ((start, (start + stop) // 2), ((start + stop) // 2, stop))]
+        return [
+            span for start, stop in words(text) for span in ((start, (start + stop) // 2), ((start + stop) // 2, stop))
+        ]
 
     assert parts(tokens(3, halves), "abcd efgh ijkl") == ["abcd", "efgh", "ijkl"]
     assert parts(tokens(4, halves), "abcd efgh ijkl") == ["abcd efgh", "ijkl"]
@@ -43,7 +47,7 @@ def test_passages_lose_no_word_and_do_not_overlap(text, size):
     for chunk in (whole, sentences, tokens(size, words)):
         spans = chunk(text)
         assert all(start <= stop for start, stop in spans)
-        assert all(left[1] <= right[0] for left, right in zip(spans, spans[1:], strict=False))
+        assert all(left[1] <= right[0] for left, right in pairwise(spans))
         assert "".join("".join(parts(chunk, text)).split()) == "".join(text.split())
     assert all(len(words(part)) <= size for part in parts(tokens(size, words), text))
 
@@ -71,7 +75,13 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
         index.add([text, "One sentence only."], ["long", "short"], [{"n": 1}, {"n": 2}])
         assert index.count() == 2
         hit = index.search("A dog barked.", k=1)[0][0]
-        assert (hit.id, hit.text, hit.document, hit.start, hit.metadata) == ("long", "A dog barked.", text, 13, {"n": 1})
+        assert (hit.id, hit.text, hit.document, hit.start, hit.metadata) == (
+            "long",
+            "A dog barked.",
+            text,
+            13,
+            {"n": 1},
+        )
         assert index.search("barking", mode="words")[0][0].start == 13
         assert len(index.search("x", k=10)[0]) == 4
         assert len(index.search("x", k=10, where="n = 1")[0]) == 3

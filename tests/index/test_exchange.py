@@ -22,7 +22,10 @@ def test_export_writes_arrays_and_lines(index, tmp_path):
     assert export_index(index._folder, tmp_path / "out") == 2
     vectors = np.load(tmp_path / "out.npy")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert lines == [{"id": "a", "text": "one", "metadata": {"n": 1}}, {"id": "c", "text": "three", "metadata": {"n": 3}}]
+    assert lines == [
+        {"id": "a", "text": "one", "metadata": {"n": 1}},
+        {"id": "c", "text": "three", "metadata": {"n": 3}},
+    ]
     np.testing.assert_allclose(vectors, hash_vectors(["one", "three"]), rtol=1e-6)
     assert vectors.dtype == np.float32
 

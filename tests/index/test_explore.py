@@ -18,7 +18,9 @@ TEXTS = [f"text {number}" for number in range(200)]
 
 def expected_pairs(texts, threshold):
     cosines = hash_vectors(texts).astype(np.float64) @ hash_vectors(texts).astype(np.float64).T
-    return {(a, b): cosines[a, b] for a, b in itertools.combinations(range(len(texts)), 2) if cosines[a, b] >= threshold}
+    return {
+        (a, b): cosines[a, b] for a, b in itertools.combinations(range(len(texts)), 2) if cosines[a, b] >= threshold
+    }
 
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW32"])

@@ -61,7 +61,7 @@ def index(tmp_path_factory):
         ("missing = 1", ""),
         ("missing != 1", ""),
         ("not missing = 1", "abcde"),
-        ("lang = \"'; DROP TABLE documents; --\"", ""),
+        ('lang = "\'; DROP TABLE documents; --"', ""),
     ],
 )
 def test_a_filter_finds_the_documents_that_meet_it(index, where, found):
@@ -94,7 +94,7 @@ EXAMPLE = '; an example: year >= 2020 and lang = "en"'
         ("year in ()", "')' at character 10, a number, a \"string\", true or false is needed"),
         ("year not = 3", "'=' at character 10, 'in' is needed"),
         ("year is 3", "'3' at character 9, 'null' is needed"),
-        ("year = 'open", "\"'\" at character 8 is not understood"),
+        ("year = 'open", '"\'" at character 8 is not understood'),
         ("year = 12ab", "'1' at character 8 is not understood"),
         ("year; drop", "';' at character 5 is not understood"),
         ("year = 99999999999999999999", "the number 99999999999999999999 does not fit into 64 bits"),
@@ -132,7 +132,13 @@ def test_any_text_is_a_filter_or_one_line(index, text):
 
 
 @settings(max_examples=60, deadline=None)
-@given(value=st.one_of(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6), st.integers(-(2**63), 2**63 - 1), st.booleans()))
+@given(
+    value=st.one_of(
+        st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6),
+        st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
+    )
+)
 def test_a_value_finds_itself_however_it_is_written(tmp_path_factory, value):
     from hash_model import HashModel
 

@@ -103,7 +103,11 @@ def test_folders_are_read_by_name(tmp_path):
         ("a.csv", b"text\n\xff\n", "{path}, line 2: not UTF-8 (byte 1 of the line), convert it first"),
         ("a.tsv", "text\tn\nx\n", "{path}, line 2: 1 fields, the header has 2"),
         ("a.tsv", "n\n1\n", "{path}: no field 'text' (fields: 'n'), name the right one with --field"),
-        ("a.jsonl", '{"text": "a"}\n{"text"\n', "{path}, line 2: not JSON (Expecting ':' delimiter: line 1 column 8 (char 7))"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n{"text"\n',
+            "{path}, line 2: not JSON (Expecting ':' delimiter: line 1 column 8 (char 7))",
+        ),
         ("a.jsonl", "[1]\n", "{path}, line 1: a JSON list, an object with the field 'text' is needed"),
         ("a.ndjson", '{"text": null}\n', "{path}, line 1: field 'text' is a NoneType, a string is needed"),
         ("a.ndjson", '{"text": "a", "id": []}\n', "{path}, line 1: the id is a list, a string or an integer is needed"),
