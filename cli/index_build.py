@@ -34,8 +34,8 @@ def build(
 
     INPUT is text (a document a line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or
     Parquet, plain or gzip; a folder of such files; or - for standard input. In all but text the field 'id' or '_id' is
-    the id and what else there is becomes metadata. INDEX changes when all is ready; until then INDEX.partial keeps what is
-    done. An error leaves INDEX as it was.
+    the id and what else there is becomes metadata. INDEX changes when all is ready; until then INDEX.partial keeps
+    what is done. An error leaves INDEX as it was.
 
     \b
     Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review

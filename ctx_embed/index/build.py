@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -19,11 +17,11 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import require_folder
 from ctx_embed.index import progress
 from ctx_embed.index.documents import DocumentStore, checked_id
-from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.kinds import AUTO
-from ctx_embed.index.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS, read_manifest
+from ctx_embed.index.manifest import DOCUMENTS, read_manifest
 from ctx_embed.index.merging import merge
-from ctx_embed.index.placing import LOCK, locked, put_in_place, remove
+from ctx_embed.index.placing import locked
+from ctx_embed.index.plan import Plan, drop_if_empty, finished_before, make_way, place, require_free
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.sources import estimated_count, expanded, read_sources
 from ctx_embed.texts import Document
@@ -31,7 +29,6 @@ from ctx_embed.texts import Document
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
 # A step is committed after so many documents, or so many seconds.
 STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
 MODES = ("create", "append", "upsert", "overwrite")
@@ -43,36 +40,6 @@ class Built:
 
     documents: int
     was_complete: bool = False
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A build as it was asked for."""
-
-    sources: list[str]
-    target: Path
-    mode: str
-    text_field: str
-    embedding_field: str | None
-    model: Any
-    factory: str
-    chunk: str
-    progress: bool
-
-    @property
-    def partial(self) -> Path:
-        return self.target.with_name(f"{self.target.name}.partial")
-
-    @property
-    def adds(self) -> bool:
-        """Whether the documents go into an index that stays."""
-        return self.mode in ("append", "upsert")
-
-    @property
-    def signature(self) -> str:
-        names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
-        fields = [names, self.mode, self.text_field, self.embedding_field, self.factory, self.chunk]
-        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
 def build_index(
@@ -120,7 +87,7 @@ def build_index(
         factory, chunk = manifest.factory, manifest.chunk
         model = manifest.model if model is None else model
     files = expanded(listed)
-    plan = _Plan(
+    plan = Plan(
         [str(name) for name in listed],
         target,
         mode,
@@ -131,15 +98,15 @@ def build_index(
         chunk or "none",
         progress,
     )
-    _make_way(plan, resume)
-    if resume and not plan.partial.exists() and (finished := _finished(plan)) is not None:
+    make_way(plan, resume)
+    if resume and not plan.partial.exists() and (finished := finished_before(plan)) is not None:
         return Built(finished.documents, was_complete=True)
     if not plan.adds:
-        _require_free(plan)
+        require_free(plan)
     return _build(plan, files)
 
 
-def _build(plan: _Plan, files: list[str]) -> Built:
+def _build(plan: Plan, files: list[str]) -> Built:
     documents = read_sources(files, plan.text_field, plan.embedding_field)
     if not plan.partial.exists():
         # Found out before anything is written or a model loaded.
@@ -162,22 +129,22 @@ def _build(plan: _Plan, files: list[str]) -> Built:
                 state = _fill(index, plan, state, documents, estimated_count(files) if plan.progress else None)
             if plan.adds:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
-        _place(plan)
+        place(plan)
     except OSError as error:
-        _drop_if_empty(plan)
+        drop_if_empty(plan)
         raise InputError(f"cannot write {plan.target}: {error}") from None
     except InputError as error:
-        kept = _drop_if_empty(plan)
+        kept = drop_if_empty(plan)
         hint = f"; {kept} documents are kept in {plan.partial}: go on with --resume" if kept else ""
         raise InputError(f"{error}{hint}") from None
     except BaseException:
-        _drop_if_empty(plan)
+        drop_if_empty(plan)
         raise
     return Built(state.documents)
 
 
 def _fill(
-    index: SearchIndex, plan: _Plan, state: progress.Progress, documents: Iterator[Document], total: int | None
+    index: SearchIndex, plan: Plan, state: progress.Progress, documents: Iterator[Document], total: int | None
 ) -> progress.Progress:
     """Take the documents that are not yet in, step by step, and let FAISS's file follow."""
     digest = progress.Digest()
@@ -198,7 +165,7 @@ def _fill(
         )
         more = True
         while more:
-            with index.editing(tidy=False, counted=state.documents) as edit:
+            with index.writer.editing(tidy=False, counted=state.documents) as edit:
                 begun = time.monotonic()
                 while edit.counted - state.documents < STEP_DOCUMENTS and time.monotonic() - begun < STEP_SECONDS:
                     chunk = list(islice(documents, CHUNK_DOCUMENTS))
@@ -221,14 +188,14 @@ def _fill(
     with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
         if not state.documents:
             raise InputError(_no_documents(plan.sources))
-        index.tidy(store)
+        index.writer.tidy(store)
         state = replace(state, finished=True)
         with store.writing():
             progress.record(store, state)
     return state
 
 
-def _begun(index: SearchIndex, plan: _Plan) -> progress.Progress:
+def _begun(index: SearchIndex, plan: Plan) -> progress.Progress:
     """The progress of the build in INDEX.partial, from its beginning where it has none."""
     with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
         known = progress.builds(store)
@@ -247,7 +214,7 @@ def _begun(index: SearchIndex, plan: _Plan) -> progress.Progress:
     return known[-1]
 
 
-def _require_same_model(index: SearchIndex, plan: _Plan) -> None:
+def _require_same_model(index: SearchIndex, plan: Plan) -> None:
     from ctx_embed.index.embedder import Embedder
 
     Embedder.require(plan.target, read_manifest(plan.target), index.embedder)
@@ -262,89 +229,6 @@ def _require_new(store: DocumentStore, documents: Sequence[Document], counted: i
     }
     for taken in store.find(list(numbers)):
         raise InputError(f"document {numbers[taken]}: the id {taken!r} is already in the index, ids are unique")
-
-
-def _place(plan: _Plan) -> None:
-    """Let the finished index, or nothing, be left of INDEX.partial."""
-    if plan.adds:
-        remove(plan.partial)
-    else:
-        with _kept_from_writers(plan.target):
-            put_in_place(plan.partial, plan.target)
-        with suppress(OSError):
-            (plan.target / LOCK).unlink()
-
-
-@contextmanager
-def _kept_from_writers(target: Path) -> Iterator[None]:
-    """Be the writer of the index that is about to be replaced, so that nobody changes it in vain."""
-    try:
-        store: DocumentStore | None = DocumentStore(target / DOCUMENTS)
-    except InputError:
-        # There is none, or it is damaged, and nobody can write to it.
-        store = None
-    if store is None:
-        yield
-    else:
-        with closing(store), store.writing():
-            yield
-
-
-def _drop_if_empty(plan: _Plan) -> int:
-    """Remove an INDEX.partial in which no step was finished; otherwise tell how many documents it keeps."""
-    try:
-        with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
-            kept = sum(state.documents for state in progress.builds(store))
-        if not kept:
-            remove(plan.partial)
-    except (InputError, OSError):
-        return 0
-    return kept
-
-
-def _make_way(plan: _Plan, resume: bool) -> None:
-    """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
-    if not plan.partial.exists():
-        return
-    if not plan.partial.is_dir() or not {entry.name for entry in plan.partial.iterdir()} <= _OWN_FILES:
-        raise InputError(f"{plan.partial}: in the way of the build, and no interrupted one: choose another name")
-    # Without a lock it is an index that a new one has taken the place of, or a build that had not begun.
-    if (plan.partial / LOCK).is_file():
-        if resume:
-            return
-        with locked(plan.partial, "another build is at work"):
-            if plan.mode != "overwrite":
-                raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
-    remove(plan.partial)
-
-
-def _finished(plan: _Plan) -> progress.Progress | None:
-    """The finished build in INDEX that this one repeats; None where it has not been done."""
-    if not (plan.target / MANIFEST).is_file():
-        return None
-    folder = IndexFolder(plan.target)
-    try:
-        same = [state for state in progress.builds(folder.documents) if state.signature == plan.signature]
-    finally:
-        folder.documents.close()
-    return same[-1] if same else None
-
-
-def _require_free(plan: _Plan) -> None:
-    """Refuse to write over what is no index, and over an index unless that is wanted."""
-    target = plan.target
-    require_folder(target)
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not target.is_dir():
-        raise InputError(f"{target}: a file, the index needs a folder of its own")
-    if not {entry.name for entry in target.iterdir()} <= _OWN_FILES:
-        raise InputError(f"{target}: a folder with other files than those of an index, choose another one")
-    if plan.mode != "overwrite":
-        raise InputError(f"{target}: exists already, add to it with --append or replace it with --overwrite")
-    with _kept_from_writers(target):
-        # Found out now rather than after the work.
-        return
 
 
 def _some(documents: Iterator[Document], sources: Sequence[str]) -> Iterator[Document]:

@@ -34,7 +34,7 @@ def merge(source: SearchIndex, target: Path, build: progress.Progress, *, replac
             if build.run in {known.run for known in progress.builds(store)}:
                 return
         documents = _copied(source)
-        with index.editing() as edit:
+        with index.writer.editing() as edit:
             while chunk := list(islice(documents, CHUNK_DOCUMENTS)):
                 edit.add(chunk, replacing=replacing)
             progress.record(edit.store, build)

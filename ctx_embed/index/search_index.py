@@ -2,61 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index import chunks, kinds
 from ctx_embed.index.documents import DocumentStore, Id, checked_id
-from ctx_embed.index.edit import Edit, as_list, documents_of
+from ctx_embed.index.edit import as_list, documents_of
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.folder import IndexFolder
-from ctx_embed.index.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, read_manifest, write_manifest
+from ctx_embed.index.hits import Hit, checked_queries, hits_of
+from ctx_embed.index.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
 from ctx_embed.index.ranking import MODES, Searched
 from ctx_embed.index.shards import Vectors
 from ctx_embed.index.snapshot import LiveRows, Snapshot
-from ctx_embed.index.vectors import Ranking, VectorIndex
-from ctx_embed.texts import Document, well_formed
+from ctx_embed.index.tuning import Tuning
+from ctx_embed.index.vectors import VectorIndex
+from ctx_embed.index.writer import Writer
+from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from ctx_embed.index.tuning import Tuning
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
-
-
-@dataclass(frozen=True)
-class Hit:
-    """A passage found.
-
-    Args:
-        id: of its document.
-        score: the cosine of its vector and the query's, whatever the order of the hits.
-        text: of the passage, which is the whole document unless the index cuts documents into passages.
-        metadata: of its document.
-        document: the whole text of its document.
-        start: the character of the document that the passage begins with.
-    """
-
-    id: str | int
-    score: float
-    text: str
-    metadata: dict[str, Any]
-    document: str
-    start: int = 0
 
 
 class SearchIndex:
@@ -77,7 +55,7 @@ class SearchIndex:
         self._index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map)
         self._live = LiveRows(folder.documents)
         self._searching = threading.RLock()
-        self._changing = threading.Lock()
+        self._writer = Writer(folder, self._index, lambda: self.embedder, self._searching)
         self._closed = False
 
     @classmethod
@@ -158,6 +136,12 @@ class SearchIndex:
             self._embedder = Embedder.for_index(self.path, self._folder.manifest, None)
         return self._embedder
 
+    @property
+    def writer(self) -> Writer:
+        """What changes the index."""
+        self._require_open()
+        return self._writer
+
     def count(self) -> int:
         """The number of documents."""
         self._require_open()
@@ -220,7 +204,7 @@ class SearchIndex:
         """
         stream = iter(documents)
         ids: list[Id] = []
-        with self.editing() as edit:
+        with self.writer.editing() as edit:
             while chunk := list(islice(stream, CHUNK_DOCUMENTS)):
                 ids += edit.add(chunk, replacing=replacing)
         return ids
@@ -236,70 +220,8 @@ class SearchIndex:
         """
         single = isinstance(ids, str | numbers.Integral)
         listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
-        with self.editing() as edit:
+        with self.writer.editing() as edit:
             return edit.delete(listed)
-
-    @contextmanager
-    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
-        """Be the writer; what the block changes is committed as one when it ends, and undone when it raises.
-
-        Args:
-            tidy: let the manifest and FAISS's file follow.
-            counted: see :class:`Edit`.
-        """
-        self._require_open()
-        with self._changing, closing(DocumentStore(self.path / DOCUMENTS)) as store:
-            try:
-                with store.writing():
-                    self._folder.require_in_place()
-                    edit = Edit(store, self._folder.vectors, self._embed, self._chunk, counted)
-                    yield edit
-                    if edit.changed:
-                        edit.finish()
-            finally:
-                if tidy:
-                    self.tidy(store)
-
-    def _embed(self, texts: Sequence[str]) -> Vectors:
-        return self.embedder.documents(texts)
-
-    def _chunk(self, text: str) -> list[tuple[int, int]]:
-        return self._chunker(text)
-
-    @property
-    def _chunker(self) -> chunks.Chunker:
-        chunk = self._folder.manifest.chunk
-        if chunk == "none":
-            return chunks.whole
-        if not hasattr(self, "_made_chunker"):
-            self._made_chunker = chunks.chunker(chunk, getattr(self.embedder, "model", None))
-        return self._made_chunker
-
-    def tidy(self, store: DocumentStore) -> None:
-        """Let the manifest and FAISS's file follow the newest commit, and remove files that it does not list.
-
-        All of it can be left to the next writer, so a failure here does not fail the change.
-        """
-        with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
-            self._folder.require_in_place()
-            snapshot = Snapshot.of(store.state(), store.shards())
-            if read_manifest(self.path).generation != snapshot.generation:
-                write_manifest(self.path, replace(self._folder.manifest, generation=snapshot.generation))
-            self._folder.vectors.remove_unlisted(snapshot.shards)
-            with self._searching:
-                self._folder.vectors.forget_unlisted(snapshot.shards)
-                self.build_faiss(store, snapshot)
-
-    def build_faiss(self, store: DocumentStore, snapshot: Snapshot) -> None:
-        """Write FAISS's file anew where a good part of the rows is missing from it; inside ``store.writing()``.
-
-        A kind that ``auto`` has chosen is tuned as soon as it is trained.
-        """
-        from ctx_embed.index.tuning import AUTO_RECALL, tune
-
-        self._index.cache.remove_other_numberings(snapshot)
-        if self._index.is_stale(snapshot) and self._index.build(snapshot) and self.factory == kinds.AUTO:
-            tune(self._index, snapshot, AUTO_RECALL, store)
 
     def search(
         self,
@@ -329,7 +251,7 @@ class SearchIndex:
                 the model gives NaN.
         """
         self._require_open()
-        texts = _checked_queries(query, k, mode, threshold)
+        texts = checked_queries(query, k, mode, threshold)
         if where is not None:
             from ctx_embed.index.filters import parse_filter
 
@@ -358,19 +280,7 @@ class SearchIndex:
         rankings = MODES[mode](searched, texts, vectors, k)
         if threshold is not None:
             rankings = [[pair for pair in ranking if pair[0] >= threshold] for ranking in rankings]
-        return self._as_hits(rankings)
-
-    def _as_hits(self, rankings: list[Ranking]) -> list[list[Hit]]:
-        passages = self._folder.documents.fetch({row for ranking in rankings for _, row in ranking})
-        found = []
-        for ranking in rankings:
-            hits = []
-            for score, row in ranking:
-                document, start, _ = passages[row]
-                text = passages[row].text
-                hits.append(Hit(document.id, score, text, dict(document.metadata), document.text, start))
-            found.append(hits)
-        return found
+        return hits_of(store, rankings)
 
     def tune(self, recall: float = 0.95) -> Tuning:
         """Measure recall@10 of FAISS's index against exact search, and set the smallest search effort that reaches it.
@@ -384,13 +294,9 @@ class SearchIndex:
         Raises:
             InputError: every vector is compared anyway, the kind has nothing to set, or another process is writing.
         """
-        from ctx_embed.index.tuning import tune
-
-        self._require_open()
         if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0 < recall <= 1:
             raise InputError(f"the recall is {recall!r}, a number above 0 and at most 1 is needed")
-        with self._changing, self._searching, closing(DocumentStore(self.path / DOCUMENTS)) as store, store.writing():
-            return tune(self._index, Snapshot.of(store.state(), store.shards()), float(recall), store)
+        return self.writer.tune(float(recall))
 
     def compact(self) -> int:
         """Remove what deleted documents leave behind, as one commit; give their space back and build FAISS's file anew.
@@ -398,11 +304,7 @@ class SearchIndex:
         Returns:
             The number of vectors removed.
         """
-        from ctx_embed.index.compaction import compact
-
-        self._require_open()
-        with self._changing:
-            return compact(self._folder, self.tidy)
+        return self.writer.compact()
 
     def verify(self, embed: bool = True) -> list[str]:
         """Look for everything that can be wrong: checksums, counts, words, and vectors against documents.
@@ -420,7 +322,7 @@ class SearchIndex:
 
     def close(self) -> None:
         """Let go of files and memory; a closed index can do nothing more."""
-        with self._changing, self._searching:
+        with self._writer.changing, self._searching:
             self._closed = True
             self._folder.documents.close()
             self._folder.vectors.forget_unlisted([])
@@ -439,20 +341,3 @@ class SearchIndex:
     ) -> None:
         """Close it."""
         self.close()
-
-
-def _checked_queries(query: Any, k: Any, mode: Any, threshold: Any) -> list[str]:
-    """The queries as a list of texts that can be stored; the other arguments are looked at."""
-    if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
-        raise InputError(f"k is {k!r}, an integer of at least 1 is needed")
-    if mode not in MODES:
-        raise unknown_name("mode", mode, MODES)
-    if threshold is not None and (
-        isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or math.isnan(threshold)
-    ):
-        raise InputError(f"the threshold is {threshold!r}, a cosine is needed, a number from -1 to 1")
-    texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of them")
-    for place, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"query {place} is a {type(text).__name__}, a string is needed")
-    return [well_formed(text) for text in texts]

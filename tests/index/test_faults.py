@@ -74,6 +74,7 @@ def kills_while_building(folder: Path, model, kills: int) -> int:
                         break
                 time.sleep(generator.random() * 0.03)
                 process.kill()
+                assert process.wait() in (0, -9)
                 lines += process.communicate()[0].split("\n")
                 finished = any(line.startswith("done") for line in lines)
                 done += not finished

@@ -33,7 +33,8 @@ def test_csv_cells_are_strings_and_numbers(tmp_path):
     path = written(
         tmp_path,
         "a.csv",
-        'id,text,year,code,score,empty\nx,"two\nlines, and ""quotes""",2020,007,4.50,\n7,plain,-3,1e5,0.5,y\n,last,0,-0,.5,\n',
+        'id,text,year,code,score,empty\nx,"two\nlines, and ""quotes""",2020,007,4.50,\n'
+        "7,plain,-3,1e5,0.5,y\n,last,0,-0,.5,\n",
     )
     assert read(path) == [
         Document('two\nlines, and "quotes"', "x", {"year": 2020, "code": "007", "score": 4.5}),

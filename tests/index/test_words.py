@@ -56,7 +56,7 @@ def test_scores_are_cosines_in_every_mode(index, hash_model):
 def test_hybrid_fuses_reciprocal_ranks(index):
     dense = [hit.id for hit in index.search("cat runs", k=5)[0]]
     by_words = found(index, "cat runs")
-    fused = {row: 0.0 for row in dense}
+    fused = dict.fromkeys(dense, 0.0)
     for ranks in (dense, by_words):
         for rank, row in enumerate(ranks, 1):
             fused[row] += 1 / (60 + rank)

@@ -1,0 +1,67 @@
+"""What is asked of an index, checked, and what it answers."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.index.documents import DocumentStore
+from ctx_embed.index.edit import as_list
+from ctx_embed.index.ranking import MODES
+from ctx_embed.index.vectors import Ranking
+from ctx_embed.texts import well_formed
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage found.
+
+    Args:
+        id: of its document.
+        score: the cosine of its vector and the query's, whatever the order of the hits.
+        text: of the passage, which is the whole document unless the index cuts documents into passages.
+        metadata: of its document.
+        document: the whole text of its document.
+        start: the character of the document that the passage begins with.
+    """
+
+    id: str | int
+    score: float
+    text: str
+    metadata: dict[str, Any]
+    document: str
+    start: int = 0
+
+
+def hits_of(store: DocumentStore, rankings: Sequence[Ranking]) -> list[list[Hit]]:
+    """The passages of some rankings, inside :meth:`Database.reading`."""
+    passages = store.fetch({row for ranking in rankings for _, row in ranking})
+    found = []
+    for ranking in rankings:
+        hits = []
+        for score, row in ranking:
+            document, start, _ = passages[row]
+            hits.append(Hit(document.id, score, passages[row].text, dict(document.metadata), document.text, start))
+        found.append(hits)
+    return found
+
+
+def checked_queries(query: Any, k: Any, mode: Any, threshold: Any) -> list[str]:
+    """The queries as a list of texts that can be stored; the other arguments are looked at."""
+    if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
+        raise InputError(f"k is {k!r}, an integer of at least 1 is needed")
+    if mode not in MODES:
+        raise unknown_name("mode", mode, MODES)
+    if threshold is not None and (
+        isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or math.isnan(threshold)
+    ):
+        raise InputError(f"the threshold is {threshold!r}, a cosine is needed, a number from -1 to 1")
+    texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of them")
+    for place, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"query {place} is a {type(text).__name__}, a string is needed")
+    return [well_formed(text) for text in texts]

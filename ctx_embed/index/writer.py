@@ -1,0 +1,106 @@
+"""The one writer of an index: its edits, and the files that follow a commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.index import chunks, kinds
+from ctx_embed.index.compaction import compact
+from ctx_embed.index.documents import DocumentStore, Span
+from ctx_embed.index.edit import Edit
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.manifest import DOCUMENTS, read_manifest, write_manifest
+from ctx_embed.index.shards import Vectors
+from ctx_embed.index.snapshot import Snapshot
+from ctx_embed.index.tuning import AUTO_RECALL, Tuning, tune
+from ctx_embed.index.vectors import VectorIndex
+
+
+class Writer:
+    """Changes an index, one thread and one process at a time.
+
+    Args:
+        folder: of the index.
+        index: its vectors; it takes over what is built.
+        embedder: gives the model, when it is needed.
+        searching: a lock, held while ``index`` changes.
+    """
+
+    def __init__(
+        self, folder: IndexFolder, index: VectorIndex, embedder: Callable[[], Embedder], searching: Any
+    ) -> None:
+        self.folder = folder
+        self.index = index
+        self.changing = threading.Lock()
+        self._embedder = embedder
+        self._searching = searching
+        self._chunker: chunks.Chunker | None = None
+
+    @contextmanager
+    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
+        """Be the writer; what the block changes is committed as one when it ends, and undone when it raises.
+
+        Args:
+            tidy: let the manifest and FAISS's file follow.
+            counted: see :class:`Edit`.
+
+        Raises:
+            InputError: another process is writing, or the disk is full.
+        """
+        with self.changing, closing(DocumentStore(self.folder.path / DOCUMENTS)) as store:
+            try:
+                with store.writing():
+                    self.folder.require_in_place()
+                    edit = Edit(store, self.folder.vectors, self._embed, self._chunk, counted)
+                    yield edit
+                    if edit.changed:
+                        edit.finish()
+            finally:
+                if tidy:
+                    self.tidy(store)
+
+    def _embed(self, texts: Sequence[str]) -> Vectors:
+        return self._embedder().documents(texts)
+
+    def _chunk(self, text: str) -> list[Span]:
+        if self._chunker is None:
+            chunk = self.folder.manifest.chunk
+            # Whole documents need no tokenizer, and so no model where all embeddings are known.
+            self._chunker = chunks.whole if chunk == "none" else chunks.chunker(chunk, self._embedder().model)
+        return self._chunker(text)
+
+    def tidy(self, store: DocumentStore) -> None:
+        """Let the manifest and FAISS's file follow the newest commit, and remove files that it does not list.
+
+        All of it can be left to the next writer, so a failure here does not fail the change. A kind that ``auto`` has
+        chosen is tuned as soon as it is trained.
+        """
+        with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
+            self.folder.require_in_place()
+            snapshot = Snapshot.of(store.state(), store.shards())
+            if read_manifest(self.folder.path).generation != snapshot.generation:
+                write_manifest(self.folder.path, replace(self.folder.manifest, generation=snapshot.generation))
+            self.folder.vectors.remove_unlisted(snapshot.shards)
+            with self._searching:
+                self.folder.vectors.forget_unlisted(snapshot.shards)
+                self.index.cache.remove_other_numberings(snapshot)
+                stale = self.index.is_stale(snapshot)
+                if stale and self.index.build(snapshot) and self.index.factory == kinds.AUTO:
+                    tune(self.index, snapshot, AUTO_RECALL, store)
+
+    def tune(self, recall: float) -> Tuning:
+        """See :meth:`SearchIndex.tune`."""
+        path = self.folder.path / DOCUMENTS
+        with self.changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
+            return tune(self.index, Snapshot.of(store.state(), store.shards()), recall, store)
+
+    def compact(self) -> int:
+        """See :meth:`SearchIndex.compact`."""
+        with self.changing:
+            return compact(self.folder, self.tidy)
