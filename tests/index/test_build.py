@@ -9,6 +9,7 @@ from stored import stored
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import build as module
+from ctx_embed.index import plan
 from ctx_embed.index.build import Built, build_index
 from ctx_embed.index.placing import locked
 
@@ -104,7 +105,7 @@ def test_a_merge_is_done_once(source, path, hash_model, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "remove", killed)
+        patched.setattr(plan, "remove", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(more, path, model=hash_model, mode="append")
     assert len(stored(path)) == 42
