@@ -102,6 +102,31 @@ def test_kills_while_building(tmp_path, hash_model):
     assert kills_while_building(tmp_path, hash_model, 4) >= 4
 
 
+@pytest.mark.parametrize("factory", ["auto", "HNSW8"])
+def test_a_reader_sees_whole_states_while_another_process_edits(tmp_path, hash_model, factory):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        process = child("edits", path, 0)
+        try:
+            process.stdout.readline()
+            before, number, looks = states(), -1, 0
+            state: dict[int, str] = {}
+            end = time.monotonic() + 2
+            while time.monotonic() < end or looks < 5:
+                (hits,) = index.search("a query", k=10_000)
+                present = {hit.id: hit.text for hit in hits}
+                assert len(present) == len(hits)
+                # States come in their order, and each search sees one of them.
+                while present != state:
+                    state, number = next(before), number + 1
+                    assert number < 5000
+                looks += 1
+        finally:
+            process.kill()
+            process.communicate()
+        assert number > 3
+
+
 @pytest.mark.slow
 def test_a_hundred_and_thirty_kills_while_editing(tmp_path, hash_model):
     kills_while_editing(tmp_path / "a", hash_model, 65, "auto")
