@@ -50,7 +50,7 @@ def corpus_sentences(data: Path, count: int) -> list[str]:
     return random.Random(0).sample(lines, count)
 
 
-def peak_of(command: list[str]) -> tuple[float, float, float, str]:
+def measured(command: list[str]) -> tuple[float, float, float, str]:
     """Seconds, processor seconds, peak memory in MB and output of a process."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -79,7 +79,7 @@ def million(data: Path, work: Path, sentences: int, kinds: tuple[str, ...], json
     script = [sys.executable, __file__]
     arguments = ["index", "build", str(texts), str(index)]
     program = "from ctx_embed.cli.main import main; main()"
-    seconds, processor, peak, _ = peak_of([sys.executable, "-c", program, *arguments])
+    seconds, processor, peak, _ = measured([sys.executable, "-c", program, *arguments])
     built = {
         "sentences": sentences,
         "seconds": seconds,
@@ -96,8 +96,8 @@ def million(data: Path, work: Path, sentences: int, kinds: tuple[str, ...], json
     }
     rows: list[dict[str, Any]] = []
     for kind in (["auto"], ["auto", "--memory-map"], *([name] for name in kinds)):
-        *_, peak, output = peak_of([*script, "measure", str(work), *kind])
-        rows.append({"kind": " ".join(kind), "peak MB": peak, **json.loads(output)})
+        *_, output = measured([*script, "measure", str(work), *kind])
+        rows.append({"kind": " ".join(kind), **json.loads(output)})
         print(json.dumps(rows[-1]), file=sys.stderr)
     print(json.dumps(built | {"MB": sizes}, indent=2))
     names = dict.fromkeys(name for row in rows for name in row)
@@ -122,13 +122,6 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
     if kind != "auto":
         facts |= with_kind(index, work, kind)
     index.search(queries[:5])
-    exact = index._folder.read(lambda snapshot: index._index.search_exactly(vectors, 10, snapshot))
-    effort = effort_of(index._index.index) if index._index.index is not None else None
-    if effort:
-        facts[effort[0]] = index._index._effort
-    hits = index.search(queries)
-    found = sum(len({hit.id for hit in of} & {row for _, row in truth}) for of, truth in zip(hits, exact, strict=True))
-    facts["recall@10"] = found / (10 * len(queries))
     for batch in (1, 64):
         times = []
         for first in range(0, len(queries) - batch + 1, batch):
@@ -145,7 +138,14 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
                 index.search(query, mode=mode)
                 times.append((time.perf_counter() - start) * 1000)
             facts[f"{mode} p50 ms"] = float(np.percentile(times, 50))
-    facts["own peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    facts["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    exact = index._folder.read(lambda snapshot: index._index.search_exactly(vectors, 10, snapshot))
+    effort = effort_of(index._index.index) if index._index.index is not None else None
+    if effort:
+        facts[effort[0]] = index._index._effort
+    hits = index.search(queries)
+    found = sum(len({hit.id for hit in of} & {row for _, row in truth}) for of, truth in zip(hits, exact, strict=True))
+    facts["recall@10"] = found / (10 * len(queries))
     print(json.dumps(facts))
 
 

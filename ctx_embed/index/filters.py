@@ -17,7 +17,7 @@ is missing or null. `not` turns true into false and false into true.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -41,6 +41,8 @@ _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=",
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
 _DEEPEST = 50
+# SQLite limits the size of a condition and the number of its parameters, too.
+_MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class _Parser:
         self.tokens: list[_Token] = []
         self.next = 0
         self.depth = 0
+        self.comparisons = 0
         place = 0
         while text[place:].strip():
             match = _TOKEN.match(text, place)
@@ -143,6 +146,9 @@ class _Parser:
         return condition
 
     def comparison(self) -> Condition:
+        self.comparisons += 1
+        if self.comparisons > _MOST_COMPARISONS:
+            raise self.error(f"it has more than {_MOST_COMPARISONS} comparisons, 'in' takes a list")
         path = self.path()
         if self.takes("is"):
             negated = self.takes("not") is not None
@@ -178,6 +184,8 @@ class _Parser:
         values = [self.value()]
         while self.takes(","):
             values.append(self.value())
+        if len(values) > _MOST_VALUES:
+            raise self.error(f"a list in it has more than {_MOST_VALUES} values")
         self.needed(")", "',' or ')'")
         return values
 
@@ -201,10 +209,10 @@ class _Parser:
         return token.kind == "true"
 
 
-def _extracted(path: str, value: Value, comparison: str) -> Condition:
-    """A comparison of the field with a value of a type that it can be compared with; never NULL."""
-    sql = f"ifnull(json_type(metadata, ?) IN ({_TYPES[type(value)]}) AND json_extract(metadata, ?) {comparison} ?, 0)"
-    return Condition(sql, (path, path, value))
+def _extracted(path: str, values: Sequence[Value], comparison: str) -> Condition:
+    """A comparison of the field with values of a type that it can be compared with; never NULL."""
+    sql = f"ifnull(json_type(metadata, ?) IN ({_TYPES[type(values[0])]}) AND json_extract(metadata, ?) {comparison}, 0)"
+    return Condition(sql, (path, path, *values))
 
 
 def _is_null(path: str, negated: bool) -> Condition:
@@ -212,11 +220,14 @@ def _is_null(path: str, negated: bool) -> Condition:
 
 
 def _compared(path: str, operator: str, value: Value) -> Condition:
-    return _among(path, [value], negated=True) if operator == "!=" else _extracted(path, value, operator)
+    return _among(path, [value], negated=True) if operator == "!=" else _extracted(path, [value], f"{operator} ?")
 
 
 def _among(path: str, values: list[Value], negated: bool) -> Condition:
-    parts = [_extracted(path, value, "=") for value in values]
+    groups: dict[str, list[Value]] = {}
+    for value in values:
+        groups.setdefault(_TYPES[type(value)], []).append(value)
+    parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
     sql = f"({' OR '.join(part.sql for part in parts)})"
     parameters = tuple(parameter for part in parts for parameter in part.values)
     if not negated:

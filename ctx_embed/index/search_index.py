@@ -277,7 +277,7 @@ class SearchIndex:
         self._folder.vectors.forget_unlisted(snapshot.shards)
         store = self._folder.documents
         searched = Searched(store, self._index, snapshot, self._live.allowed(snapshot, where))
-        rankings = MODES[mode](searched, texts, vectors, k)
+        rankings = MODES[mode](searched, texts, vectors, min(k, max(snapshot.rows, 1)))
         if threshold is not None:
             rankings = [[pair for pair in ranking if pair[0] >= threshold] for ranking in rankings]
         return hits_of(store, rankings)

@@ -122,6 +122,20 @@ def test_filters_of_other_types_and_depths():
         parse_filter("not " * 60 + "a = 1")
 
 
+def test_long_filters(index):
+    values = ", ".join(str(number) for number in range(9_999))
+    (hits,) = index.search("text", where=f"year in ({values})")
+    assert sorted(hit.id for hit in hits) == ["a", "b"]
+    assert index.search("text", where=" or ".join(f"year = {number}" for number in range(1900, 2100)))
+    for where, message in [
+        (" or ".join(["year = 1"] * 201), "it has more than 200 comparisons, 'in' takes a list"),
+        (f"year in ({values}, 1, 2)", "a list in it has more than 10000 values"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            index.search("text", where=where)
+        assert str(caught.value) == f"filter {where[:80]!r}: {message}{EXAMPLE}"
+
+
 @settings(max_examples=60, deadline=None)
 @given(text=st.text("abyear 0123.<>=!()'\"`,andornotis;-\\\n", max_size=30))
 def test_any_text_is_a_filter_or_one_line(index, text):

@@ -46,6 +46,13 @@ def test_any_text_is_a_query(tmp_path_factory, query):
         snippet(query, TEXTS[3])
 
 
+def test_queries_of_many_words_and_hits_without_end(index):
+    many = " ".join(f"word{number}" for number in range(1000))
+    assert found(index, f"cat {many}") == [3, 0]
+    for mode in ("dense", "words", "hybrid"):
+        assert len(index.search("cat", k=10**30, mode=mode)[0]) == (2 if mode == "words" else 5)
+
+
 def test_scores_are_cosines_in_every_mode(index, hash_model):
     by_id = {hit.id: hit.score for hit in index.search("cat runs", k=5)[0]}
     for mode in ("words", "hybrid"):
