@@ -64,6 +64,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         beside.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a writer left that was killed while it wrote a manifest; inside the writer's lock."""
+    for path in folder.glob(f".{MANIFEST}.*"):
+        path.unlink()
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of the index in ``folder``.
 

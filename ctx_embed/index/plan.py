@@ -79,6 +79,12 @@ def _kept_from_writers(target: Path) -> Iterator[None]:
             yield
 
 
+def _is_index(folder: Path) -> bool:
+    """Whether a folder holds nothing but the files of an index, and those that a killed writer leaves beside them."""
+    names = {entry.name for entry in folder.iterdir()}
+    return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
+
+
 def drop_if_empty(plan: Plan) -> int:
     """Remove an INDEX.partial in which no step was finished; otherwise tell how many documents it keeps."""
     try:
@@ -95,7 +101,7 @@ def make_way(plan: Plan, resume: bool) -> None:
     """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
     if not plan.partial.exists():
         return
-    if not plan.partial.is_dir() or not {entry.name for entry in plan.partial.iterdir()} <= _OWN_FILES:
+    if not plan.partial.is_dir() or not _is_index(plan.partial):
         raise InputError(f"{plan.partial}: in the way of the build, and no interrupted one: choose another name")
     # Without a lock it is an index that a new one has taken the place of, or a build that had not begun.
     if (plan.partial / LOCK).is_file():
@@ -127,7 +133,7 @@ def require_free(plan: Plan) -> None:
         return
     if not target.is_dir():
         raise InputError(f"{target}: a file, the index needs a folder of its own")
-    if not {entry.name for entry in target.iterdir()} <= _OWN_FILES:
+    if not _is_index(target):
         raise InputError(f"{target}: a folder with other files than those of an index, choose another one")
     if plan.mode != "overwrite":
         raise InputError(f"{target}: exists already, add to it with --append or replace it with --overwrite")

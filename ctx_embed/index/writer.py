@@ -15,7 +15,7 @@ from ctx_embed.index.documents import DocumentStore, Span
 from ctx_embed.index.edit import Edit
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.folder import IndexFolder
-from ctx_embed.index.manifest import DOCUMENTS, read_manifest, write_manifest
+from ctx_embed.index.manifest import DOCUMENTS, read_manifest, remove_leftovers, write_manifest
 from ctx_embed.index.shards import Vectors
 from ctx_embed.index.snapshot import Snapshot
 from ctx_embed.index.tuning import AUTO_RECALL, Tuning, tune
@@ -87,6 +87,7 @@ class Writer:
             if read_manifest(self.folder.path).generation != snapshot.generation:
                 write_manifest(self.folder.path, replace(self.folder.manifest, generation=snapshot.generation))
             self.folder.vectors.remove_unlisted(snapshot.shards)
+            remove_leftovers(self.folder.path)
             with self._searching:
                 self.folder.vectors.forget_unlisted(snapshot.shards)
                 self.index.cache.remove_other_numberings(snapshot)

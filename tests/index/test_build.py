@@ -161,6 +161,16 @@ def test_changed_sources_are_noticed(source, path, hash_model):
     assert build_index(source, path, model=hash_model, resume=True) == Built(41)
 
 
+def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, hash_model):
+    interrupted(source, path)
+    partial = path.with_name("index.partial")
+    (partial / ".manifest.json.k1lled").write_text("{")
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+    (path / ".manifest.json.k1lled").write_text("{")
+    assert build_index(source, path, model=hash_model, mode="overwrite") == Built(40)
+    assert sorted(entry.name for entry in path.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+
+
 def test_other_options_are_noticed(source, path, hash_model):
     interrupted(source, path)
     with pytest.raises(InputError, match="was begun with other sources or options: repeat them with --resume"):
