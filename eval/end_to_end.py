@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scores import Examples
+from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.classifier import Labelled
-from ctx_embed.training.supervised import SupervisedOptions, train_classifier
+from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions, train_classifier
 
 FOLDS = 10
 # Keeps the outcome of one fold: called with the fold's number and what works it out.
@@ -25,7 +26,7 @@ Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
 def end_to_end(
     encoder: Encoder, examples: Examples, seed: int, folds: int = FOLDS, keep: Keep = lambda fold, make: make()
 ) -> ProbeScore:
-    """The accuracy of encoders trained by :func:`ctx_embed.training.supervised.train_classifier` with its defaults.
+    """The accuracy of encoders trained by :func:`ctx_embed.training.supervised.train_classifier`.
 
     Each fold begins with a copy of the encoder. A tenth of the training part chooses the epoch, or the ``dev`` part.
 
@@ -58,7 +59,7 @@ def end_to_end(
     def train(number: int) -> dict[str, Any]:
         train_rows, test_rows = splits[number]
         valid = rows(examples.parts["dev"]) if examples.parts is not None and "dev" in examples.parts else None
-        options = replace(SupervisedOptions(), seed=seed)
+        options = replace(training_options(encoder), seed=seed)
         classifier, _ = train_classifier(copy.deepcopy(model), rows(train_rows), valid, options, progress=False)
         test = rows(test_rows)
         predicted = classifier.predict(test.texts)
@@ -80,6 +81,6 @@ def end_to_end(
     )
 
 
-def training_options() -> dict[str, Any]:
-    """The options that decide a training, beside its seed."""
-    return asdict(SupervisedOptions())
+def training_options(encoder: Encoder) -> SupervisedOptions:
+    """How an encoder is trained: as the paper trains one with drawn weights; one that is trained already is tuned."""
+    return SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING

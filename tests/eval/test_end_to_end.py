@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval import end_to_end as module
 from ctx_embed.eval.catalogue import find_tasks
 from ctx_embed.eval.encoders import Encoder, as_encoder
-from ctx_embed.eval.end_to_end import end_to_end
+from ctx_embed.eval.end_to_end import end_to_end, training_options
 from ctx_embed.eval.evaluation import Options, evaluate
 from ctx_embed.eval.probes import folds_of
 from ctx_embed.eval.scores import Examples
@@ -26,7 +27,7 @@ EXAMPLES = Examples([label for _, label in TEXTS], [(text,) for text, _ in TEXTS
 
 @pytest.fixture(autouse=True)
 def _few_epochs(monkeypatch):
-    monkeypatch.setattr(module, "SupervisedOptions", lambda: SupervisedOptions(epochs=2, learning_rate=0.02))
+    monkeypatch.setattr(module, "FINE_TUNING", SupervisedOptions(epochs=2, learning_rate=0.02))
 
 
 @pytest.fixture
@@ -48,6 +49,11 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
         assert accuracy == pytest.approx(100 * classifier.accuracy(held_out))
         assert np.mean([int(score.right[i]) for i in test]) * 100 == pytest.approx(accuracy)
     assert score.mean > 80
+
+
+def test_drawn_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
+    assert training_options(encoder) is module.FINE_TUNING
+    assert training_options(replace(encoder, name="lama")) == SupervisedOptions()
 
 
 def test_an_interrupted_run_goes_on_after_its_last_fold(encoder, tmp_path, monkeypatch):
