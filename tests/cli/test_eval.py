@@ -143,7 +143,7 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     fails(f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}", "--protocol", "senteva")
     assert list(tmp_path.iterdir()) == [reviews]
     result = run("--encoder", "defalt")
-    assert result.stderr.startswith("Error: unknown encoder 'defalt': did you mean 'default'? known are contextualizer")
+    assert result.stderr.startswith("Error: unknown encoder 'defalt': did you mean 'default'? known are attentive")
     result = run("--task", "MRR")
     assert result.stderr.startswith("Error: unknown task 'MRR': did you mean 'MR'? known are AGNEWS, CR, IMDB, ")
 
