@@ -204,6 +204,17 @@ READERS: dict[str, Callable[[str, str], Iterator[Document]]] = {
 }
 
 
+def _rows_of_parquet(file: str) -> int | None:
+    """What a file of Parquet says of its size; None where it is packed or damaged."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return int(parquet.read_metadata(file).num_rows)
+    except (pyarrow.ArrowException, OSError):
+        return None
+
+
 def estimated_count(files: Sequence[str]) -> int | None:
     """About how many documents some files hold, from their sizes and beginnings; None where nobody can know."""
     total = 0.0
@@ -211,6 +222,10 @@ def estimated_count(files: Sequence[str]) -> int | None:
         if not os.path.isfile(file):
             return None
         if _suffix(file) == ".parquet":
+            rows = _rows_of_parquet(file)
+            if rows is None:
+                return None
+            total += rows
             continue
         with open(file, "rb") as opened:
             sample = opened.read(_SAMPLED_BYTES)

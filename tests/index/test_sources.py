@@ -68,6 +68,7 @@ def test_parquet(tmp_path):
         Document("second", None, {"price": 2.0, "tags": []}),
     ]
     assert read(path) == expected
+    assert estimated_count([path]) == 2
     with open(path, "rb") as file:
         assert read(written(tmp_path, "b.parquet.gz", gzip.compress(file.read()))) == expected
 
