@@ -111,6 +111,7 @@ def _build(plan: Plan, files: list[str]) -> Built:
     if not plan.partial.exists():
         # Found out before anything is written or a model loaded.
         documents = _some(documents, plan.sources)
+    ours = False
     try:
         with ExitStack() as stack:
             if not plan.partial.exists():
@@ -118,11 +119,13 @@ def _build(plan: Plan, files: list[str]) -> Built:
                 index = stack.enter_context(
                     SearchIndex.create(plan.partial, plan.model, "Flat" if plan.adds else plan.factory, plan.chunk)
                 )
+                stack.enter_context(locked(plan.partial, "another build is at work"))
+                ours = True
                 if plan.adds:
                     _require_same_model(index, plan)
-                stack.enter_context(locked(plan.partial, "another build is at work"))
             else:
                 stack.enter_context(locked(plan.partial, "another build is at work"))
+                ours = True
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model))
             state = _begun(index, plan)
             if not state.finished:
@@ -130,15 +133,15 @@ def _build(plan: Plan, files: list[str]) -> Built:
             if plan.adds:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
         place(plan)
-    except OSError as error:
-        drop_if_empty(plan)
-        raise InputError(f"cannot write {plan.target}: {error}") from None
-    except InputError as error:
-        kept = drop_if_empty(plan)
+    except (InputError, OSError) as error:
+        # What another build keeps is not ours to remove.
+        kept = drop_if_empty(plan) if ours else 0
+        said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
         hint = f"; {kept} documents are kept in {plan.partial}: go on with --resume" if kept else ""
-        raise InputError(f"{error}{hint}") from None
+        raise InputError(f"{said}{hint}") from None
     except BaseException:
-        drop_if_empty(plan)
+        if ours:
+            drop_if_empty(plan)
         raise
     return Built(state.documents)
 
@@ -176,8 +179,9 @@ def _fill(
                         _require_new(taken, chunk, edit.counted)
                     ids = edit.add(chunk, replacing=plan.mode == "upsert")
                     if plan.adds:
-                        pairs = zip(ids, chunk, strict=True)
-                        progress.mark_automatic(edit.store, [given for given, document in pairs if document.id is None])
+                        pairs = list(zip(ids, chunk, strict=True))
+                        progress.mark_given(edit.store, [name for name, document in pairs if document.id is not None])
+                        progress.mark_automatic(edit.store, [name for name, document in pairs if document.id is None])
                     for document in chunk:
                         digest.update(document)
                     bar.update(len(chunk))

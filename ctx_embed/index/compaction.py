@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.errors import InputError
 from ctx_embed.index.database import WORDS
 from ctx_embed.index.documents import DocumentStore, text_hash
 from ctx_embed.index.folder import IndexFolder
@@ -36,7 +37,9 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
                 removed = _compact(store, folder.vectors)
         finally:
             tidy(store)
-        store.vacuum()
+        # The index is compact by now; the space on disk can be given back another time.
+        with suppress(InputError):
+            store.vacuum()
     return removed
 
 

@@ -72,6 +72,12 @@ def mark_automatic(store: DocumentStore, ids: list[Id]) -> None:
         store.connection.executemany("INSERT INTO automatic VALUES (?)", [(identifier,) for identifier in ids])
 
 
+def mark_given(store: DocumentStore, ids: list[Id]) -> None:
+    """Remember ids that must not change, though one may have been given by counting before."""
+    with store.told():
+        store.connection.executemany("DELETE FROM automatic WHERE id = ?", [(identifier,) for identifier in ids])
+
+
 def automatic(store: DocumentStore, identifier: Id) -> bool:
     """Whether an id was given by counting."""
     with store.told():

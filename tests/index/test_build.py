@@ -188,7 +188,25 @@ def test_two_builds_of_one_index(source, path, hash_model):
     partial = path.with_name("index.partial")
     with locked(partial, "it is this test"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
-    assert str(caught.value).startswith(f"{partial}: another build is at work, try again when it has finished")
+    assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+
+
+def test_a_build_that_has_kept_nothing_yet_is_left_to_itself(source, path, hash_model):
+    partial = path.with_name("index.partial")
+    SearchIndex.create(partial, hash_model).close()
+    with locked(partial, "it is this test"), pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model, resume=True)
+    assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
+    assert (partial / "manifest.json").is_file()
+
+
+def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, tmp_path):
+    build_index(source, path, model=hash_model)
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"text": "counted"}\n{"text": "given", "id": 40}\n')
+    build_index(more, path, model=hash_model, mode="upsert")
+    assert stored(path)[40] == "given"
 
 
 def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, hash_model, tmp_path):
