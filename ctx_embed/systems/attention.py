@@ -75,6 +75,13 @@ def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[G
     return rows_of_documents(parts, groups, len(lengths), values, (weights.shape[1], values.shape[1]))
 
 
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors (..., d) divided by their lengths, in float32 or better; zeros stay zeros, with a finite gradient."""
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    length = vectors.norm(dim=-1, keepdim=True)
+    return vectors / torch.where(length > 0, length, 1)
+
+
 # Scores of several heads ---------------------------------------------------------------------------------------
 
 
@@ -90,13 +97,15 @@ def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offse
         offsets: (B + 1,).
 
     Returns:
-        (N, h).
+        (N, h), in float32 or better; zeros for a token whose e_t is zero in all heads.
 
     Source: Mehta et al. (2019), arXiv 1912.00835.
     """
     asked = context @ P
     asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
-    return F.normalize(torch.tanh(asked * (tokens @ Q)), dim=1)
+    # In float16 the products of small factors would be lost.
+    exact = torch.promote_types(tokens.dtype, torch.float32)
+    return unit(torch.tanh(asked.to(exact) * (tokens @ Q).to(exact)))
 
 
 def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor) -> Tensor:
@@ -149,7 +158,7 @@ def redundancy(weights: Tensor, lengths: list[int], groups: list[Group]) -> Tens
 
 
 def _content(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
-    return F.normalize(h, dim=1) @ F.normalize(q, dim=0)
+    return unit(h) @ unit(q)
 
 
 def _additive(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tensor]) -> Tensor:
