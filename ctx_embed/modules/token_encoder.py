@@ -246,7 +246,7 @@ class TokenEncoder(InputModule):
         self.embedding.weight.copy_(storage.dequantized(*storage.quantized(self.embedding.weight)))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """Add ``sentence_embedding``, (B, m) in the module's dtype, to the features.
+        """Add ``sentence_embedding``, (B, m) in the module's dtype, of a float16 module in float32, to the features.
 
         Args:
             features: from :meth:`preprocess`; without ``attention_mask`` nothing is padding.
@@ -255,14 +255,16 @@ class TokenEncoder(InputModule):
         input_ids = features["input_ids"]
         if "cu_seq_lens_q" in features:
             lengths = features["cu_seq_lens_q"].diff()
-            features["sentence_embedding"] = self.embed(input_ids.flatten(), lengths.tolist())
-            return features
-        mask = features.get("attention_mask")
-        if mask is None:
-            mask = torch.ones_like(input_ids)
-        lengths = mask.sum(1)
-        packed = input_ids[mask.bool()] if int(lengths.sum()) < mask.numel() else input_ids.flatten()
-        features["sentence_embedding"] = self.embed(packed, lengths.tolist())
+            packed = input_ids.flatten()
+        else:
+            mask = features.get("attention_mask")
+            if mask is None:
+                mask = torch.ones_like(input_ids)
+            lengths = mask.sum(1)
+            packed = input_ids[mask.bool()] if int(lengths.sum()) < mask.numel() else input_ids.flatten()
+        embedding = self.embed(packed, lengths.tolist())
+        # Normalize makes NaN of float16 zeros, the embedding of a text without tokens.
+        features["sentence_embedding"] = embedding.float() if embedding.dtype == torch.float16 else embedding
         return features
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
