@@ -21,7 +21,7 @@ class AttentionWeights:
     """The weights of one text's tokens.
 
     Attributes:
-        tokens: n vocabulary entries.
+        tokens: n vocabulary entries; the parts of a phrase have a space between them.
         weights: float array whose last axis is the tokens'.
         axes: what its axes are, such as ``("head", "token")``.
     """
@@ -38,21 +38,27 @@ def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[
     each token in the correction z^k, summing to 1, negative where a token works against the others; (head, token) of
     systems with heads, and of the mean, 1/n; (token, token) of self-attention and (layer, head, token, token) of
     Transformers: row i is what token i looks at; (share, token) of max pooling (bigru, cnn): the share of the features
-    that each token wins.
+    that each token wins. Those of a row a token take memory that is quadratic in the text.
 
     Args:
         model: a SentenceTransformer whose first module is a system of ctx_embed.
         texts: read with the model's default prompt, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another, or weighs no tokens.
+        InputError: the model's first module is another, or weighs no tokens; ``texts`` is no list of strings.
     """
+    if isinstance(texts, str):
+        raise InputError("texts is a str, a list of strings is needed: [text]")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"text {index} is a {type(text).__name__}, a string is needed")
     module = model[0]
     if not isinstance(module, TokenEncoder):
         raise InputError(
             f"the model begins with {type(module).__name__}, attention weights are known of ctx_embed's own systems: "
             "see `ctx-embed systems`"
         )
+    entries = _entries(module)
     training = module.training
     module.eval()
     try:
@@ -61,8 +67,15 @@ def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[
             features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
             ids = features["input_ids"].flatten().to(module.embedding.weight.device)
             (weights,) = module.attention_weights(ids, [len(ids)])
-            tokens = tuple(module.tokenizer.id_to_token(token) or str(token) for token in ids.tolist())
+            tokens = tuple(entries[token] for token in ids.tolist())
             found.append(AttentionWeights(tokens, weights.float().cpu().numpy(), module.weight_axes))
         return found
     finally:
         module.train(training)
+
+
+def _entries(module: TokenEncoder) -> list[str]:
+    """The tokenizer's entries by id, then the phrases."""
+    own = [module.tokenizer.id_to_token(entry) or str(entry) for entry in range(module.tokenizer.get_vocab_size())]
+    phrases = module.text_tokenizer.phrases
+    return own if phrases is None else own + phrases.texts(own)

@@ -177,6 +177,26 @@ def test_a_prompt_is_read_as_by_encode(make):
     assert "".join(found.tokens).replace("##", "").startswith("thedog")
 
 
+def test_a_phrase_is_named_by_its_parts(tokenizer):
+    the, cat = (tokenizer.encode(word, add_special_tokens=False).ids[0] for word in ("the", "cat"))
+    module = ctx_embed.systems.system("mean")(tokenizer, 8, phrases=np.array([[the, cat]]))
+    (found,) = weights_of(module, ["the cat the"])
+    assert found.tokens == (f"{tokenizer.id_to_token(the)} {tokenizer.id_to_token(cat)}", tokenizer.id_to_token(the))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("cat", "texts is a str, a list of strings is needed: [text]"),
+        (["cat", 3], "text 1 is a int, a string is needed"),
+    ],
+)
+def test_texts_that_are_no_list_of_strings(make, texts, message):
+    with pytest.raises(InputError) as caught:
+        weights_of(make("mean"), texts)
+    assert str(caught.value) == message
+
+
 def test_what_has_no_weights(make, tokenizer):
     with pytest.raises(InputError) as caught:
         weights_of(make("dan"))
