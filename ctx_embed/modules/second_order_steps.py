@@ -44,7 +44,7 @@ class SecondOrderSteps(nn.Module):
             ("scale", scale, second_order.SCALES),
             ("initial_context", initial_context, second_order.INITIAL_CONTEXTS),
         ):
-            if name not in known:
+            if name not in list(known):
                 raise unknown_name(kind, name, known)
         self.positions = positions
         self.scale = scale

@@ -59,7 +59,7 @@ class AttentivePooling(HeadsEncoder):
         **table: Unpack[TableOptions],
     ) -> None:
         super().__init__(tokenizer, dimension, hidden=hidden, **table)
-        if score not in SCORES:
+        if score not in list(SCORES):
             raise unknown_name("score", score, SCORES)
         require_size("locations", locations)
         self.score = score

@@ -143,7 +143,7 @@ class TransformerEncoder(TokenEncoder):
         require_share("dropout", dropout)
         if dimension % heads:
             raise InputError(f"heads must divide the dimension {dimension}, got {heads}")
-        if pooling not in POOLINGS:
+        if pooling not in list(POOLINGS):
             raise unknown_name("pooling", pooling, POOLINGS)
         if not isinstance(norm_first, bool):
             raise InputError(f"norm_first must be true or false, got {norm_first!r}")
