@@ -19,6 +19,7 @@ COMMANDS = {
     "distill": "Train an encoder to give a teacher's embeddings.",
     "encode": "Embed texts into a .npy file.",
     "eval": "Evaluate encoders on probe tasks.",
+    "explain": "Show what an encoder's attention looks at in texts.",
     "index": "Build and query search indexes.",
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ctx_embed.errors import InputError
+    from ctx_embed.explanations import explain
     from ctx_embed.index import Hit, SearchIndex
     from ctx_embed.loading import load
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
@@ -20,6 +21,7 @@ __all__ = [
     "InputError",
     "SearchIndex",
     "attention_weights",
+    "explain",
     "load",
 ]
 
@@ -31,6 +33,7 @@ _HOMES = {
     "InputError": "ctx_embed.errors",
     "SearchIndex": "ctx_embed.index",
     "attention_weights": "ctx_embed.systems.weights",
+    "explain": "ctx_embed.explanations",
     "load": "ctx_embed.loading",
 }
 

@@ -16,7 +16,7 @@ from typing_extensions import Self
 from ctx_embed import second_order
 from ctx_embed.modules.changes import optimizer_steps, parameter_mark
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
-from ctx_embed.modules.shares import shares_of_steps
+from ctx_embed.modules.shares import contributions_of_steps, shares_of_steps
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 # Documents are taken through the steps in groups of about so many tokens: their intermediate values then stay in cache.
@@ -157,11 +157,34 @@ class Contextualizer(TokenEncoder):
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """The exact share of each token in each step's correction z^k of its text, (K, n); a row sums to 1."""
+        return list(shares_of_steps(*self._precise_steps(ids, lengths)).split(lengths, dim=1))
+
+    @torch.no_grad()
+    def contributions(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
+        """What each token adds to each step's correction of its text, (K, n, m), in float64.
+
+        Summed over the tokens, and with the step's bias, z^k = c^k - c^{k-1}.
+
+        Args:
+            ids, lengths: as those of :meth:`embed`.
+        """
+        return list(torch.stack([*contributions_of_steps(*self._precise_steps(ids, lengths))]).split(lengths, dim=1))
+
+    @torch.no_grad()
+    def contexts(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """c^0..c^K of packed texts, (K + 1, B, m), in float64; arguments as those of :meth:`embed`."""
+        return self._precise_steps(ids, lengths)[2]
+
+    def _precise_steps(self, ids: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, second_order.Steps]:
+        """x, the offsets, all contexts and the steps, on the CPU in float64: parts that cancel still add up."""
         offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)
-        embeddings = self.embedding(ids)
-        contexts = self.attention(embeddings, ids, offsets)
-        x = self.attention.weighted(embeddings, offsets)
-        return list(shares_of_steps(x, offsets, contexts, self.attention.parameters_of_steps).split(lengths, dim=1))
+        x = self.attention.weighted(self.embedding(ids), offsets).to("cpu", torch.float64)
+        first = self.attention.first_context(ids, offsets).to("cpu", torch.float64)
+        steps = second_order.Steps(
+            *(parameter.to("cpu", torch.float64) for parameter in self.attention.parameters_of_steps)
+        )
+        offsets = offsets.cpu()
+        return x, offsets, second_order.direct(x, offsets, first, steps), steps
 
     @property
     def ids_name_rows(self) -> bool:

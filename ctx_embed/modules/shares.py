@@ -1,20 +1,20 @@
-"""How much of each step's correction each token brings about, exactly."""
+"""What each token brings about in each step's correction, exactly."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from ctx_embed.second_order import Steps, attended, document_ids, segment_sum
+from ctx_embed.second_order import LAYER_NORM_EPS, Steps, attended, document_ids, segment_sum
 
 
-def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Tensor:
-    """The share of each token in z^k.
+def contributions_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Iterator[Tensor]:
+    """The part of z^k that each token brings about, a step at a time.
 
     Layer normalisation is linear in the tokens once its mean and deviation are known: z^k is its bias and the sum of
-    v_i = gain * (y_i - mean(y_i)) / sigma over the tokens, y_i = a_i^k * x_i. The share of token i is its part of that
-    sum's length, <v_i, sum v> / ||sum v||^2, where sigma cancels. The shares of a document sum to 1; a token that works
-    against the others has a negative one. Where the sum is zero all tokens have the same.
+    v_i = gain * (y_i - mean(y_i)) / sigma over the tokens, y_i = a_i^k * x_i, sigma the deviation of sum_i y_i.
 
     Args:
         x: (N, m) weighted tokens x_i.
@@ -22,15 +22,34 @@ def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) 
         contexts: (K + 1, B, m) from :func:`ctx_embed.second_order.direct`.
         steps: the K steps' parameters.
 
+    Yields:
+        K times (N, m), in float32 or better; the rows of a document and the step's bias sum to its z^k.
+    """
+    documents = document_ids(offsets)
+    for context, (U, V, W, b, gain, _) in zip(contexts, zip(*steps, strict=False), strict=False):
+        y = (attended(x @ U.T, context.to(x.dtype) @ V.T, documents, W, b) * x).to(contexts.dtype)
+        variance = segment_sum(y, offsets).var(1, unbiased=False, keepdim=True)
+        deviation = (variance + LAYER_NORM_EPS).sqrt()[documents]
+        yield gain.to(y.dtype) * (y - y.mean(1, keepdim=True)) / deviation
+
+
+def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Tensor:
+    """The share of each token in z^k.
+
+    The share of token i is its part of the length of what the tokens bring about together,
+    <v_i, sum v> / ||sum v||^2 with v_i from :func:`contributions_of_steps`. The shares of a document sum to 1; a token
+    that works against the others has a negative one. Where the sum is zero all tokens have the same.
+
+    Args:
+        x, offsets, contexts, steps: as those of :func:`contributions_of_steps`.
+
     Returns:
         (K, N), in float32 or better.
     """
     documents = document_ids(offsets)
     length = offsets.diff()[documents]
     shares = []
-    for context, (U, V, W, b, gain, _) in zip(contexts, zip(*steps, strict=False), strict=False):
-        y = (attended(x @ U.T, context.to(x.dtype) @ V.T, documents, W, b) * x).to(contexts.dtype)
-        v = gain.to(y.dtype) * (y - y.mean(1, keepdim=True))
+    for v in contributions_of_steps(x, offsets, contexts, steps):
         whole = segment_sum(v, offsets)[documents]
         square = whole.square().sum(1)
         shares.append(torch.where(square > 0, (v * whole).sum(1) / square, length.to(square.dtype).reciprocal()))

@@ -181,6 +181,13 @@ class TokenEncoder(InputModule):
         """The rows of the token table: the tokenizer's entries and the phrases."""
         return self.tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
 
+    def entry_texts(self) -> list[str]:
+        """The text of each row of the token table; a phrase's is its parts with spaces between them."""
+        named = self.tokenizer.get_vocab(with_added_tokens=True)
+        texts = sorted(named, key=named.__getitem__)
+        phrases = self.text_tokenizer.phrases
+        return texts if phrases is None else texts + phrases.texts(texts)
+
     @property
     def max_seq_length(self) -> int | None:
         """Tokens read of a text; None reads all of it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
@@ -21,7 +22,7 @@ class AttentionWeights:
     """The weights of one text's tokens.
 
     Attributes:
-        tokens: n vocabulary entries; the parts of a phrase have a space between them.
+        tokens: n vocabulary entries; a phrase is its words with spaces between them.
         weights: float array whose last axis is the tokens'.
         axes: what its axes are, such as ``("head", "token")``.
     """
@@ -52,20 +53,14 @@ def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"text {index} is a {type(text).__name__}, a string is needed")
-    module = model[0]
-    if not isinstance(module, TokenEncoder):
-        raise InputError(
-            f"the model begins with {type(module).__name__}, attention weights are known of ctx_embed's own systems: "
-            "see `ctx-embed systems`"
-        )
-    entries = _entries(module)
+    module = token_encoder(model)
     training = module.training
     module.eval()
     try:
+        entries = module.entry_texts()
         found: list[AttentionWeights] = []
         for text in texts:
-            features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
-            ids = features["input_ids"].flatten().to(module.embedding.weight.device)
+            ids = token_ids(model, text)
             (weights,) = module.attention_weights(ids, [len(ids)])
             tokens = tuple(entries[token] for token in ids.tolist())
             found.append(AttentionWeights(tokens, weights.float().cpu().numpy(), module.weight_axes))
@@ -74,8 +69,23 @@ def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[
         module.train(training)
 
 
-def _entries(module: TokenEncoder) -> list[str]:
-    """The tokenizer's entries by id, then the phrases."""
-    own = [module.tokenizer.id_to_token(entry) or str(entry) for entry in range(module.tokenizer.get_vocab_size())]
-    phrases = module.text_tokenizer.phrases
-    return own if phrases is None else own + phrases.texts(own)
+def token_encoder(model: SentenceTransformer) -> TokenEncoder:
+    """The model's first module.
+
+    Raises:
+        InputError: it is no system of ctx_embed.
+    """
+    module = model[0]
+    if not isinstance(module, TokenEncoder):
+        raise InputError(
+            f"the model begins with {type(module).__name__}, attention weights are known of ctx_embed's own systems: "
+            "see `ctx-embed systems`"
+        )
+    return module
+
+
+def token_ids(model: SentenceTransformer, text: str) -> Tensor:
+    """The ids (n,) of one text, read with the model's default prompt, on the device of its token table."""
+    module = token_encoder(model)
+    features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
+    return features["input_ids"].flatten().to(module.embedding.weight.device)

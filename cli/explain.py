@@ -1,0 +1,70 @@
+"""`ctx-embed explain`: what the attention looked at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from ctx_embed.cli.options import OUTPUT
+from ctx_embed.errors import InputError
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@click.option(
+    "--input", "source", metavar="FILE", help="Texts, a line each, or JSONL; - for standard input, as TEXT is."
+)
+@click.option("--field", default="text", help="The JSONL field that holds the text.")
+@click.option("--encoder", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
+@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.html or FILE.png (extra plots) instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print an array of objects: text, tokens, axes, weights, path.")
+def explain(
+    texts: tuple[str, ...], source: str | None, field: str, encoder: str, output: Path | None, as_json: bool
+) -> None:
+    """Show what the encoder looks at in each TEXT: per cent of each step or head that fall on each token.
+
+    Of a Contextualizer: the exact share of each token in each correction z^k of the context, negative where it works
+    against the others, and the path of the context c^k: norms, and cosines with the context before and with the last.
+    Of systems with heads: the attention of each; of Transformers the mean over the tokens that look, and in files all.
+
+    Example: ctx-embed explain "a dull film without one good idea" -o film.html
+    """
+    from ctx_embed.eval.encoders import load_encoder
+    from ctx_embed.explanations import explain as explained
+    from ctx_embed.explanations import write
+    from ctx_embed.explanations.writing import require_format
+    from ctx_embed.texts import read_documents, well_formed
+
+    if as_json and output:
+        raise click.UsageError("--json and -o exclude each other")
+    if texts == ("-",):
+        texts, source = (), source or "-"
+    if bool(texts) == (source is not None):
+        raise click.UsageError("give either TEXT or --input FILE")
+    if output:
+        require_format(output)
+    if source is not None:
+        texts = tuple(document.text for document in read_documents(source, field))
+        if not texts:
+            raise InputError(f"{'standard input' if source == '-' else source}: no texts, there is nothing to explain")
+    model = load_encoder(encoder).model
+    if model is None:
+        raise InputError(f"{encoder} is no SentenceTransformer, it has no attention to explain")
+    explanations = [explained(model, well_formed(text)) for text in texts]
+    if output:
+        write(explanations, output)
+        click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")
+    elif as_json:
+        click.echo(json.dumps([explanation.to_dict() for explanation in explanations], ensure_ascii=False, indent=2))
+    else:
+        from rich.console import Console
+
+        from ctx_embed.explanations.terminal import renderable
+
+        console = Console()
+        for number, explanation in enumerate(explanations):
+            if number:
+                console.print()
+            console.print(renderable(explanation))

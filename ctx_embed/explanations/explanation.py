@@ -1,0 +1,172 @@
+"""One text as a model read it: the weights of its tokens, and the path that a Contextualizer's context took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional as F
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules import Contextualizer
+from ctx_embed.systems.weights import attention_weights, token_encoder, token_ids
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+@dataclass(frozen=True)
+class ContextPath:
+    """How a Contextualizer's context moved from c^0 to c^K.
+
+    Attributes:
+        context_norms: ||c^k||, k = 0..K.
+        correction_norms: ||z^k||, k = 1..K.
+        to_previous: cos(c^{k-1}, c^k), k = 1..K.
+        to_last: cos(c^k, c^K), k = 0..K.
+    """
+
+    context_norms: tuple[float, ...]
+    correction_norms: tuple[float, ...]
+    to_previous: tuple[float, ...]
+    to_last: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a model looked at in one text.
+
+    Attributes:
+        text: as it was given.
+        tokens: n vocabulary entries, those of the model's default prompt among them.
+        weights: float32, the last axis the tokens', see :func:`ctx_embed.attention_weights`.
+        axes: what its axes are: ``("step", "token")`` of a Contextualizer, ``("head", "token")`` of systems with heads.
+        path: of a Contextualizer, otherwise None.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    weights: NDArray[np.float32]
+    axes: tuple[str, ...]
+    path: ContextPath | None = None
+
+    @property
+    def between_tokens(self) -> bool:
+        """Whether each token has weights of its own over all tokens, as under self-attention."""
+        return self.axes[-2:] == ("token", "token")
+
+    def parts(self) -> list[tuple[str, NDArray[np.float32]]]:
+        """Each step or head by name, such as ``layer 1, head 2``, with its (n,) weights, or (n, n) between tokens.
+
+        Self-attention without heads is one part, ``attention``.
+        """
+        leading = len(self.axes) - 1 - self.between_tokens
+        names = self.axes[:leading]
+        return [
+            (
+                ", ".join(f"{name} {i + 1}" for name, i in zip(names, place, strict=True)) or "attention",
+                self.weights[place],
+            )
+            for place in product(*map(range, self.weights.shape[:leading]))
+        ]
+
+    def rows(self) -> list[tuple[str, NDArray[np.float32]]]:
+        """The parts with (n,) weights each: between tokens, the mean over the tokens that look."""
+        if not self.between_tokens:
+            return self.parts()
+        return [(name, weights.mean(0) if len(weights) else weights.sum(0)) for name, weights in self.parts()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        path = None if self.path is None else {name: list(values) for name, values in vars(self.path).items()}
+        weights = self.weights.tolist()
+        return {
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "axes": list(self.axes),
+            "weights": weights,
+            "path": path,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """What each token adds to each correction of a Contextualizer, exactly.
+
+    Attributes:
+        tokens: n vocabulary entries.
+        vectors: (n, K, m) float64; summed over the tokens, and with ``bias``, the corrections.
+        bias: (K, m) of the layer normalisations, zero for a text without tokens, which is not corrected.
+        corrections: (K, m) the z^k = c^k - c^{k-1}.
+        first: (m,) c^0; c^K, the sentence embedding before normalisation, is ``first + corrections.sum(0)``.
+    """
+
+    tokens: tuple[str, ...]
+    vectors: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    corrections: NDArray[np.float64]
+    first: NDArray[np.float64]
+
+
+def explain(model: SentenceTransformer, text: str) -> Explanation:
+    """What the model looked at in a text; one without tokens has empty weights and a path that stays at c^0.
+
+    Args:
+        model: a SentenceTransformer whose first module is a system of ctx_embed.
+        text: read with the model's default prompt, as by ``encode``.
+
+    Raises:
+        InputError: the model's first module is another, or weighs no tokens; the text is no string.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"a text is a string, got a {type(text).__name__}: explain texts one at a time")
+    (found,) = attention_weights(model, [text])
+    module = token_encoder(model)
+    path = None
+    if isinstance(module, Contextualizer):
+        ids = token_ids(model, text)
+        path = _path(module.contexts(ids, [len(ids)])[:, 0])
+    return Explanation(text, found.tokens, found.weights, found.axes, path)
+
+
+def contributions(model: SentenceTransformer, text: str) -> Contributions:
+    """What each token of a text adds to each correction, as vectors: 8 n K m bytes.
+
+    The share of a token in ``explain(model, text).weights`` is its vector's part of the length of their sum.
+
+    Args:
+        model: a SentenceTransformer whose first module is a Contextualizer.
+        text: read with the model's default prompt, as by ``encode``.
+
+    Raises:
+        InputError: the model's first module is another.
+    """
+    module = token_encoder(model)
+    if not isinstance(module, Contextualizer):
+        raise InputError(f"the model begins with {type(module).__name__}, contributions are known of a Contextualizer")
+    ids = token_ids(model, text)
+    (vectors,) = module.contributions(ids, [len(ids)])
+    contexts = module.contexts(ids, [len(ids)])[:, 0].numpy()
+    bias = module.attention.bias.detach().to("cpu", torch.float64).numpy()
+    entries = module.entry_texts()
+    return Contributions(
+        tuple(entries[token] for token in ids.tolist()),
+        vectors.transpose(0, 1).contiguous().numpy(),
+        bias if len(ids) else np.zeros_like(bias),
+        np.diff(contexts, axis=0),
+        contexts[0],
+    )
+
+
+def _path(contexts: torch.Tensor) -> ContextPath:
+    """The path through contexts (K + 1, m)."""
+    return ContextPath(
+        tuple(contexts.norm(dim=1).tolist()),
+        tuple(contexts.diff(dim=0).norm(dim=1).tolist()),
+        tuple(F.cosine_similarity(contexts[:-1], contexts[1:]).tolist()),
+        tuple(F.cosine_similarity(contexts, contexts[-1:]).tolist()),
+    )

@@ -1,0 +1,118 @@
+"""Explanations as one HTML page, which needs no other file and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.explanations.explanation import ContextPath, Explanation
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, printable, shades, title
+from ctx_embed.texts import well_formed
+
+# The weights between the tokens of a longer text are no table that could be read.
+MOST_TOKENS_OF_A_MATRIX = 64
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.6 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.3rem; }
+h2 { font-size: 1.05rem; overflow-wrap: anywhere; margin-top: 2.5rem; }
+table { border-collapse: collapse; margin: 0.75rem 0; }
+th { font-weight: 600; text-align: left; vertical-align: top; white-space: nowrap; }
+th, td { padding: 0.15rem 0.75rem 0.15rem 0; }
+.numbers td, .numbers th + th { text-align: right; font-variant-numeric: tabular-nums; }
+.matrix { font-size: 0.75rem; overflow-x: auto; }
+.matrix td { min-width: 1.6rem; padding: 0.1rem; text-align: right; }
+.matrix th { padding: 0.1rem 0.4rem; font-weight: 400; }
+.matrix thead th { writing-mode: vertical-rl; text-align: left; vertical-align: bottom; }
+mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem 0.25rem; }
+small { opacity: 0.65; padding-left: 0.2rem; }
+"""
+
+
+def html(explanations: Sequence[Explanation]) -> bytes:
+    """The page, UTF-8."""
+    sections = "\n".join(map(_section, explanations))
+    return well_formed(
+        "<!doctype html>\n"
+        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>What the attention looked at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        "<h1>What the attention looked at</h1>\n"
+        f'<p><mark style="{_background(1)}">for</mark> <mark style="{_background(-1)}">against</mark> '
+        "Weights in per cent, coloured by the greatest of their line.</p>\n"
+        f"{sections}\n</body>\n</html>\n"
+    ).encode()
+
+
+def _section(explanation: Explanation) -> str:
+    parts = [f"<h2>{escape(title(explanation.text))}</h2>"]
+    if explanation.tokens:
+        rows = (
+            f'<tr><th scope="row">{escape(name)}</th><td>{_line(explanation.tokens, weights)}</td></tr>'
+            for name, weights in explanation.rows()
+        )
+        parts.append("<table>\n" + "\n".join(rows) + "\n</table>")
+        if explanation.between_tokens and len(explanation.tokens) <= MOST_TOKENS_OF_A_MATRIX:
+            parts += [_matrix(name, explanation.tokens, weights) for name, weights in explanation.parts()]
+    else:
+        parts.append(f"<p>{escape(absence(explanation.path is not None))}</p>")
+    if explanation.path is not None:
+        parts.append(_path(explanation.path))
+    return "<section>\n" + "\n".join(parts) + "\n</section>"
+
+
+def _shown(text: str) -> str:
+    return escape(printable(text))
+
+
+def _background(shade: float) -> str:
+    red, green, blue = FOR if shade > 0 else AGAINST
+    return f"background:rgba({red},{green},{blue},{DEEPEST * abs(shade):.3f})"
+
+
+def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
+    return " ".join(
+        f'<mark style="{_background(shade)}">{_shown(token)}<small>{100 * weight:.1f}</small></mark>'
+        for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True)
+    )
+
+
+def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
+    head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in tokens)
+    rows = "\n".join(
+        f'<tr><th scope="row">{_shown(token)}</th>{_cells(of_token, of_shades)}</tr>'
+        for token, of_token, of_shades in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True)
+    )
+    return (
+        f"<details>\n<summary>{escape(name)}: what each token (row) looks at, per cent</summary>\n"
+        f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n'
+        "</table></div>\n</details>"
+    )
+
+
+def _cells(weights: Sequence[float], of_shades: Sequence[float]) -> str:
+    return "".join(
+        f'<td style="{_background(shade)}">{100 * weight:.0f}</td>'
+        for weight, shade in zip(weights, of_shades, strict=True)
+    )
+
+
+def _path(path: ContextPath) -> str:
+    def row(k: int, *numbers: Any) -> str:
+        cells = "".join(f"<td>{'' if number is None else f'{number:.3f}'}</td>" for number in numbers)
+        return f'<tr><th scope="row">{k}</th>{cells}</tr>'
+
+    moved = [(None, None), *zip(path.correction_norms, path.to_previous, strict=True)]
+    rows = "\n".join(
+        row(k, norm, *of_step, to_last)
+        for k, (norm, of_step, to_last) in enumerate(zip(path.context_norms, moved, path.to_last, strict=True))
+    )
+    titles = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
+    cosines = ("cos(c<sup>k</sup>, c<sup>k-1</sup>)", "cos(c<sup>k</sup>, c<sup>K</sup>)")
+    head = "".join(f'<th scope="col">{title}</th>' for title in (*titles, *cosines))
+    return f'<table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>'

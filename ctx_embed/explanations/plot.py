@@ -1,0 +1,126 @@
+"""Explanations as one PNG (extra ``plots``): a heat map of tokens by steps or heads, and the path of the context."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+from ctx_embed.explanations.explanation import ContextPath, Explanation
+from ctx_embed.explanations.shades import AGAINST, FOR, absence, printable, shades, title
+
+# In inches.
+CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 2.4, 6.0
+DOTS_PER_INCH = 120
+# matplotlib draws fewer than 2^16 dots a side; beyond this many nothing could be read anyway.
+MOST_DOTS = 30_000
+LONGEST_LABEL, LONGEST_TITLE = 24, 100
+
+
+class _Panel(NamedTuple):
+    """A heat map (rows, tokens) coloured a row at a time, or the path."""
+
+    title: str
+    labels: Sequence[str]
+    tokens: Sequence[str]
+    weights: NDArray[np.float32]
+    path: ContextPath | None = None
+
+    @property
+    def height(self) -> float:
+        return PATH_HEIGHT if self.path else MARGIN + CELL * (len(self.labels) + 3)
+
+    @property
+    def width(self) -> float:
+        return LEAST_WIDTH if self.path else max(LEAST_WIDTH, 2 * MARGIN + CELL * len(self.tokens))
+
+
+def png(explanations: Sequence[Explanation]) -> bytes:
+    """The picture.
+
+    Raises:
+        InputError: the extra ``plots`` is not installed, or the picture would be too large.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError('a PNG needs the extra plots: pip install "ctx-embed[plots]"') from None
+    panels = [panel for explanation in explanations for panel in _panels(explanation)]
+    width, height = max(panel.width for panel in panels), sum(panel.height for panel in panels)
+    if max(width, height) * DOTS_PER_INCH > MOST_DOTS:
+        raise InputError(
+            f"{sum(len(e.tokens) for e in explanations)} tokens in {len(explanations)} texts are too many for a PNG: "
+            "explain fewer, or write .html"
+        )
+    figure = Figure((width, height), layout="constrained")
+    stream = io.BytesIO()
+    # A token may be in a script that the font lacks, or hold the dollar that begins a formula.
+    with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        rows = figure.subplots(len(panels), squeeze=False, height_ratios=[panel.height for panel in panels])[:, 0]
+        for axes, panel in zip(rows, panels, strict=True):
+            (_draw_path if panel.path else _draw_weights)(axes, panel)
+        figure.savefig(stream, format="png", dpi=DOTS_PER_INCH)
+    return stream.getvalue()
+
+
+def _panels(explanation: Explanation) -> list[_Panel]:
+    tokens = [_short(token) for token in explanation.tokens]
+    text = _short(title(explanation.text), LONGEST_TITLE)
+    if not tokens:
+        panels = [_Panel(f"{text}: {absence(explanation.path is not None)}", [], [], np.zeros((0, 0), np.float32))]
+    elif explanation.between_tokens:
+        panels = [_Panel(f"{name}: {text}", tokens, tokens, weights) for name, weights in explanation.parts()]
+    else:
+        names, weights = zip(*explanation.rows(), strict=True)
+        panels = [_Panel(text, names, tokens, np.stack(weights))]
+    return panels if explanation.path is None else [*panels, _Panel("", [], [], panels[0].weights, explanation.path)]
+
+
+def _short(text: str, length: int = LONGEST_LABEL) -> str:
+    text = printable(text)
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _draw_weights(axes: Any, panel: _Panel) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    axes.set_title(panel.title, fontsize=9, loc="left")
+    if not panel.tokens:
+        axes.set_axis_off()
+        return
+    against, for_ = (tuple(part / 255 for part in colour) for colour in (AGAINST, FOR))
+    colours = LinearSegmentedColormap.from_list("weights", [against, (1, 1, 1), for_])
+    axes.imshow(np.stack([shades(row) for row in panel.weights]), cmap=colours, vmin=-1, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(panel.tokens)), panel.tokens, rotation=90, fontsize=8)
+    axes.set_yticks(range(len(panel.labels)), panel.labels, fontsize=8)
+    for row, weights in enumerate(panel.weights.tolist()):
+        for column, weight in enumerate(weights):
+            axes.text(column, row, f"{100 * weight:.0f}", ha="center", va="center", fontsize=6)
+
+
+def _draw_path(axes: Any, panel: _Panel) -> None:
+    assert panel.path is not None
+    steps = range(len(panel.path.context_norms))
+    colours = {"cos(c^k, c^(k-1))": "#0072B2", "cos(c^k, c^K)": "#56B4E9", "|c^k|": "#D55E00", "|z^k|": "#E69F00"}
+    norms = axes.twinx()
+    for where, begin, label, values in (
+        (axes, 1, "cos(c^k, c^(k-1))", panel.path.to_previous),
+        (axes, 0, "cos(c^k, c^K)", panel.path.to_last),
+        (norms, 0, "|c^k|", panel.path.context_norms),
+        (norms, 1, "|z^k|", panel.path.correction_norms),
+    ):
+        where.plot(steps[begin:], values, label=label, color=colours[label], marker="o", markersize=4)
+    axes.set_xticks(steps)
+    axes.set_xlabel("step k", fontsize=8)
+    axes.set_ylabel("cosine", fontsize=8)
+    norms.set_ylabel("norm", fontsize=8)
+    norms.set_ylim(bottom=0)
+    lines = [*axes.get_lines(), *norms.get_lines()]
+    axes.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="center left", bbox_to_anchor=(1.12, 0.5))

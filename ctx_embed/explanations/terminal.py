@@ -1,0 +1,55 @@
+"""An explanation in the terminal: each token on the colour of its weight, with its per cent behind it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ctx_embed.explanations.explanation import ContextPath, Explanation
+from ctx_embed.explanations.shades import AGAINST, FOR, absence, printable, shades, title
+
+# Below so much of the greatest weight a token has no colour of its own.
+FAINTEST = 0.05
+
+
+def renderable(explanation: Explanation) -> RenderableType:
+    """The text, a line of coloured tokens for each step or head, and the path, for ``rich.print``."""
+    # Text and not strings, in which rich would read markup.
+    parts: list[RenderableType] = [Text(title(explanation.text), style="bold")]
+    if explanation.tokens:
+        lines = Table.grid(padding=(0, 2))
+        lines.add_column(no_wrap=True)
+        for name, weights in explanation.rows():
+            lines.add_row(name, _line(explanation.tokens, weights))
+        parts.append(lines)
+    else:
+        parts.append(Text(absence(explanation.path is not None)))
+    if explanation.path is not None:
+        parts.append(_path(explanation.path))
+    return Group(*parts)
+
+
+def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> Text:
+    line = Text()
+    for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True):
+        line.append(printable(token), style=_style(shade)).append(f" {100 * weight:.0f}  ", style="dim")
+    line.rstrip()
+    return line
+
+
+def _style(shade: float) -> str:
+    if abs(shade) < FAINTEST:
+        return ""
+    red, green, blue = (round(255 - abs(shade) * 0.7 * (255 - part)) for part in (FOR if shade > 0 else AGAINST))
+    return f"black on rgb({red},{green},{blue})"
+
+
+def _path(path: ContextPath) -> Table:
+    table = Table("step k", "|c^k|", "|z^k|", "cos(c^k, c^(k-1))", "cos(c^k, c^K)", box=None, pad_edge=False)
+    for k, (norm, to_last) in enumerate(zip(path.context_norms, path.to_last, strict=True)):
+        moved = ("", "") if k == 0 else (f"{path.correction_norms[k - 1]:.3f}", f"{path.to_previous[k - 1]:.3f}")
+        table.add_row(str(k), f"{norm:.3f}", *moved, f"{to_last:.3f}")
+    return table
