@@ -85,8 +85,8 @@ def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
 def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
     head = "".join(f'<th scope="col">{_shown(token)}</th>' for token in tokens)
     rows = "\n".join(
-        f'<tr><th scope="row">{_shown(token)}</th>{_cells(of_token, of_shades)}</tr>'
-        for token, of_token, of_shades in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True)
+        f'<tr><th scope="row">{_shown(token)}</th>{_cells(of_token)}</tr>'
+        for token, of_token in zip(tokens, weights, strict=True)
     )
     return (
         f"<details>\n<summary>{escape(name)}: what each token (row) looks at, per cent</summary>\n"
@@ -95,10 +95,10 @@ def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) ->
     )
 
 
-def _cells(weights: Sequence[float], of_shades: Sequence[float]) -> str:
+def _cells(weights: NDArray[np.float32]) -> str:
     return "".join(
         f'<td style="{_background(shade)}">{100 * weight:.0f}</td>'
-        for weight, shade in zip(weights, of_shades, strict=True)
+        for weight, shade in zip(weights.tolist(), shades(weights).tolist(), strict=True)
     )
 
 
@@ -112,7 +112,7 @@ def _path(path: ContextPath) -> str:
         row(k, norm, *of_step, to_last)
         for k, (norm, of_step, to_last) in enumerate(zip(path.context_norms, moved, path.to_last, strict=True))
     )
-    titles = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
+    norms = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
     cosines = ("cos(c<sup>k</sup>, c<sup>k-1</sup>)", "cos(c<sup>k</sup>, c<sup>K</sup>)")
-    head = "".join(f'<th scope="col">{title}</th>' for title in (*titles, *cosines))
+    head = "".join(f'<th scope="col">{name}</th>' for name in (*norms, *cosines))
     return f'<table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>'

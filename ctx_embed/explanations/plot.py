@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.explanations.explanation import ContextPath, Explanation
-from ctx_embed.explanations.shades import AGAINST, FOR, absence, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, printable, shades, title
 
 # In inches.
 CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 2.4, 6.0
 DOTS_PER_INCH = 120
-# matplotlib draws fewer than 2^16 dots a side; beyond this many nothing could be read anyway.
-MOST_DOTS = 30_000
-LONGEST_LABEL, LONGEST_TITLE = 24, 100
+# matplotlib draws fewer than 2^16 dots a side and takes four bytes for each; larger pictures open in few viewers.
+MOST_DOTS_A_SIDE = 30_000
+MOST_DOTS = 100_000_000
+# Numbers in more cells take long to draw.
+MOST_NUMBERS = 2500
+LONGEST_LABEL, LONGEST_TITLE = 24, 80
 
 
 class _Panel(NamedTuple):
@@ -33,7 +36,7 @@ class _Panel(NamedTuple):
 
     @property
     def height(self) -> float:
-        return PATH_HEIGHT if self.path else MARGIN + CELL * (len(self.labels) + 3)
+        return PATH_HEIGHT if self.path else CELL * (len(self.labels) + 2) + (MARGIN if self.tokens else 0)
 
     @property
     def width(self) -> float:
@@ -53,11 +56,13 @@ def png(explanations: Sequence[Explanation]) -> bytes:
         raise InputError('a PNG needs the extra plots: pip install "ctx-embed[plots]"') from None
     panels = [panel for explanation in explanations for panel in _panels(explanation)]
     width, height = max(panel.width for panel in panels), sum(panel.height for panel in panels)
-    if max(width, height) * DOTS_PER_INCH > MOST_DOTS:
-        raise InputError(
-            f"{sum(len(e.tokens) for e in explanations)} tokens in {len(explanations)} texts are too many for a PNG: "
-            "explain fewer, or write .html"
-        )
+    if (
+        max(width, height) * DOTS_PER_INCH > MOST_DOTS_A_SIDE
+        or width * height * DOTS_PER_INCH * DOTS_PER_INCH > MOST_DOTS
+    ):
+        texts = "1 text" if len(explanations) == 1 else f"{len(explanations)} texts"
+        tokens = sum(len(explanation.tokens) for explanation in explanations)
+        raise InputError(f"{tokens} tokens in {texts} are too many for a PNG: explain fewer, or write .html")
     figure = Figure((width, height), layout="constrained")
     stream = io.BytesIO()
     # A token may be in a script that the font lacks, or hold the dollar that begins a formula.
@@ -74,12 +79,11 @@ def _panels(explanation: Explanation) -> list[_Panel]:
     tokens = [_short(token) for token in explanation.tokens]
     text = _short(title(explanation.text), LONGEST_TITLE)
     if not tokens:
-        panels = [_Panel(f"{text}: {absence(explanation.path is not None)}", [], [], np.zeros((0, 0), np.float32))]
-    elif explanation.between_tokens:
-        panels = [_Panel(f"{name}: {text}", tokens, tokens, weights) for name, weights in explanation.parts()]
-    else:
-        names, weights = zip(*explanation.rows(), strict=True)
-        panels = [_Panel(text, names, tokens, np.stack(weights))]
+        return [_Panel(f"{text}: {absence(explanation.path is not None)}", [], [], np.zeros((0, 0), np.float32))]
+    if explanation.between_tokens:
+        return [_Panel(f"{name}: {text}", tokens, tokens, weights) for name, weights in explanation.parts()]
+    names, weights = zip(*explanation.rows(), strict=True)
+    panels = [_Panel(text, names, tokens, np.stack(weights))]
     return panels if explanation.path is None else [*panels, _Panel("", [], [], panels[0].weights, explanation.path)]
 
 
@@ -95,11 +99,13 @@ def _draw_weights(axes: Any, panel: _Panel) -> None:
     if not panel.tokens:
         axes.set_axis_off()
         return
-    against, for_ = (tuple(part / 255 for part in colour) for colour in (AGAINST, FOR))
+    against, for_ = (tuple(1 - DEEPEST * (1 - part / 255) for part in colour) for colour in (AGAINST, FOR))
     colours = LinearSegmentedColormap.from_list("weights", [against, (1, 1, 1), for_])
     axes.imshow(np.stack([shades(row) for row in panel.weights]), cmap=colours, vmin=-1, vmax=1, aspect="auto")
     axes.set_xticks(range(len(panel.tokens)), panel.tokens, rotation=90, fontsize=8)
     axes.set_yticks(range(len(panel.labels)), panel.labels, fontsize=8)
+    if panel.weights.size > MOST_NUMBERS:
+        return
     for row, weights in enumerate(panel.weights.tolist()):
         for column, weight in enumerate(weights):
             axes.text(column, row, f"{100 * weight:.0f}", ha="center", va="center", fontsize=6)
@@ -122,5 +128,6 @@ def _draw_path(axes: Any, panel: _Panel) -> None:
     axes.set_ylabel("cosine", fontsize=8)
     norms.set_ylabel("norm", fontsize=8)
     norms.set_ylim(bottom=0)
+    axes.set_ylim(top=1.05)
     lines = [*axes.get_lines(), *norms.get_lines()]
     axes.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="center left", bbox_to_anchor=(1.12, 0.5))

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import ctx_embed
+from ctx_embed import loading
+from ctx_embed.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _default_model(tiny_model, monkeypatch):
+    """The tiny model takes the place of the one that ships."""
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, ["explain", *map(str, arguments)], **options)
+
+
+def fails(message: str, *arguments, code=1, **options) -> None:
+    result = run(*arguments, **options)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.splitlines()[-1] == f"Error: {message}"
+
+
+def test_texts_in_the_terminal(tiny_model):
+    result = run("the cat", "", "a dog")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].rstrip() == "the cat"
+    tokens = ctx_embed.explain(tiny_model, "the cat").tokens
+    assert [word for word in lines[1].split() if not word.lstrip("-").isdigit()] == ["step", *tokens]
+    assert sum(line.startswith("step 2 ") for line in lines) == 2
+    assert "no tokens: the embedding is the first context c^0" in result.stdout
+    assert sum(line.startswith("step k") for line in lines) == 3
+
+
+def test_json_of_a_file_of_standard_input_and_of_texts(tiny_model, tiny_model_path, tmp_path):
+    expected = [ctx_embed.explain(tiny_model, text).to_dict() for text in ("the cat", "a � dog")]
+    source = tmp_path / "texts.jsonl"
+    source.write_text('{"body": "the cat"}\n{"body": "a \\ud800 dog"}\n')
+    given = source.read_bytes()
+    for arguments, stdin in (
+        (("--input", source, "--field", "body"), None),
+        (("--input", "-", "--field", "body"), given),
+        (("-", "--field", "body", "--encoder", tiny_model_path), given),
+        (("the cat", "a � dog"), None),
+    ):
+        result = run(*arguments, "--json", input=stdin)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == expected
+
+
+def test_files(tmp_path):
+    pytest.importorskip("matplotlib", reason="a PNG needs the extra plots")
+    for name, begin in (("out.html", b"<!doctype html>"), ("out.png", b"\x89PNG")):
+        out = tmp_path / name
+        result = run("the cat", "<b>", "-o", out)
+        assert (result.exit_code, result.stdout) == (0, f"2 texts explained in {out}\n"), result.output
+        assert out.read_bytes().startswith(begin)
+    assert "1 text explained" in run("the cat", "-o", tmp_path / "out.html").stdout
+
+
+def test_a_system_by_name():
+    result = run("the cat", "--encoder", "san", "--json")
+    assert json.loads(result.stdout)[0]["axes"] == ["head", "token"]
+    assert json.loads(result.stdout)[0]["path"] is None
+
+
+def test_mistakes(tmp_path):
+    out = tmp_path / "out.html"
+    fails(f"{tmp_path}/absent: no such file", "--input", tmp_path / "absent", "-o", out)
+    (tmp_path / "empty.txt").write_text("\n")
+    fails(f"{tmp_path}/empty.txt: no texts, there is nothing to explain", "--input", tmp_path / "empty.txt")
+    fails("standard input: no texts, there is nothing to explain", "-", input="")
+    fails("tfidf is no SentenceTransformer, it has no attention to explain", "cat", "--encoder", "tfidf", "-o", out)
+    fails("DeepAveraging weighs no tokens: it has no attention weights to show", "cat", "--encoder", "dan", "-o", out)
+    fails("./absent: no such model folder", "cat", "--encoder", "./absent")
+    # The output is looked at first.
+    fails(f"{tmp_path}/out.gif: unknown format '.gif': known are .html, .png", "cat", "-o", tmp_path / "out.gif")
+    nowhere = tmp_path / "absent" / "out.png"
+    fails(f"cannot write {nowhere}: the folder {nowhere.parent} does not exist, create it first", "cat", "-o", nowhere)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_usage(tmp_path):
+    fails("give either TEXT or --input FILE", code=2)
+    fails("give either TEXT or --input FILE", "cat", "--input", "-", code=2)
+    fails("--json and -o exclude each other", "cat", "--json", "-o", tmp_path / "out.html", code=2)
+    assert "Example: ctx-embed explain" in run("--help").stdout

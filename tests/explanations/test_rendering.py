@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import builtins
+import io
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from ctx_embed import explanations
+from ctx_embed.errors import InputError
+from ctx_embed.explanations import ContextPath, Explanation
+from ctx_embed.explanations.page import html
+from ctx_embed.explanations.plot import png
+from ctx_embed.explanations.shades import shades
+from ctx_embed.explanations.terminal import renderable
+
+PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
+WEIGHTS = np.array([[0.5, 0.75, -0.25], [0.01, 0.99, 0]], dtype=np.float32)
+TWO = Explanation("a <b> & [red]$c$", ("a", "<b>", "$[red]$"), WEIGHTS, ("step", "token"), PATH)
+NONE = Explanation("", (), np.zeros((2, 0), np.float32), ("step", "token"), PATH)
+BETWEEN = Explanation(
+    "x y", ("x", "y"), np.array([[[[0.9, 0.1], [0.3, 0.7]]]], np.float32), ("layer", "head", "token", "token")
+)
+HOSTILE = Explanation("\x1b[2J\ud800", ("\x1b[2J", "\ud800"), np.array([[0.5, 0.5]], np.float32), ("head", "token"))
+
+
+def shown(explanation, **options) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=100, **options).print(renderable(explanation))
+    return stream.getvalue()
+
+
+def test_shades_go_from_minus_one_to_one():
+    np.testing.assert_allclose(shades(WEIGHTS[0]), [2 / 3, 1, -1 / 3], rtol=1e-6)
+    assert shades(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
+    assert shades(np.zeros(0, np.float32)).tolist() == []
+
+
+# Terminal
+
+
+def test_terminal():
+    assert [line.rstrip() for line in shown(TWO).splitlines()] == [
+        "a <b> & [red]$c$",
+        "step 1  a 50  <b> 75  $[red]$ -25",
+        "step 2  a 1  <b> 99  $[red]$ 0",
+        "step k  |c^k|  |z^k|  cos(c^k, c^(k-1))  cos(c^k, c^K)",
+        "0       4.000                            0.125",
+        "1       5.000  1.500  0.250              0.750",
+        "2       6.000  2.500  0.500              1.000",
+    ]
+
+
+def test_terminal_colours_by_sign_and_not_the_faintest():
+    line = shown(TWO, force_terminal=True, color_system="truecolor").splitlines()
+    assert "\x1b[30;48;2;76;156;201m<b>" in line[1]  # blue, the greatest
+    assert re.search(r"\x1b\[30;48;2;245;\d+;\d+m\$\[red\]\$", line[1])  # orange
+    assert re.search(r"(?<!m)a\x1b", line[2])  # 1 of 99 has none
+
+
+def test_terminal_without_tokens_and_between_tokens():
+    assert shown(NONE).splitlines()[:2] == ["(empty text)", "no tokens: the embedding is the first context c^0"]
+    assert "no tokens: nothing was looked at" in shown(replace(NONE, path=None))
+    assert "layer 1, head 1  x 60  y 40" in shown(BETWEEN)
+
+
+def test_nothing_acts_on_the_terminal():
+    output = shown(HOSTILE)
+    assert "\x1b" not in output
+    assert "head 1  �[2J 50  � 50" in output
+
+
+# HTML
+
+
+class Page(HTMLParser):
+    """The tags in order, and the text."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.text = ""
+        self.feed(content.decode("utf-8"))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.mark.parametrize("explanation", [TWO, NONE, BETWEEN, HOSTILE])
+def test_the_page_is_whole_by_itself(explanation):
+    page = Page(html([explanation]))
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "b"})
+    assert not any(name in attributes for _, attributes in page.tags for name in ("src", "href", "onclick"))
+    assert "color-scheme: light dark" in page.text
+    assert "url(" not in page.text
+    assert "@import" not in page.text
+
+
+def test_the_page_shows_text_weights_and_path():
+    page = Page(html([TWO, NONE]))
+    assert "a <b> & [red]$c$" in page.text
+    marks = [attributes["style"] for tag, attributes in page.tags if tag == "mark"][2:]
+    assert marks[:3] == [
+        "background:rgba(0,114,178,0.400)",
+        "background:rgba(0,114,178,0.600)",
+        "background:rgba(213,94,0,0.200)",
+    ]
+    assert "a50.0 <b>75.0 $[red]$-25.0" in page.text
+    assert "15.0001.5000.2500.750" in page.text
+    assert "(empty text)" in page.text
+    assert "no tokens: the embedding is the first context c^0" in page.text
+    assert [tag for tag, _ in page.tags].count("section") == 2
+
+
+def test_the_page_holds_the_matrix_between_tokens_of_a_short_text():
+    page = Page(html([BETWEEN]))
+    assert "layer 1, head 1: what each token (row) looks at, per cent" in page.text
+    cells = [attributes["style"] for tag, attributes in page.tags if tag == "td" and "style" in attributes]
+    assert len(cells) == 4
+    assert cells[0] == cells[3] == "background:rgba(0,114,178,0.600)"
+    long = replace(BETWEEN, tokens=("x",) * 65, weights=np.full((1, 1, 65, 65), 1 / 65, np.float32))
+    assert not any(tag == "details" for tag, _ in Page(html([long])).tags)
+
+
+# PNG
+
+
+@pytest.fixture
+def picture():
+    """Read a PNG into its pixels."""
+    image = pytest.importorskip("matplotlib.image", reason="a PNG needs the extra plots")
+    return lambda content: image.imread(io.BytesIO(content))
+
+
+@pytest.mark.parametrize("explanation", [TWO, NONE, BETWEEN, HOSTILE, replace(TWO, path=None)])
+def test_the_picture_is_drawn(picture, explanation):
+    pixels = picture(png([explanation]))
+    assert pixels.shape[1] >= 720
+    assert pixels.min() < 0.5
+
+
+def test_the_picture_has_the_colours_of_the_weights(picture):
+    pixels = (picture(png([TWO]))[..., :3] * 255).round().astype(int).reshape(-1, 3)
+
+    def area(red, green, blue) -> int:
+        return int((np.abs(pixels - [red, green, blue]).max(1) <= 2).sum())
+
+    # One cell each of the greatest weight; the least, -1/3 of it, is a pale orange. None is deep orange.
+    assert area(102, 170, 209) > 10_000
+    assert area(246, 223, 204) > 5_000
+    assert area(230, 158, 102) < 100
+
+
+@pytest.mark.usefixtures("picture")
+def test_scripts_that_the_font_lacks_and_formulas_are_no_trouble(capfd):
+    for token in ("中文", "$a_$", "$\\frac$"):
+        png([replace(TWO, text=token, tokens=(token,) * 3)])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_picture_of_several_is_taller(picture):
+    assert picture(png([TWO, TWO])).shape[0] == pytest.approx(2 * picture(png([TWO])).shape[0], abs=2)
+
+
+@pytest.mark.usefixtures("picture")
+def test_too_many_tokens_for_a_picture():
+    long = Explanation("x", ("x",) * 1000, np.full((1, 1000), 1e-3, np.float32), ("head", "token"))
+    with pytest.raises(InputError) as caught:
+        png([long, TWO])
+    assert str(caught.value) == ("1003 tokens in 2 texts are too many for a PNG: explain fewer, or write .html")
+
+
+def test_without_matplotlib(monkeypatch, tmp_path):
+    imported = builtins.__import__
+
+    def lacking(name, *arguments, **options):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return imported(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", lacking)
+    with pytest.raises(InputError) as caught:
+        explanations.write([TWO], tmp_path / "out.png")
+    assert str(caught.value) == 'a PNG needs the extra plots: pip install "ctx-embed[plots]"'
+    assert list(tmp_path.iterdir()) == []
+
+
+# Files
+
+
+@pytest.mark.usefixtures("picture")
+def test_the_ending_names_the_format(tmp_path):
+    explanations.write([TWO], tmp_path / "out.HTML")
+    assert (tmp_path / "out.HTML").read_bytes() == html([TWO])
+    explanations.write([TWO], str(tmp_path / "out.png"))
+    assert (tmp_path / "out.png").read_bytes()[1:4] == b"PNG"
+    with pytest.raises(InputError) as caught:
+        explanations.write([TWO], tmp_path / "out.htm")
+    assert str(caught.value) == (
+        f"{tmp_path / 'out.htm'}: unknown format '.htm': did you mean '.html'? known are .html, .png"
+    )
+    with pytest.raises(InputError, match="there are no explanations to write"):
+        explanations.write([], tmp_path / "out2.html")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.HTML", "out.png"]
