@@ -19,8 +19,8 @@ def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def printable(token: str) -> str:
-    """``token`` with what would act on a terminal, or not be seen, replaced by U+FFFD."""
-    return "".join(character if character.isprintable() else "�" for character in token)
+    """``token`` with line ends and the like as spaces, and what else would act on a terminal as U+FFFD."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in token)
 
 
 def title(text: str) -> str:

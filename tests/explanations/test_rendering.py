@@ -25,7 +25,7 @@ NONE = Explanation("", (), np.zeros((2, 0), np.float32), ("step", "token"), PATH
 BETWEEN = Explanation(
     "x y", ("x", "y"), np.array([[[[0.9, 0.1], [0.3, 0.7]]]], np.float32), ("layer", "head", "token", "token")
 )
-HOSTILE = Explanation("\x1b[2J\ud800", ("\x1b[2J", "\ud800"), np.array([[0.5, 0.5]], np.float32), ("head", "token"))
+HOSTILE = Explanation("\x1b[2J\r\n\ud800", ("\x1b[2J", "\ud800"), np.array([[0.5, 0.5]], np.float32), ("head", "token"))
 
 
 def shown(explanation, **options) -> str:
@@ -70,7 +70,8 @@ def test_terminal_without_tokens_and_between_tokens():
 
 def test_nothing_acts_on_the_terminal():
     output = shown(HOSTILE)
-    assert "\x1b" not in output
+    assert not {"\x1b", "\r"} & set(output)
+    assert output.splitlines()[0].rstrip() == "�[2J  �"
     assert "head 1  �[2J 50  � 50" in output
 
 
