@@ -13,7 +13,7 @@ from ctx_embed.eval.formats import (
     sst_binary,
     trec,
 )
-from ctx_embed.eval.tasks import File, HubSource, Layout, ProbeTask, Reader
+from ctx_embed.eval.tasks import PARQUET_COPY, File, HubSource, Layout, ProbeTask, Reader
 
 CONTEXTUALIZER, USE, INFERSENT, MINILM = "Contextualizer (paper)", "USE-T", "InferSent", "all-MiniLM-L6-v2"
 SENTIMENT = {"0": "negative", "1": "positive"}
@@ -120,7 +120,12 @@ PROBE_TASKS = (
             _parts("TREC.{}.all", sent_conv, train="train", test="test"),
         ),
         5952,
-        HubSource("CogComp/trec", ("coarse_label", "text"), {"train": ("train",), "test": ("test",)}),
+        HubSource(
+            "CogComp/trec",
+            ("coarse_label", "text"),
+            {"train": ("train",), "test": ("test",)},
+            revision=PARQUET_COPY,
+        ),
         {USE: 92.5, INFERSENT: 88.2},
     ),
     ProbeTask(
@@ -150,6 +155,7 @@ PROBE_TASKS = (
             "RobZamp/sick",
             ("label", "sentence_A", "sentence_B"),
             {"train": ("train",), "dev": ("validation",), "test": ("test",)},
+            revision=PARQUET_COPY,
             labels={"0": "ENTAILMENT", "1": "NEUTRAL", "2": "CONTRADICTION"},
         ),
         {INFERSENT: 86.3},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctx_embed.eval.formats import scored_pairs, sick_relatedness, sts_benchmark, sts_input
-from ctx_embed.eval.tasks import File, HubSource, Layout, SimilarityTask
+from ctx_embed.eval.tasks import PARQUET_COPY, File, HubSource, Layout, SimilarityTask
 
 STS_COLUMNS = ("score", "sentence1", "sentence2")
 # Sets of 2012 that SentEval keeps under another name.
@@ -49,6 +49,11 @@ SIMILARITY_TASKS = (
             (File("SICKR_test", "SICK/SICK_test_annotated.txt", sick_relatedness),),
         ),
         4927,
-        HubSource("RobZamp/sick", ("relatedness_score", "sentence_A", "sentence_B"), {"SICKR_test": ("test",)}),
+        HubSource(
+            "RobZamp/sick",
+            ("relatedness_score", "sentence_A", "sentence_B"),
+            {"SICKR_test": ("test",)},
+            revision=PARQUET_COPY,
+        ),
     ),
 )

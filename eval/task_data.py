@@ -110,7 +110,8 @@ class DataReader:
         subsets: dict[str, list[Row]] = {}
         try:
             for part in (source, *source.others):
-                subsets.update(_subsets(load_dataset(part.repository, part.configuration), part))
+                loaded = load_dataset(part.repository, part.configuration, revision=part.revision)
+                subsets.update(_subsets(loaded, part))
         # The client raises whatever its transport and its file formats raise.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)

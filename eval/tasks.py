@@ -21,6 +21,8 @@ class File:
     read: Reader
 
 
+PARQUET_COPY = "refs/convert/parquet"
+
 # Files of one subset are joined in their order.
 Layout = tuple[File, ...]
 
@@ -34,6 +36,8 @@ class HubSource:
         columns: in the order of a row.
         splits: to be joined, by subset.
         configuration: of a set that has several.
+        revision: a branch of the repository, None takes the main one; that of a set which the hub keeps as a script,
+            which ``datasets`` no longer runs, is the hub's own copy as Parquet.
         labels: by the value of the first column, where the hub's labels are not the task's.
         is_document: the columns behind the first are one text: title and body.
         others: where further subsets are.
@@ -43,6 +47,7 @@ class HubSource:
     columns: tuple[str, ...]
     splits: Mapping[str, tuple[str, ...]]
     configuration: str | None = None
+    revision: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     is_document: bool = False
     others: tuple[HubSource, ...] = ()

@@ -109,7 +109,7 @@ def test_a_hub_set_of_another_shape(hub_task):
 def test_an_unreachable_hub_is_asked_once(monkeypatch):
     asked = []
 
-    def load_dataset(name, configuration):
+    def load_dataset(name, configuration, revision):
         asked.append((name, configuration))
         assert logging.getLogger("huggingface_hub").level == logging.ERROR
         raise ConnectionError("no network\nand more")
@@ -194,7 +194,7 @@ def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
         ("BeIR/scifact-qrels", None): {"test": [{"query-id": 7, "corpus-id": 1, "score": 1}]},
     }
 
-    def load_dataset(name, configuration):
+    def load_dataset(name, configuration, revision):
         parts = {split: datasets.Dataset.from_list(rows) for split, rows in sets[name, configuration].items()}
         return datasets.DatasetDict(parts)
 
@@ -204,6 +204,18 @@ def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
         "queries": [("7", "What flies?")],
         "qrels": [("7", "1", "1")],
     }
+
+
+def test_sets_that_the_hub_keeps_as_a_script_are_read_from_its_parquet_copy(monkeypatch):
+    def load_dataset(name, configuration, revision):
+        assert revision == "refs/convert/parquet"
+        part = datasets.Dataset.from_list([{"coarse_label": 2, "text": "What is it ?"}])
+        return datasets.DatasetDict(train=part, test=part)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    row = ("2", "What is it ?")
+    assert DataReader(None).read(TASKS["TREC"]).subsets == {"train": [row], "test": [row]}
+    assert {name for name, task in TASKS.items() if task.hub and task.hub.revision} == {"TREC", "SICK-E", "SICK-R"}
 
 
 ELSEWHERE = {"SST2", "SST5", "TREC", "MRPC", "SICK-E", "SICK-R", "STS16", "scifact", "nfcorpus", "fiqa", "scidocs"}
