@@ -27,8 +27,8 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
         batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
 
     Raises:
-        InputError: the encoder gives another number of rows than texts, or NaN, or infinity; or it is fitted on the
-            texts of a task.
+        InputError: the encoder gives another number of rows than texts, rows of several lengths or of no numbers, NaN,
+            or what float32 holds as infinity; or it is fitted on the texts of a task.
     """
     if encoder.fit is not None:
         raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task, it has no embeddings of its own")
@@ -39,6 +39,11 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
             rows = _checked(encoder, [texts[place] for place in places])
             if embeddings is None:
                 embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
+            if rows.shape[1] != embeddings.shape[1]:
+                raise InputError(
+                    f"encoder {encoder.name!r} gives rows of {embeddings.shape[1]} numbers for some texts and of "
+                    f"{rows.shape[1]} for others, one length is needed"
+                )
             embeddings[places] = rows
             bar.update(len(places))
     if embeddings is None:
@@ -46,13 +51,23 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
     return embeddings
 
 
-def _checked(encoder: Encoder, texts: list[str]) -> NDArray[Any]:
-    rows = np.asarray(encoder.encode(texts))
+def _checked(encoder: Encoder, texts: list[str]) -> NDArray[np.float32]:
+    given = encoder.encode(texts)
+    if hasattr(given, "detach"):  # a tensor, perhaps of a device or a type that NumPy does not know
+        given = given.detach().cpu().float()
+    try:
+        rows: NDArray[Any] = np.asarray(given)
+    except ValueError:
+        raise InputError(f"encoder {encoder.name!r} gives rows of several lengths, one length is needed") from None
     if rows.ndim != 2 or len(rows) != len(texts):
         raise InputError(
             f"encoder {encoder.name!r} gives an array of shape {rows.shape} for {len(texts)} texts, "
             "one row for each is needed"
         )
+    if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
+        raise InputError(f"encoder {encoder.name!r} gives rows of {rows.shape[1]} {rows.dtype}, numbers are needed")
+    with np.errstate(over="ignore"):
+        rows = rows.astype(np.float32)
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         text = texts[int(np.argmin(finite))]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder, load_encoder
@@ -44,11 +45,32 @@ def test_an_encoder_that_is_fitted_on_a_task():
         (np.zeros(2), "gives an array of shape (2,) for 2 texts, one row for each is needed"),
         (np.array([[0.0, 1.0], [0.0, np.nan]]), "gives NaN or infinity for the text 'b'"),
         (np.array([[-np.inf, 1.0], [0.0, 1.0]]), "gives NaN or infinity for the text 'a'"),
+        (np.array([[1.0], [1e300]]), "gives NaN or infinity for the text 'b'"),
+        (None, "gives an array of shape () for 2 texts, one row for each is needed"),
+        (np.array([["1"], ["2"]]), "gives rows of 1 <U1, numbers are needed"),
+        (np.zeros((2, 3), complex), "gives rows of 3 complex128, numbers are needed"),
+        (np.zeros((2, 0)), "gives rows of 0 float64, numbers are needed"),
+        ([[1.0], [1.0, 2.0]], "gives rows of several lengths, one length is needed"),
     ],
 )
 def test_unusable_embeddings_name_the_encoder(rows, message):
     with pytest.raises(InputError, match=f"^{re.escape(f'encoder {chr(39)}odd{chr(39)} {message}')}$"):
         embed(Encoder("odd", lambda texts: rows), ["a", "b"])
+
+
+def test_batches_of_other_lengths_than_the_first():
+    encoder = Encoder("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
+    message = "encoder 'odd' gives rows of 1 numbers for some texts and of 2 for others, one length is needed"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        embed(encoder, ["a", "bb"], 1)
+
+
+def test_a_tensor_serves_as_well():
+    for dtype in (torch.float32, torch.bfloat16):
+        encoder = Encoder(
+            "torch", lambda texts, dtype=dtype: torch.ones(len(texts), 2, dtype=dtype, requires_grad=True)
+        )
+        np.testing.assert_array_equal(embed(encoder, ["a"]), np.ones((1, 2), np.float32))
 
 
 def test_the_cache_encodes_each_text_once(drawn):
