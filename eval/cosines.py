@@ -14,7 +14,12 @@ from ctx_embed.eval.features import Matrix
 
 def unit(X: Matrix) -> Matrix:
     """The rows of ``X`` (n, d) at length 1 in float64, zero rows as they are."""
-    return normalize(X if sparse.issparse(X) else np.asarray(X, np.float64))
+    if sparse.issparse(X):
+        return normalize(X)
+    # scikit-learn would leave very short rows as they are.
+    dense = np.asarray(X, np.float64)
+    lengths = np.linalg.norm(dense, axis=1, keepdims=True)
+    return dense / np.where(lengths > 0, lengths, 1.0)
 
 
 def paired(A: Matrix, B: Matrix) -> NDArray[np.float64]:
