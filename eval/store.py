@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from ctx_embed.files import replaced_file
 from ctx_embed.training.checkpoint import identity
 
 # Raised when a score of the same name would come out differently.
-FORMAT = 1
+FORMAT = 2
 
 
 class Store:
@@ -39,10 +40,23 @@ class Store:
         if self.folder is None or key is None:
             return make()
         path = self.folder / "scores" / f"{identity(__version__, FORMAT, *key)[:40]}.json"
-        try:
-            kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        if (kept := _read(path)) is None:
             kept = make()
+            text = json.dumps(kept)
             with replaced_file(path) as beside:
-                beside.write_text(json.dumps(kept), encoding="utf-8")
+                beside.write_text(f"{_hash(text)}\n{text}", encoding="utf-8")
         return kept
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A piece behind the line with its hash; None where it is absent or damaged."""
+    try:
+        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+    except (OSError, ValueError):
+        return None
+    kept: dict[str, Any] | None = json.loads(text) if digest == _hash(text) else None
+    return kept

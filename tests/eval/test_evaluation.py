@@ -165,8 +165,12 @@ def test_a_damaged_cell_is_worked_out_anew(folder, drawn, tmp_path):
     tasks = find_tasks(["MR"])
     first = evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache")
     (cell,) = (tmp_path / "cache" / "scores").iterdir()
-    cell.write_text("{")
-    assert evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache").scores == first.scores
+    whole = cell.read_text()
+    for damaged in ("{", "{}", whole[:-20], whole.replace("50.0", "51.0")):
+        assert damaged != whole
+        cell.write_text(damaged)
+        assert evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache").scores == first.scores
+        assert cell.read_text() == whole
 
 
 def test_learning_curves_grow(tmp_path, drawn):
