@@ -88,7 +88,9 @@ def run(
     if json_path is not None:
         require_file(json_path)
     require_folder(out)
-    if out.exists() and not out.is_dir():
+    if out.is_dir():
+        require_file(out / "results.json")
+    elif out.exists():
         raise InputError(f"cannot write {out}: it is a file, a folder is needed")
     found = find_tasks(tasks)
     reader = DataReader(data)

@@ -116,7 +116,6 @@ def evaluate(
     names = [encoder.name for encoder in result.encoders]
     if len(set(names)) < len(names):
         raise InputError(f"encoders of the same name ({', '.join(names)}), as_encoder(encoder, name) gives them others")
-    store = Store(cache)
 
     def fail(error: InputError, context: str) -> None:
         line = str(error) if str(error).startswith(context) else f"{context}: {error}"
@@ -136,6 +135,8 @@ def evaluate(
             tell(f"{task.name}: {data.rows + data.left_out} rows, the published set has {task.rows}")
         elif data.is_altered:
             tell(f"{task.name}: as many rows as the published set has, but not the same")
+    # A run without data leaves no folder behind.
+    store = Store(cache if result.data else None)
     sample = sample_of(result.data)
     for encoder in result.encoders:
         embed = EmbeddingCache(encoder, cache)

@@ -24,6 +24,20 @@ from ctx_embed.eval.statistics import Interval, correlation_interval, mean_inter
 from ctx_embed.eval.tasks import ProbeTask, SimilarityTask, Task
 
 FORMAT_VERSION = 2
+# What the reports are made of.
+KEYS = (
+    "protocol",
+    "protocol_title",
+    "seeds",
+    "folds",
+    "versions",
+    "encoders",
+    "tasks",
+    "published_sources",
+    "results",
+    "curves",
+    "failures",
+)
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
 
 
@@ -138,4 +152,6 @@ def read_results(path: Path) -> dict[str, Any]:
     found = report.get("format_version") if isinstance(report, dict) else None
     if found != FORMAT_VERSION:
         raise InputError(f"{file}: results of format {found}, this version reads {FORMAT_VERSION}; run eval run anew")
+    if absent := [key for key in KEYS if key not in report]:
+        raise InputError(f"{file}: no {', '.join(absent)} in it, this is no result of eval run")
     return report

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
 
 def test_nothing_to_show_for_it(tmp_path):
     fails("4 of 4 scores are missing, see the lines above", "--data", tmp_path, "--json", tmp_path / "out.json")
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unreachable_hub():
@@ -138,6 +139,9 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--out", absent)
     fails(f"cannot write {tmp_path}: it is a folder, a file is needed", "--json", tmp_path)
     fails(f"cannot write {reviews}: it is a file, a folder is needed", "--out", reviews)
+    (tmp_path / "results" / "results.json").mkdir(parents=True)
+    fails("cannot write results/results.json: it is a folder, a file is needed")
+    shutil.rmtree(tmp_path / "results")
     fails("nowhere.tsv: no such file", "--task", "nowhere.tsv")
     known = "paper, quick, senteval, senteval-adam, senteval-mlp, standard"
     fails(f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}", "--protocol", "senteva")

@@ -65,6 +65,7 @@ def test_reading(report, tmp_path):
     [
         ("{", "not JSON"),
         ("[]", "results of format None, this version reads 2; run eval run anew"),
+        ('{"format_version": 2, "protocol": "quick"}', "no protocol_title, seeds, folds, versions, encoders, tasks, "),
         ('{"format_version": 1}', "results of format 1, this version reads 2; run eval run anew"),
     ],
 )
