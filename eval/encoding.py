@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tqdm import tqdm
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.features import Features, Matrix, frozen
-from ctx_embed.files import replaced_file
+from ctx_embed.eval.sealed import read_sealed, write_sealed
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
 
@@ -94,16 +95,17 @@ class EmbeddingCache:
             rows = np.arange(len(texts))
             return self.encoder.fit(texts)(rows, rows)[1]
         path = None if self.folder is None else self.folder / f"{_hash(texts)}.npy"
-        if path is not None and (kept := _read(path, len(texts))) is not None:
-            return kept
+        if path is not None and (content := read_sealed(path)) is not None:
+            return np.load(io.BytesIO(content))
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
             self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
         embeddings = np.stack([self._rows[text] for text in texts])
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced_file(path) as beside, beside.open("wb") as file:
-                np.save(file, embeddings)
+            stream = io.BytesIO()
+            np.save(stream, embeddings)
+            write_sealed(path, stream.getvalue())
         return embeddings
 
     def features(self, texts: Sequence[str]) -> Features:
@@ -117,11 +119,3 @@ def _hash(texts: Sequence[str]) -> str:
         data = text.encode("utf-8", "surrogatepass")
         digest.update(f"{len(data)} ".encode() + data)
     return digest.hexdigest()[:32]
-
-
-def _read(path: Path, rows: int) -> NDArray[np.float32] | None:
-    try:
-        embeddings: NDArray[np.float32] = np.load(path)
-    except (OSError, ValueError, EOFError):
-        return None  # absent or damaged: computed anew
-    return embeddings if embeddings.ndim == 2 and len(embeddings) == rows else None

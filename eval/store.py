@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_file
+from ctx_embed.eval.sealed import read_sealed, write_sealed
 from ctx_embed.training.checkpoint import identity
 
 # Raised when a score of the same name would come out differently.
@@ -40,23 +39,9 @@ class Store:
         if self.folder is None or key is None:
             return make()
         path = self.folder / "scores" / f"{identity(__version__, FORMAT, *key)[:40]}.json"
-        if (kept := _read(path)) is None:
-            kept = make()
-            text = json.dumps(kept)
-            with replaced_file(path) as beside:
-                beside.write_text(f"{_hash(text)}\n{text}", encoding="utf-8")
-        return kept
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """A piece behind the line with its hash; None where it is absent or damaged."""
-    try:
-        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
-    except (OSError, ValueError):
-        return None
-    kept: dict[str, Any] | None = json.loads(text) if digest == _hash(text) else None
-    return kept
+        if (content := read_sealed(path)) is not None:
+            kept: dict[str, Any] = json.loads(content)
+            return kept
+        made = make()
+        write_sealed(path, json.dumps(made).encode())
+        return made

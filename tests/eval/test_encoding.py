@@ -102,9 +102,14 @@ def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
 def test_a_damaged_file_is_made_anew(drawn, tmp_path):
     first = EmbeddingCache(drawn, tmp_path)(["a", "b"])
     (path,) = tmp_path.rglob("*.npy")
-    for damage in (b"", b"not numpy", path.read_bytes()[:-4]):
+    whole = path.read_bytes()
+    # A byte of the head, one of the numbers, one of the seal.
+    changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (20, 140, len(whole) - 1)]
+    for damage in (b"", b"not numpy", whole[:-4], *changed):
         path.write_bytes(damage)
         np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path)(["a", "b"]), first)
+        assert path.read_bytes() == whole
+    np.testing.assert_array_equal(np.load(path), first)
 
 
 def test_an_encoder_without_a_key_is_not_kept(tmp_path):
