@@ -108,7 +108,7 @@ def evaluate(
         tell: called with a line for each failure and each oddity of the data.
 
     Raises:
-        InputError: two encoders of one name, or a cache folder that cannot be made.
+        InputError: two encoders of one name, none that suits any of the tasks, or a cache folder that cannot be made.
     """
     options = options or Options()
     tasks = [_as_published(task, options) for task in tasks]
@@ -116,6 +116,8 @@ def evaluate(
     names = [encoder.name for encoder in result.encoders]
     if len(set(names)) < len(names):
         raise InputError(f"encoders of the same name ({', '.join(names)}), as_encoder(encoder, name) gives them others")
+    if not result.asked:
+        raise InputError(f"{', '.join(names)} is scored by probes alone, none of the tasks is a probe")
 
     def fail(error: InputError, context: str) -> None:
         line = str(error) if str(error).startswith(context) else f"{context}: {error}"

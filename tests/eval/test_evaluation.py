@@ -91,6 +91,11 @@ def test_two_encoders_of_one_name(folder, drawn):
         evaluate([drawn, drawn], find_tasks(["MR"]), DataReader(folder))
 
 
+def test_an_encoder_that_suits_none_of_the_tasks(folder):
+    with pytest.raises(InputError, match=r"^majority is scored by probes alone, none of the tasks is a probe$"):
+        evaluate([load_encoder("majority")], find_tasks(["STSB", "adi"]), DataReader(folder))
+
+
 def test_what_is_wrong_with_the_data_is_told_once(tmp_path):
     mine = tmp_path / "mine.tsv"
     mine.write_text("a\tone\n")
