@@ -137,11 +137,12 @@ def beir_documents(path: Path) -> list[Row]:
 
 
 def beir_judgements(path: Path) -> list[Row]:
-    """``query-id<TAB>corpus-id<TAB>score`` below a line with these names; the score is a whole number."""
+    """``query-id<TAB>corpus-id<TAB>score``, perhaps below a line with these names; the score is a whole number."""
     shape = "query-id<TAB>corpus-id<TAB>score"
-    rows = _table(path, shape, 3, head=True)
+    first, *others = _table(path, shape, 3)
+    rows = _some([first, *others] if _is_whole(first[2]) else others, path, f"lines of {shape}")
     for query, document, relevance in rows:
-        if not relevance.strip().removeprefix("-").isdecimal():
+        if not _is_whole(relevance):
             raise InputError(f"{path}: the score {relevance!r} of {query!r} and {document!r} is no whole number")
     return rows
 
@@ -194,6 +195,10 @@ def _some(rows: list[Row], path: Path, needed: str) -> list[Row]:
     if not rows:
         raise InputError(f"{path}: no rows, {needed} are needed")
     return rows
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()
 
 
 def _is_number(text: str) -> bool:

@@ -97,11 +97,19 @@ def test_pairs_without_a_score_are_left_out(tmp_path):
         (formats.beir_documents, '{"_id": 1, "text": "a"}\n', "is no object with the strings _id and text"),
         (formats.beir_documents, "{\n", "line 1: not JSON ("),
         (formats.beir_judgements, "q\td\ts\n1\t2\t0.5\n", "the score '0.5' of '1' and '2' is no whole number"),
+        (formats.beir_judgements, "q\td\ts\n", "no rows, lines of query-id<TAB>corpus-id<TAB>score are needed"),
+        (formats.beir_judgements, "1 0 2 1\n", "line 1: '1 0 2 1' is not query-id<TAB>corpus-id<TAB>score"),
     ],
 )
 def test_broken_files(read, content, message, tmp_path):
     with pytest.raises(InputError, match=f"data.txt.*{re.escape(message)}"):
         read(written(tmp_path, content))
+
+
+def test_judgements_without_a_head_are_all_read(tmp_path):
+    rows = [("1", "2", "1"), ("1", "3", "0")]
+    for head in ("", "query-id\tcorpus-id\tscore\n"):
+        assert formats.beir_judgements(written(tmp_path, head + "1\t2\t1\n1\t3\t0\n")) == rows
 
 
 def test_a_label_of_trec_without_a_colon(tmp_path):
