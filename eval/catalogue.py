@@ -21,7 +21,7 @@ PUBLISHED_SOURCES = {
     CONTEXTUALIZER: "Maupome and Meurs 2022, Information 13(6):290, trained end to end on each task",
     USE: "Cer et al. 2018, Universal Sentence Encoder, arXiv:1803.11175, transfer without word embeddings",
     INFERSENT: "Conneau et al. 2017, arXiv:1705.02364, BiLSTM-Max trained on AllNLI, SentEval's protocol",
-    MINILM: "frozen, measured by this project with the protocol standard",
+    MINILM: "frozen, measured by this project with the protocol standard, seed 0",
     BM25: "measured by this project on the same collections",
     BEIR_BM25: "Thakur et al. 2021, arXiv:2104.08663, multi-field Lucene",
 }
