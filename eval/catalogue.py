@@ -22,7 +22,7 @@ PUBLISHED_SOURCES = {
     USE: "Cer et al. 2018, Universal Sentence Encoder, arXiv:1803.11175, transfer without word embeddings",
     INFERSENT: "Conneau et al. 2017, arXiv:1705.02364, BiLSTM-Max trained on AllNLI, SentEval's protocol",
     MINILM: "frozen, measured by this project with the protocol standard, seed 0",
-    BM25: "measured by this project on the same collections",
+    BM25: "SQLite's full-text index, Porter stemming, any word of the query; measured by this project",
     BEIR_BM25: "Thakur et al. 2021, arXiv:2104.08663, multi-field Lucene",
 }
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -9,7 +11,11 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from ctx_embed.errors import InputError
+from ctx_embed.eval.catalogue import TASKS
 from ctx_embed.eval.retrieval import ndcg, retrieve, score_retrieval
+from ctx_embed.eval.task_data import DataReader
+from ctx_embed.index.database import TOKENIZER
+from ctx_embed.index.words import expression
 
 
 def test_ndcg_by_hand():
@@ -61,6 +67,25 @@ def test_measures_by_hand():
     assert score.reciprocal_rank == (50.0, 100.0)
     assert score.mean == pytest.approx((expected + 100) / 2)
     assert list(score.measures) == ["nDCG@10", "recall@100", "MRR@10"]
+
+
+@pytest.mark.parametrize("name", ["adi", "cranfield", "cisi", "cacm"])
+def test_the_figures_of_bm25(name, data):
+    subsets = DataReader(data).read(TASKS[name]).subsets
+    relevances: dict[str, dict[str, int]] = {}
+    for query, document, relevance in subsets["qrels"]:
+        relevances.setdefault(query, {})[document] = int(relevance)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(id UNINDEXED, text, tokenize='{TOKENIZER}')")
+        connection.executemany("INSERT INTO words VALUES (?, ?)", subsets["corpus"])
+        find = "SELECT id FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT 10"
+        found = {query: connection.execute(find, (expression(text),)).fetchall() for query, text in subsets["queries"]}
+    scores = [
+        ndcg([judged.get(document, 0) for (document,) in found[query]], [*judged.values()])
+        for query, judged in relevances.items()
+        if any(relevance > 0 for relevance in judged.values())
+    ]
+    assert TASKS[name].published["BM25"] == pytest.approx(100 * np.mean(scores), abs=0.1)
 
 
 def test_nothing_relevant():

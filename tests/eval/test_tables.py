@@ -19,7 +19,7 @@ def test_a_table_for_each_kind_of_task(report):
     assert published[0] == ["Contextualizer (paper)", "76.6", ""]
     assert [row[0] for row in published] == ["Contextualizer (paper)", "USE-T", "InferSent", "all-MiniLM-L6-v2"]
     assert len(similarity.sections) == 1
-    assert retrieval.sections[1] == [["BM25", "45.4"]]
+    assert retrieval.sections[1] == [["BM25", "48.6"]]
     assert re.fullmatch(r"\d+\.\d \(\d+\.\d, \d+\.\d\)", retrieval.sections[0][0][1])
     assert differences.title == "Difference from drawn in points, with p-value"
     assert [row[0] for row in differences.sections[0]] == ["a|b [v2]"]
