@@ -220,9 +220,11 @@ def test_a_recipe_of_a_system(here):
 def test_the_recipes_in_the_repository(here, recipe):
     """Every recipe runs as it is on a small folder of data, but for the teacher and the sizes that it decides."""
     texts = (here / "a.txt").read_text().splitlines()
+    genres = ("wikipedia_en", "wikisplit", "gutenberg", "dialogue_a", "docs_a", "abstracts_arxiv")
     for name, lines in {
-        "corpus/a.00.txt.gz": texts,
-        "sentiment/a.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
+        **{f"corpus/{genre}.00.txt.gz": texts for genre in genres},
+        "sentiment/pros_cons.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
+        "sentiment/uci_a.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
         "sentiment/b.tsv.gz": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
         "longdocs/IMDB_train.tsv.gz": [f"{number % 2}\t7\t{text}" for number, text in enumerate(texts)],
         "sentiment/imdb_lines_to_skip.json": ['{"lines": {}}'],
