@@ -33,10 +33,21 @@ def test_it_fits_into_the_package():
 
 def test_it_says_how_it_was_made():
     record = json.loads((DEFAULT_MODEL / "training.json").read_text(encoding="utf-8"))
-    assert record["sentences"] >= 250_000
+    assert record["texts"] >= 250_000
     assert record["options"]["seed"] is not None
-    assert all(len(digest) == 64 for digest in record["corpus"].values())
+    hashes = [digest for source in record["sources"] for digest in source["files"].values()]
+    assert hashes
+    assert all(len(digest) == 64 for digest in [*hashes, *record["labelled"].values()])
     assert "Licence" in (DEFAULT_MODEL / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_entries_are_words_and_phrases(model):
+    module = model[0]
+    assert len(module.phrases) > 10_000
+    entries = module.entry_texts()
+    ids = module.preprocess(["I don't know, said one of the men."])["input_ids"][0].tolist()
+    assert len(ids) < len(module.tokenizer.encode("I don't know, said one of the men.").ids)
+    assert entries[ids[0]] == "i don ' t"
 
 
 def test_related_texts_are_nearer(model):
