@@ -28,6 +28,10 @@ def info(path: str, as_json: bool) -> None:
     else:
         for name, value in facts.items():
             click.echo(f"{name.replace('_', ' '):<18} {'unknown' if value is None else value}")
+    if facts["vectors_of_deleted"] > facts["vectors"] / 2:
+        click.echo(
+            f"Most vectors are of deleted documents: ctx-embed index compact {path} gives their space back.", err=True
+        )
 
 
 @click.command(context_settings={"show_default": True})

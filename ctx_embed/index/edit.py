@@ -75,12 +75,16 @@ def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
         InputError: it is no such vector, is not finite, or has length 0.
     """
     try:
-        vector = np.asarray(embedding, np.float64)
+        vector = np.asarray(embedding)
+        if np.iscomplexobj(vector):
+            raise TypeError
+        vector = vector.astype(np.float64)
     except (TypeError, ValueError):
         raise InputError(f"document {number}: the embedding is no list of numbers") from None
     if vector.shape != (dimension,):
         raise InputError(f"document {number}: the embedding has shape {vector.shape}, ({dimension},) is needed")
-    length = float(np.linalg.norm(vector))
+    with np.errstate(over="ignore"):
+        length = float(np.linalg.norm(vector))
     if not np.isfinite(length) or length == 0:
         raise InputError(f"document {number}: the embedding has length {length}, a finite one above 0 is needed")
     return (vector / length).astype(np.float32)
@@ -132,7 +136,9 @@ class Edit:
             None if document.id is None else checked_id(document.id, number)
             for number, document in enumerate(documents, first)
         ]
-        next_id = max([self.state.next_id, *(identifier + 1 for identifier in given if isinstance(identifier, int))])
+        integers = [identifier for identifier in given if isinstance(identifier, int)]
+        # The largest integer is never counted, so that the next one can always be stored.
+        next_id = min(max([self.state.next_id, *(identifier + 1 for identifier in integers)]), LARGEST_ID)
         texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
         cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
         passages = [text[start:stop] for text, spans in zip(texts, cut, strict=True) for start, stop in spans]
@@ -145,7 +151,7 @@ class Edit:
             zip(documents, given, texts, cut, strict=True), first
         ):
             if identifier is None:
-                if next_id > LARGEST_ID:
+                if next_id == LARGEST_ID:
                     raise InputError(f"document {number}: no larger integer is left for its id, give it one")
                 identifier, next_id = next_id, next_id + 1
             self._make_room(identifier, number, replacing)

@@ -54,7 +54,7 @@ def checked_queries(query: Any, k: Any, mode: Any, threshold: Any) -> list[str]:
     """The queries as a list of texts that can be stored; the other arguments are looked at."""
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
         raise InputError(f"k is {k!r}, an integer of at least 1 is needed")
-    if mode not in MODES:
+    if not isinstance(mode, str) or mode not in MODES:
         raise unknown_name("mode", mode, MODES)
     if threshold is not None and (
         isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or math.isnan(threshold)

@@ -91,6 +91,11 @@ def centroids(index: Any) -> int:
     if hasattr(index, "pq"):
         needed = max(needed, index.pq.ksub)
         index.pq.cp.min_points_per_centroid = 1
+    if hasattr(index, "chain"):
+        for place in range(index.chain.size()):
+            transform = faiss.downcast_VectorTransform(index.chain.at(place))
+            if getattr(transform, "pq", None) is not None:
+                transform.pq.cp.min_points_per_centroid = 1
     for part in ("index", "base_index", "storage"):
         if hasattr(index, part):
             needed = max(needed, centroids(faiss.downcast_index(getattr(index, part))))

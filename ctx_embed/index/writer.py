@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -20,6 +21,8 @@ from ctx_embed.index.shards import Vectors
 from ctx_embed.index.snapshot import Snapshot
 from ctx_embed.index.tuning import AUTO_RECALL, Tuning, tune
 from ctx_embed.index.vectors import VectorIndex
+
+_LOG = logging.getLogger(__name__)
 
 
 class Writer:
@@ -41,6 +44,7 @@ class Writer:
         self._embedder = embedder
         self._searching = searching
         self._chunker: chunks.Chunker | None = None
+        self._told = False
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
@@ -91,9 +95,25 @@ class Writer:
             with self._searching:
                 self.folder.vectors.forget_unlisted(snapshot.shards)
                 self.index.cache.remove_other_numberings(snapshot)
-                stale = self.index.is_stale(snapshot)
-                if stale and self.index.build(snapshot) and self.index.factory == kinds.AUTO:
+                if self.index.is_stale(snapshot) and self._built(snapshot) and self.index.factory == kinds.AUTO:
                     tune(self.index, snapshot, AUTO_RECALL, store)
+
+    def _built(self, snapshot: Snapshot) -> bool:
+        """Whether FAISS has built its index; where it cannot, that is told once, and search stays exact."""
+        try:
+            return self.index.build(snapshot)
+        except RuntimeError as error:
+            if not self._told:
+                # FAISS names its source file and line before what went wrong.
+                reason = str(error).strip().rsplit("\n", 1)[-1].rsplit("Error: ", 1)[-1]
+                _LOG.warning(
+                    "%s: FAISS cannot build %s, search compares every vector (%s)",
+                    self.folder.path,
+                    self.index.factory,
+                    reason,
+                )
+                self._told = True
+            return False
 
     def tune(self, recall: float) -> Tuning:
         """See :meth:`SearchIndex.tune`."""

@@ -133,6 +133,7 @@ def test_a_text_of_a_megabyte(index):
         ((["a"], [True]), "document 1: the id is a bool, a string or an integer is needed"),
         ((["a"], [1.5]), "document 1: the id is a float, a string or an integer is needed"),
         ((["a"], [1 << 63]), f"document 1: the id {1 << 63} does not fit into 64 bits, give it as a string"),
+        ((["a", "b"], [(1 << 63) - 2, None]), "document 2: no larger integer is left for its id, give it one"),
         ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id, give it one"),
         ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate, give it another id"),
         ((["a"], None, [[1]]), "document 1: the metadata [1] are no dictionary with strings as keys"),
@@ -401,3 +402,47 @@ def test_describe(path):
         "generation": 1,
         "format_version": 2,
     }
+
+
+def test_the_largest_integer_is_an_id(path):
+    with SearchIndex.create(path) as index:
+        index.add(["a cat"], ids=[(1 << 63) - 1])
+        assert index.get((1 << 63) - 1).text == "a cat"
+        index.add(["a dog"], ids=["b"])
+        with pytest.raises(InputError, match="no larger integer is left for its id"):
+            index.add(["a bird"])
+        assert index.count() == 2
+
+
+def test_a_mode_that_is_no_name(path):
+    with SearchIndex.create(path) as index:
+        index.add(["a cat"])
+        with pytest.raises(InputError, match="mode"):
+            index.search("a cat", mode=["dense"])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(1e308, "the embedding has length inf"), (1j, "the embedding is no list of numbers")],
+)
+def test_embeddings_that_no_float_holds(path, value, message):
+    with SearchIndex.create(path) as index:
+        embedding = np.full((1, IndexFolder(path).manifest.dimension), value)
+        with pytest.raises(InputError, match=message):
+            index.add(["a cat"], embeddings=embedding)
+
+
+def test_a_kind_that_faiss_cannot_build_is_told_once(path, monkeypatch, caplog):
+    def failing(self, snapshot):
+        raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
+
+    monkeypatch.setattr("ctx_embed.index.vectors.VectorIndex.is_stale", lambda self, snapshot: True)
+    monkeypatch.setattr("ctx_embed.index.vectors.VectorIndex.build", failing)
+    with SearchIndex.create(path, factory="HNSW8") as index:
+        index.add(["a cat"])
+        index.add(["a dog"])
+        assert [hit.text for hit in index.search("a cat", k=1)[0]] == ["a cat"]
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{path}: FAISS cannot build HNSW8, search compares every vector ('ok' failed: no centroids)"
+    )
