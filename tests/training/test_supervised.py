@@ -7,48 +7,22 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from torch.nn import functional as F
+from toy import OPTIONS, error, forty_texts, same, small_encoders, state
 
-from ctx_embed.errors import InputError
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.packed import seeded_batches
 from ctx_embed.training.supervised import SupervisedOptions, new_encoder, train_classifier
 
-GOOD = ["joy", "good", "fine", "glad"]
-BAD = ["dull", "bad", "sad", "poor"]
-FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
-OPTIONS = SupervisedOptions(epochs=4, batch_size=8, learning_rate=0.02)
-
 
 @pytest.fixture
 def data() -> Labelled:
-    """Forty texts whose words tell the label."""
-    words = {"+": GOOD, "-": BAD}
-    rows = [(label, frame.format(word)) for label in words for word in words[label] for frame in FRAMES]
-    return Labelled(*zip(*rows, strict=True))
+    return forty_texts()
 
 
 @pytest.fixture
 def encoder(data):
-    def make(**options) -> SentenceTransformer:
-        architecture = {"dimension": 8, "steps": 2, "rank": 3, **options}
-        return new_encoder(None, data.texts, vocabulary_size=150, device="cpu", **architecture)
-
-    return make
-
-
-def error(function, *arguments, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
-
-
-def state(classifier: TextClassifier) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    return small_encoders(data)
 
 
 # Training
