@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 
 class LabelHead(nn.Module):
-    """A linear classifier over the unit-length embedding, whose mean cross-entropy is the loss.
+    """A linear classifier over the last dimensions of the embedding at unit length; its mean cross-entropy is the loss.
 
     Args:
-        dimension: m.
+        dimension: so many of the m are read.
         classes: at least 2.
     """
 
@@ -25,7 +25,8 @@ class LabelHead(nn.Module):
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """The logits (B, classes) of embeddings (B, m)."""
-        logits: Tensor = self.linear(F.normalize(embeddings, dim=1) * self.scale)
+        read = embeddings[:, -self.linear.in_features :]
+        logits: Tensor = self.linear(F.normalize(read, dim=1) * self.scale)
         return logits
 
     def loss(self, embeddings: Tensor, targets: Tensor) -> Tensor:

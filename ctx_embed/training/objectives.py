@@ -6,6 +6,7 @@ embedded with the batch, so that all of them pass the student at once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,13 +45,14 @@ class Batch:
     target: Tensor
 
 
-class Objective(nn.Module):
+class Objective(nn.Module, ABC):
     """A term of the loss; its parameters are trained with the student's."""
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]] | None:
         """The packed tokens of texts to embed beside the batch; None: none."""
         return None
 
+    @abstractmethod
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """The loss, a scalar.
 
@@ -59,7 +61,6 @@ class Objective(nn.Module):
             student: (B, m) its embeddings.
             more: (texts, m) those of :meth:`more_texts`.
         """
-        raise NotImplementedError
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
         """Figures on texts that are held out."""
@@ -119,7 +120,7 @@ class Labels(Objective):
     """Name the label of spans of labelled texts from their embedding.
 
     Args:
-        dimension: m.
+        dimension: of :class:`ctx_embed.training.heads.LabelHead`.
         spans: where they are drawn from.
         count: spans of a batch.
     """
@@ -166,7 +167,7 @@ class Genres(Objective):
     """Name the family of files that a text came from.
 
     Args:
-        dimension: m.
+        dimension: of :class:`ctx_embed.training.heads.LabelHead`.
         genres: (texts,) numbers.
     """
 

@@ -15,6 +15,12 @@ def test_the_label_head_reads_directions_alone():
     torch.testing.assert_close(head.loss(embeddings, targets), expected)
 
 
+def test_the_label_head_reads_the_last_dimensions_alone():
+    torch.manual_seed(0)
+    head, embeddings = LabelHead(2, 3), torch.randn(5, 4)
+    torch.testing.assert_close(head(embeddings), head(torch.cat([torch.zeros(5, 2), 3 * embeddings[:, 2:]], dim=1)))
+
+
 def test_the_word_head_names_frequent_words():
     torch.manual_seed(0)
     head = WordHead(4, np.array([1, 9, 5, 7]), most=2)  # entries 1 and 3, in this order
