@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +80,8 @@ def train(
     Example: ctx-embed train reviews.tsv -o reviews-model --from default
     Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
-    from ctx_embed.files import replaced_folder, require_replaceable
-    from ctx_embed.fingerprint import fingerprint
-    from ctx_embed.texts import read_labelled
-    from ctx_embed.training.checkpoint import Checkpoint, identity
-    from ctx_embed.training.classifier import Labelled
-    from ctx_embed.training.supervised import (
-        FINE_TUNING,
-        SupervisedOptions,
-        architecture_of,
-        new_encoder,
-        train_classifier,
-    )
+    from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
+    from ctx_embed.training.supervised_files import train_from_files
 
     context = click.get_current_context()
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
@@ -101,12 +91,6 @@ def train(
     of_system = chosen_options(encoder, encoder_options, score)
     if encoder != "contextualizer":
         architecture = {"dimension": architecture["dimension"]}
-    require_replaceable(output, "modules.json")
-    data = Labelled(*read_labelled(train_file))
-    valid = Labelled(*read_labelled(valid_file)) if valid_file else None
-    test = Labelled(*read_labelled(test_file)) if test_file else None
-    if test is not None:
-        test.require_labels_of(data, "test")
     chosen: dict[str, Any] = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -119,22 +103,19 @@ def train(
         seed=seed,
         **{name: value for name, value in chosen.items() if value is not None},
     )
-    model = new_encoder(
-        start, data.texts, tokenizer, vocabulary_size, seed, device, encoder, **{**architecture, **of_system}
+    result = train_from_files(
+        train_file,
+        output,
+        options,
+        valid=valid_file,
+        test=test_file,
+        start=start,
+        tokenizer=tokenizer,
+        vocabulary_size=vocabulary_size,
+        device=device,
+        encoder=encoder,
+        architecture={**architecture, **of_system},
     )
-    settings = {**vars(options), "from": start, "modules": architecture_of(model)}
-    run = identity(settings, fingerprint(model), asdict(data), valid and asdict(valid))
-    checkpoint = Checkpoint(output, run)
-    classifier, history = train_classifier(model, data, valid, options, checkpoint)
-    best = max(history, key=lambda epoch: epoch["valid_accuracy"])
-    result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
-    if test is not None:
-        result["test_accuracy"] = classifier.accuracy(test)
-    with replaced_folder(output) as beside:
-        classifier.save(beside)
-        record = {"options": settings, "result": result, "history": history}
-        (beside / "training.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
-    checkpoint.remove()
     if as_json:
         click.echo(json.dumps({"model": str(output), **result}))
     else:
