@@ -110,8 +110,10 @@ def _parse_row(source: str | Path, number: int, line: str, text_field: str) -> D
     where = f"{_name(source)}, line {number}"
     try:
         row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{where}: not JSON ({error})") from None
+    except RecursionError:
+        raise InputError(f"{where}: nested too deeply to be read") from None
     if not isinstance(row, dict):
         raise InputError(f"{where}: a JSON {type(row).__name__}, an object with the field {text_field!r} is needed")
     if text_field not in row:
@@ -129,8 +131,9 @@ def _parse_row(source: str | Path, number: int, line: str, text_field: str) -> D
 def read_documents(source: str | Path, text_field: str = "text") -> Iterator[Document]:
     """The documents of a text file (a line each, blank lines skipped) or a JSONL file, in order.
 
-    A name that ends in ``.jsonl`` or ``.ndjson`` (also ``.gz``) is read as JSONL, and so is standard input whose first
-    line is a JSON object. A row's ``id`` (or ``_id``) is its id; all fields beside it and the text are its metadata.
+    A name that ends in ``.jsonl``, ``.ndjson`` or ``.json`` (also ``.gz``) is read as JSONL, and so is standard input
+    whose first line is a JSON object. A row's ``id`` (or ``_id``) is its id; all fields beside it and the text are its
+    metadata.
 
     Args:
         source: a path, plain or gzip, or ``-`` for standard input.
@@ -140,7 +143,7 @@ def read_documents(source: str | Path, text_field: str = "text") -> Iterator[Doc
         InputError: as :func:`read_lines`; a line that is no JSON object or lacks the field.
     """
     name = str(source).lower().removesuffix(".gz")
-    is_jsonl = name.endswith((".jsonl", ".ndjson"))
+    is_jsonl = name.endswith((".jsonl", ".ndjson", ".json"))
     undecided = str(source) == "-"
     for number, line in read_lines(source):
         if not line.strip():

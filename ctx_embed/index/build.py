@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -79,6 +80,9 @@ def build_index(
     """
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     target = Path(path).absolute()
+    if target.is_symlink():
+        # The link stays, and what it points to is replaced.
+        target = Path(os.path.realpath(target))
     if mode in ("append", "upsert"):
         manifest = read_manifest(target)
         for name, given, there in (("factory", factory, manifest.factory), ("chunk", chunk, manifest.chunk)):

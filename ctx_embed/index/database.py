@@ -152,6 +152,8 @@ class Database:
             with self._lock:
                 yield
         except sqlite3.DatabaseError as error:
+            if "closed database" in str(error):
+                raise InputError(f"{self.path.parent}: this index is closed, open it again") from None
             if not (isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError):
                 raise
             message = str(error)

@@ -24,6 +24,8 @@ Mask: TypeAlias = NDArray[np.bool_]
 LARGEST_ID = 2**63 - 1
 # Values asked for in one statement, below SQLite's limit on parameters.
 VALUES_A_QUERY = 500
+# Metadata nest no deeper than this: JSON readers, SQLite's among them, give up somewhere above it.
+DEEPEST_METADATA = 100
 # Documents read at a time where all are read.
 DOCUMENTS_AT_ONCE = 2048
 
@@ -78,14 +80,46 @@ def metadata_json(metadata: Any, number: int) -> str:
     """Metadata as the JSON that is stored; lone surrogates become U+FFFD.
 
     Raises:
-        InputError: no dictionary with names as keys, or a value that JSON cannot hold (NaN among them).
+        InputError: no dictionary with names as keys, a value that JSON cannot hold (NaN among them), or one that is
+            nested too deeply.
     """
     if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
         raise InputError(f"document {number}: the metadata {metadata!r:.60} are no dictionary with strings as keys")
     try:
-        return well_formed(json.dumps(metadata, ensure_ascii=False, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"document {number}: the metadata cannot be kept as JSON ({error})") from None
+        written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        nested = _is_deep(metadata)
+    except (TypeError, ValueError) as error:
+        name = next(name for name, value in metadata.items() if not _is_json(value))
+        raise InputError(f"document {number}: the metadata field {name!r} cannot be kept as JSON ({error})") from None
+    except RecursionError:
+        nested = True
+    if nested:
+        raise InputError(
+            f"document {number}: the metadata are nested more than {DEEPEST_METADATA} levels deep, flatten them"
+        )
+    return well_formed(written)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST_METADATA):
+        level = [
+            item
+            for parent in level
+            if isinstance(parent, dict | list | tuple)
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+        if not level:
+            return False
+    return any(isinstance(item, dict | list | tuple) for item in level)
 
 
 def text_hash(text: str) -> int:

@@ -54,6 +54,9 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
         given[name] = [None] * len(listed) if values is None else as_list(values, name, needed)
         if len(given[name]) != len(listed):
             raise InputError(f"{len(given[name])} {name} for {len(listed)} texts, one for each is needed")
+    for number, embedding in enumerate(given["embeddings"] if embeddings is not None else (), 1):
+        if embedding is None:
+            raise InputError(f"document {number}: its embedding is None, give one for each text or for none")
     return [
         Embedded(text, identifier, {} if notes is None else notes, embedding)
         for text, identifier, notes, embedding in zip(
@@ -76,7 +79,7 @@ def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
     """
     try:
         vector = np.asarray(embedding)
-        if np.iscomplexobj(vector):
+        if vector.dtype.kind not in "fiu":
             raise TypeError
         vector = vector.astype(np.float64)
     except (TypeError, ValueError):

@@ -16,6 +16,7 @@ from ctx_embed.index.edit import Embedded
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.snapshot import Snapshot
+from ctx_embed.index.sources import unwrapped
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -69,7 +70,7 @@ def export_index(folder: IndexFolder, output: Path) -> int:
 
 
 def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
-    """The passages of an index as a data set of Hugging Face, with a column of embeddings.
+    """The passages of an index as a data set of Hugging Face, with a column of embeddings and metadata as JSON.
 
     Args:
         index: read as it is now; all ids are of one type, as a column needs it.
@@ -93,7 +94,11 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
         folder.documents.close()
     if len({type(row["id"]) for row in found}) > 1:
         raise InputError(f"{index.path}: has integers and strings as ids, a data set needs one of them")
-    return Dataset.from_list([{**row, "metadata": json.dumps(row["metadata"], ensure_ascii=False)} for row in found])
+    # A column that the first row lacks would be left out of all.
+    start = {"start": 0} if any("start" in row for row in found) else {}
+    return Dataset.from_list(
+        [{**start, **row, "metadata": json.dumps(row["metadata"], ensure_ascii=False)} for row in found]
+    )
 
 
 def add_dataset(
@@ -104,6 +109,8 @@ def add_dataset(
     identifier: str | None = None,
 ) -> int:
     """Add the rows of a data set of Hugging Face; the columns beside these become metadata.
+
+    A column ``metadata`` of JSON objects that stands alone is the metadata itself, as :func:`to_dataset` writes it.
 
     Args:
         index: whose model made the embeddings.
@@ -119,6 +126,9 @@ def add_dataset(
         InputError: a column is missing, or as :meth:`SearchIndex.add`.
     """
 
+    if isinstance(dataset, dict):
+        raise InputError(f"the data set has splits, choose one of {', '.join(map(repr, dataset))}")
+
     def documents() -> Iterator[Embedded]:
         for number, row in enumerate(dataset, 1):
             values = dict(row)
@@ -127,7 +137,9 @@ def add_dataset(
                     names = ", ".join(map(repr, row))
                     raise InputError(f"row {number} of the data set: no column {column!r} (columns: {names})")
             vector = None if embedding is None else values.pop(embedding)
+            if embedding is not None and vector is None:
+                raise InputError(f"row {number} of the data set: null in the column {embedding!r}")
             name = None if identifier is None else values.pop(identifier)
-            yield Embedded(values.pop(text), name, values, vector)
+            yield Embedded(values.pop(text), name, unwrapped(values), vector)
 
     return len(index.add_documents(documents()))

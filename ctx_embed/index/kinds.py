@@ -19,6 +19,7 @@ AUTO = "auto"
 EXACT_ROWS = 50_000
 # A kind that is trained learns from so many vectors for each centroid, and waits for the fewer ones.
 MOST_TRAINING, LEAST_TRAINING = 64, 39
+OPQ_CENTROIDS = 256
 LARGEST_LISTS = 65_536
 _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 
@@ -85,8 +86,12 @@ def centroids(index: Any) -> int:
     FAISS's advice on more training vectors is silenced: :data:`LEAST_TRAINING` follows it already.
     """
     needed = 0 if index.is_trained else 1
+    for part in ("rq", "lsq", "prq", "plsq"):
+        if hasattr(index, part):
+            bits = faiss.vector_to_array(getattr(index, part).nbits)
+            needed = max(needed, 2 ** int(bits.max()))
     if hasattr(index, "nlist"):
-        needed = index.nlist
+        needed = max(needed, index.nlist)
         index.cp.min_points_per_centroid = 1
     if hasattr(index, "pq"):
         needed = max(needed, index.pq.ksub)
@@ -94,8 +99,9 @@ def centroids(index: Any) -> int:
     if hasattr(index, "chain"):
         for place in range(index.chain.size()):
             transform = faiss.downcast_VectorTransform(index.chain.at(place))
-            if getattr(transform, "pq", None) is not None:
-                transform.pq.cp.min_points_per_centroid = 1
+            if isinstance(transform, faiss.OPQMatrix):
+                # The product quantizer that its rotation is fitted to.
+                needed = max(needed, OPQ_CENTROIDS)
     for part in ("index", "base_index", "storage"):
         if hasattr(index, part):
             needed = max(needed, centroids(faiss.downcast_index(getattr(index, part))))

@@ -6,13 +6,16 @@ import csv
 import datetime
 import decimal
 import gzip
+import json
+import math
 import os
 import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ csv.field_size_limit(2**31 - 1)
 
 
 def expanded(sources: Sequence[str | Path]) -> list[str]:
-    """The files that sources name, those of folders by name, in order; ``-`` is standard input.
+    """The files that sources name, those of folders by name, hidden ones left out; ``-`` is standard input.
 
     Raises:
         InputError: no source, a folder without files that can be read, or standard input named twice.
@@ -37,12 +40,7 @@ def expanded(sources: Sequence[str | Path]) -> list[str]:
     files: list[str] = []
     for source in sources:
         if str(source) != "-" and os.path.isdir(source):
-            found = sorted(
-                os.path.join(folder, name)
-                for folder, _, names in os.walk(source)
-                for name in names
-                if _suffix(name) in (*READERS, ".txt") and not name.startswith(".")
-            )
+            found = sorted(_files_of(source))
             if not found:
                 raise InputError(f"{source}: a folder without a file of {', '.join(('.txt', *READERS))}")
             files += found
@@ -55,15 +53,23 @@ def expanded(sources: Sequence[str | Path]) -> list[str]:
     return files
 
 
+def _files_of(source: str | Path) -> Iterator[str]:
+    for folder, inner, names in os.walk(source):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        for name in names:
+            if _suffix(name) in (*READERS, ".txt") and not name.startswith("."):
+                yield os.path.join(folder, name)
+
+
 def read_sources(
     files: Sequence[str], text_field: str = "text", embedding_field: str | None = None
 ) -> Iterator[Document]:
     """The documents of some files, in order and in bounded memory.
 
-    The name of a file (also with ``.gz``) says what it holds: ``.jsonl`` and ``.ndjson`` an object a line, ``.csv`` and
-    ``.tsv`` a table with a header, ``.parquet`` a table, and any other name a text a line, blank lines skipped.
-    A row's ``id`` (or ``_id``) is its id; all fields beside it, the text and the embedding are its metadata, empty
-    cells of CSV and TSV left out, numbers read as such.
+    The name of a file (also with ``.gz``) says what it holds: ``.jsonl``, ``.ndjson`` and ``.json`` an object a line,
+    ``.csv`` and ``.tsv`` a table with a header, ``.parquet`` a table, and any other name a text a line, blank lines
+    skipped. A row's ``id`` (or ``_id``) is its id; all fields beside it, the text and the embedding are its metadata,
+    see :func:`unwrapped`; empty cells of CSV and TSV, nulls and NaN of Parquet are left out, numbers read as such.
 
     Args:
         files: paths, or ``-``.
@@ -76,14 +82,32 @@ def read_sources(
     for file in files:
         read = READERS.get(_suffix(file))
         documents = read_documents(file, text_field) if read is None else read(file, text_field)
-        yield from documents if embedding_field is None else _with_embeddings(file, documents, embedding_field)
+        if embedding_field is not None:
+            documents = _with_embeddings(file, documents, embedding_field)
+        for document in documents:
+            if "metadata" in document.metadata:
+                yield replace(document, metadata=unwrapped(document.metadata))
+            else:
+                yield document
+
+
+def unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
+    """Metadata as an export writes them: an object, or its JSON, in one field ``metadata``; others as they are."""
+    if list(fields) != ["metadata"]:
+        return fields
+    inner = fields["metadata"]
+    if isinstance(inner, str):
+        with suppress(ValueError, RecursionError):
+            inner = json.loads(inner)
+    return inner if isinstance(inner, dict) else fields
 
 
 def _with_embeddings(file: str, documents: Iterator[Document], field: str) -> Iterator[Document]:
     for number, document in enumerate(documents, 1):
-        if field not in document.metadata:
+        if document.metadata.get(field) is None:
             names = ", ".join(map(repr, document.metadata)) or "none"
-            raise InputError(f"{file}, document {number}: no field {field!r} for the embedding (fields: {names})")
+            missing = "null in the field" if field in document.metadata else "no field"
+            raise InputError(f"{file}, document {number}: {missing} {field!r} for the embedding (fields: {names})")
         metadata = {name: value for name, value in document.metadata.items() if name != field}
         yield Embedded(document.text, document.id, metadata, document.metadata[field])
 
@@ -179,11 +203,14 @@ def _of_row(where: str, row: dict[str, Any], text_field: str) -> Document:
     identifier = row.pop("id", row.pop("_id", None))
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
         raise InputError(f"{where}: the id is a {type(identifier).__name__}, a string or an integer is needed")
-    return Document(text, identifier, {name: _plain(value) for name, value in row.items() if value is not None})
+    plain = {name: _plain(value) for name, value in row.items()}
+    return Document(text, identifier, {name: value for name, value in plain.items() if value is not None})
 
 
 def _plain(value: Any) -> Any:
-    """A value of Parquet as JSON has it: dates as ISO 8601, decimals as numbers."""
+    """A value of Parquet as JSON has it: dates as ISO 8601, decimals as numbers, NaN (a missing number) as null."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):

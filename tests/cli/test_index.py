@@ -144,7 +144,7 @@ BAD_DOCUMENTS = [
     (GOOD, "document 2: the id 'new' is also that of document 1, ids are unique"),
     (
         b'{"text": "x", "n": NaN}',
-        "document 2: the metadata cannot be kept as JSON (Out of range float values are not JSON",
+        "document 2: the metadata field 'n' cannot be kept as JSON (Out of range float values are not JSON",
     ),
     (b'{"text": "x", "id": "\\ud800"}', "document 2: the id '\\ud800' has a lone surrogate, give it another id"),
     (b'{"text": "x", "id": 99999999999999999999}', "document 2: the id 99999999999999999999 does not fit into 64 bits"),

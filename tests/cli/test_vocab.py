@@ -99,7 +99,7 @@ def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
     cases.append((latin, f"{latin}, line 1: not UTF-8 (byte 4 of the line), convert it first"))
     for source, message in cases:
         assert fails(source, "-o", output) == message
-    assert "not JSON (maximum recursion" in fails(text, file("deep.jsonl", b"[" * 100_000), "-o", output)
+    assert "line 1: nested too deeply to be read" in fails(text, file("deep.jsonl", b"[" * 100_000), "-o", output)
     assert "broken gzip after line" in fails(file("cut", gzip.compress(b"a line\n" * 1000)[:-20]), "-o", output)
     assert fails("-", "-o", output, input="") == no_word
     message = "size 5 is too small: the letters of the texts alone need 41 entries"

@@ -147,6 +147,17 @@ def test_a_kill_after_the_exchange_does_not_bring_the_old_one_back(source, path,
     assert not path.with_name("index.partial").exists()
 
 
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path, mode):
+    build_index(source, path, model=hash_model)
+    link = tmp_path / "link"
+    link.symlink_to(path.name)
+    build_index(source, link, model=hash_model, mode=mode)
+    assert len(stored(path)) == (80 if mode == "append" else 40)
+    assert link.is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "link", "source.txt"]
+
+
 def test_changed_sources_are_noticed(source, path, hash_model):
     interrupted(source, path)
     source.write_text("another first line\n" + "\n".join(TEXTS[1:]) + "\n")

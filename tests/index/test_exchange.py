@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hash_model import hash_vectors
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.build import build_index
 from ctx_embed.index.exchange import add_dataset, export_index, to_dataset
 
 
@@ -43,16 +45,42 @@ def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
         hash_model.seen.clear()
         assert add_dataset(other, dataset, identifier="id") == 3
         assert hash_model.seen == []
-        assert other.get("b").metadata == {"metadata": '{"n": 2}'}
+        assert other.get("b").metadata == {"n": 2}
         expected = {hit.id: hit.score for hit in index.search("x", 3)[0]}
         assert {hit.id: hit.score for hit in other.search("x", 3)[0]} == pytest.approx(expected)
         assert add_dataset(other, dataset.remove_columns("embedding"), embedding=None) == 3
+        with pytest.raises(InputError) as caught:
+            add_dataset(other, [{"text": "a", "embedding": [1.0] * 8}, {"text": "b", "embedding": None}])
+        assert str(caught.value) == "row 2 of the data set: null in the column 'embedding'"
+        with pytest.raises(InputError) as caught:
+            add_dataset(other, {"train": dataset, "test": dataset})
+        assert str(caught.value) == "the data set has splits, choose one of 'train', 'test'"
+        assert other.count() == 6
         with pytest.raises(InputError) as caught:
             add_dataset(other, dataset, text="body")
         names = "'id', 'text', 'metadata', 'embedding'"
         assert str(caught.value) == f"row 1 of the data set: no column 'body' (columns: {names})"
         with pytest.raises(InputError, match="has integers and strings as ids, a data set needs one of them"):
             to_dataset(other)
+
+
+def test_passages_keep_where_they_start(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
+        index.add(["One.", "Two. Three."])
+        assert to_dataset(index)["start"] == [0, 0, 5]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_what_goes_out_comes_in_again(index, tmp_path, hash_model, suffix):
+    path = tmp_path / f"out{suffix}"
+    if suffix == ".jsonl":
+        export_index(index._folder, tmp_path / "out")
+    else:
+        pq.write_table(to_dataset(index).data.table, path)
+    build_index(path, tmp_path / "other", model=hash_model, embedding_field="embedding" if suffix != ".jsonl" else None)
+    with SearchIndex.open(tmp_path / "other", hash_model) as other:
+        assert [other.get(name) for name in "abc"] == [index.get(name) for name in "abc"]
+        assert other.search("x", 3, where="n >= 2") == index.search("x", 3, where="n >= 2")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +93,9 @@ def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
         ([float("inf")] * 8, "document 1: the embedding has length inf, a finite one above 0 is needed"),
         ("vector", "document 1: the embedding is no list of numbers"),
         (["a"] * 8, "document 1: the embedding is no list of numbers"),
+        (["1"] * 8, "document 1: the embedding is no list of numbers"),
+        ([None] * 8, "document 1: the embedding is no list of numbers"),
+        (None, "document 1: its embedding is None, give one for each text or for none"),
     ],
 )
 def test_embeddings_that_cannot_be_kept(index, embedding, message):

@@ -4,12 +4,15 @@ import dataclasses
 import json
 import os
 import sqlite3
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
 from hash_model import HashModel
 
 from ctx_embed import Hit, InputError, SearchIndex
+from ctx_embed.index.documents import DEEPEST_METADATA
 from ctx_embed.index.folder import IndexFolder
 
 REMEDY = "restore it from a copy, or build the index again"
@@ -140,7 +143,7 @@ def test_a_text_of_a_megabyte(index):
         ((["a"], None, [{1: 2}]), "document 1: the metadata {1: 2} are no dictionary with strings as keys"),
         (
             (["a"], None, [{"x": {1, 2}}]),
-            "document 1: the metadata cannot be kept as JSON (Object of type set is not JSON serializable)",
+            "document 1: the metadata field 'x' cannot be kept as JSON (Object of type set is not JSON serializable)",
         ),
     ],
 )
@@ -156,12 +159,12 @@ def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, path, argum
 
 
 def test_metadata_without_a_json_form(index):
-    with pytest.raises(InputError, match="the metadata cannot be kept as JSON"):
+    with pytest.raises(InputError, match="cannot be kept as JSON"):
         index.add(["a"], metadata=[{"x": float("nan")}])
     deep: dict = {}
     for _ in range(100_000):
         deep = {"x": deep}
-    with pytest.raises(InputError, match="the metadata cannot be kept as JSON"):
+    with pytest.raises(InputError, match="nested more than 100 levels deep"):
         index.add(["a"], metadata=[deep])
     while deep:  # Taken apart by hand: the interpreter's own recursion does not reach so deep.
         deep = deep.pop("x")
@@ -214,6 +217,44 @@ def test_a_closed_index_says_so(index, path):
     for work in (index.count, lambda: index.add(["a"]), lambda: index.search("a")):
         with pytest.raises(InputError, match="this index is closed, open it again"):
             work()
+
+
+def test_closing_while_others_search(index):
+    index.add(["a"])
+    said = []
+    ready = threading.Barrier(4)
+
+    def search() -> None:
+        ready.wait()
+        try:
+            while True:
+                index.search("a")
+        except InputError as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=search) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    index.close()
+    for thread in threads:
+        thread.join()
+    assert said == [f"{index.path}: this index is closed, open it again"] * 3
+
+
+def test_deep_metadata_are_refused(index):
+    def nested(levels: int) -> dict:
+        value: Any = 1
+        for level in range(levels - 1):
+            value = [value] if level % 2 else {"a": value}
+        return {"b": value}
+
+    index.add(["a"], metadata=[nested(DEEPEST_METADATA)])
+    assert len(index.search("a", where="b is not null")[0]) == 1
+    for levels in (DEEPEST_METADATA + 1, 990):
+        with pytest.raises(InputError) as caught:
+            index.add(["a"], metadata=[nested(levels)])
+        assert str(caught.value) == "document 1: the metadata are nested more than 100 levels deep, flatten them"
 
 
 def test_create_needs_a_free_place(path, hash_model, tmp_path):

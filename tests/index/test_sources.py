@@ -82,8 +82,39 @@ def test_embeddings_come_from_a_field(tmp_path):
     assert str(caught.value) == f"{path}, document 1: no field 'nothing' for the embedding (fields: 'vector', 'n')"
 
 
+def test_rows_without_an_embedding(tmp_path):
+    path = written(tmp_path, "a.jsonl", '{"text": "a", "vector": [1]}\n{"text": "b", "vector": null}\n')
+    with pytest.raises(InputError) as caught:
+        read(path, embedding_field="vector")
+    assert str(caught.value) == f"{path}, document 2: null in the field 'vector' for the embedding (fields: 'vector')"
+    path = table(tmp_path, text=["a", "b"], vector=[[1.0], None])
+    with pytest.raises(InputError) as caught:
+        read(path, embedding_field="vector")
+    assert str(caught.value) == f"{path}, document 2: no field 'vector' for the embedding (fields: none)"
+
+
+def test_nan_in_parquet_is_a_missing_number(tmp_path):
+    nan = float("nan")
+    path = table(tmp_path, text=["a", "b"], n=[nan, 1.0], list=[[nan, 1.0], []])
+    assert read(path) == [Document("a", None, {"list": [None, 1.0]}), Document("b", None, {"n": 1.0, "list": []})]
+
+
+def test_metadata_of_an_export_stand_in_one_field(tmp_path):
+    rows = ['{"text": "a", "metadata": {"n": 1}}', '{"text": "b", "metadata": "{\\"n\\": 2}"}']
+    rows += ['{"text": "c", "metadata": {"n": 1}, "m": 2}', '{"text": "d", "metadata": "[1]"}']
+    path = written(tmp_path, "a.json", "\n".join(rows))
+    assert [document.metadata for document in read(path)] == [
+        {"n": 1},
+        {"n": 2},
+        {"metadata": {"n": 1}, "m": 2},
+        {"metadata": "[1]"},
+    ]
+
+
 def test_folders_are_read_by_name(tmp_path):
     (tmp_path / "deep").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    written(tmp_path, ".hidden/d.txt", "d\n")
     for name, content in [("b.txt", "b\n"), ("deep/a.jsonl", '{"text": "a"}\n'), ("image.png", "x"), (".c.txt", "c\n")]:
         written(tmp_path, name, content)
     files = expanded([tmp_path])
@@ -111,6 +142,7 @@ def test_folders_are_read_by_name(tmp_path):
             "{path}, line 2: not JSON (Expecting ':' delimiter: line 1 column 8 (char 7))",
         ),
         ("a.jsonl", "[1]\n", "{path}, line 1: a JSON list, an object with the field 'text' is needed"),
+        ("a.json", '[{"text": "a"}]', "{path}, line 1: a JSON list, an object with the field 'text' is needed"),
         ("a.ndjson", '{"text": null}\n', "{path}, line 1: field 'text' is a NoneType, a string is needed"),
         ("a.ndjson", '{"text": "a", "id": []}\n', "{path}, line 1: the id is a list, a string or an integer is needed"),
         ("a.txt.gz", gzip.compress(b"line\n" * 999)[:-12], "{path}: broken gzip after line"),

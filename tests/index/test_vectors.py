@@ -121,6 +121,14 @@ def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_pat
         assert index.search("more 7", k=1)[0][0].text == "more 7"
 
 
+@pytest.mark.parametrize(
+    ("factory", "centroids"),
+    [("OPQ4,SQ8", 256), ("OPQ4,IVF300,PQ4x4", 300), ("RQ2x5", 32), ("IVF8,RQ2x6", 64), ("PRQ2x2x4", 16), ("SQ8", 1)],
+)
+def test_centroids_are_known_before_the_training(factory, centroids):
+    assert kinds.centroids(kinds.new_index(factory, 8)) == centroids
+
+
 def test_auto_is_exact_then_trained_and_tuned(tmp_path, hash_model, monkeypatch):
     monkeypatch.setattr(kinds, "EXACT_ROWS", 2000)
     path = tmp_path / "index"
