@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ctx_embed.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows, where leftovers stay.
+    fcntl = None  # type: ignore[assignment]
+
+_UNFINISHED = ".unfinished"
 
 
 def sync_folder(folder: Path) -> None:
@@ -125,7 +133,8 @@ def replaced_folder(path: str | Path) -> Iterator[Path]:
     if os.path.exists(target) and not os.path.isdir(target):
         raise InputError(f"cannot write {path}: it is a file, a folder is needed")
     try:
-        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        _remove_unfinished(target)
+        beside, lock = _locked_neighbour(target)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     old = beside.with_name(beside.name + ".old")
@@ -145,3 +154,40 @@ def replaced_folder(path: str | Path) -> Iterator[Path]:
             old.replace(target)
         shutil.rmtree(beside, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
+    """A new folder beside ``target`` and what holds its lock, which the system lets go of when the process ends."""
+    while True:
+        beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_UNFINISHED, dir=target.parent))
+        if fcntl is None:
+            return beside, None
+        with suppress(FileNotFoundError):
+            lock = os.open(beside, os.O_RDONLY)
+            with suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if beside.exists():
+                return beside, lock
+            # Taken for a leftover before it was locked.
+            os.close(lock)
+
+
+def _remove_unfinished(target: Path) -> None:
+    """Remove the neighbours of ``target`` that killed processes left: those whose lock nobody holds."""
+    if fcntl is None:
+        return
+    # The eight characters are those of tempfile: nothing that has another name beside it is touched.
+    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}(\.old)?")
+    for left in list(target.parent.iterdir()):
+        match = unfinished.fullmatch(left.name)
+        if match is None or (match[1] and not target.exists()):
+            continue
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,37 @@ def test_stopped_between_the_two_renames_the_old_folder_comes_back(tmp_path, mon
         interrupted()
     assert names(tmp_path) == ["folder"]
     assert (path / "old").read_text() == "old"
+
+
+KILLED = """
+import os, signal, sys
+from ctx_embed.files import replaced_folder
+with replaced_folder(sys.argv[1]) as beside:
+    (beside / "half").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@posix
+def test_what_a_killed_process_leaves_goes_and_what_another_one_writes_stays(tmp_path):
+    path = tmp_path / "folder"
+    kept = [".folder.settings", ".folder.other.abcdefgh.unfinished", ".folder.abcdefgh.unfinished.old"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False).returncode == -9
+    (left,) = set(names(tmp_path)) - set(kept)
+    assert (tmp_path / left / "half").is_file()
+    with replaced_folder(path) as beside:
+        (beside / "first").touch()
+        with replaced_folder(path) as another:
+            (another / "second").touch()
+            assert set(names(tmp_path)) == {*kept, beside.name, another.name}
+        # What stood in the place of the folder has been whole: it goes only when there is a new one.
+        assert set(names(tmp_path)) == {*kept, beside.name, "folder"}
+        with replaced_folder(path):
+            assert not (tmp_path / kept.pop()).exists()
+    assert names(path) == ["first"]
+    assert set(names(tmp_path)) == {*kept, "folder"}
 
 
 @posix

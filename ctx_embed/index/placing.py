@@ -41,11 +41,19 @@ def put_in_place(new: Path, target: Path) -> None:
 
 def remove(folder: Path) -> None:
     """Remove a folder in one step as far as its name goes, then what is in it."""
-    away = folder.with_name(f".{folder.name}.removed")
-    shutil.rmtree(away, ignore_errors=True)
-    folder.replace(away)
+    remove_the_rest(folder)
+    folder.replace(_removed(folder))
     sync_folder(folder.parent)
-    shutil.rmtree(away, ignore_errors=True)
+    remove_the_rest(folder)
+
+
+def remove_the_rest(folder: Path) -> None:
+    """Remove what a process left that was killed while it removed a folder of this name."""
+    shutil.rmtree(_removed(folder), ignore_errors=True)
+
+
+def _removed(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.removed")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ctx_embed.index import progress
 from ctx_embed.index.documents import DocumentStore
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
-from ctx_embed.index.placing import LOCK, locked, put_in_place, remove
+from ctx_embed.index.placing import LOCK, locked, put_in_place, remove, remove_the_rest
 
 _OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
 
@@ -99,6 +99,8 @@ def drop_if_empty(plan: Plan) -> int:
 
 def make_way(plan: Plan, resume: bool) -> None:
     """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
+    for folder in (plan.partial, plan.target):
+        remove_the_rest(folder)
     if not plan.partial.exists():
         return
     if not plan.partial.is_dir() or not _is_index(plan.partial):

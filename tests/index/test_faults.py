@@ -16,6 +16,7 @@ from killed import applied, states
 from stored import stored
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.build import build_index
 
 HERE = Path(__file__).parent
 
@@ -100,6 +101,30 @@ def test_kills_while_editing(tmp_path, hash_model, factory):
 
 def test_kills_while_building(tmp_path, hash_model):
     assert kills_while_building(tmp_path, hash_model, 4) >= 4
+
+
+KILLED_WHILE_CREATING = """
+import os, signal, sys
+from ctx_embed.index import build, search_index
+from hash_model import HashEmbedder
+search_index.Embedder.of = lambda model: HashEmbedder()
+search_index.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+build.build_index(sys.argv[1], sys.argv[2])
+"""
+
+
+def test_a_kill_in_the_first_moment_of_a_build_leaves_nothing_for_long(tmp_path, hash_model):
+    source, path = tmp_path / "source.txt", tmp_path / "index"
+    source.write_text("one\n")
+    # As a kill in the last moment of an earlier build leaves it.
+    (tmp_path / ".index.partial.removed" / "vectors").mkdir(parents=True)
+    command = [sys.executable, "-c", KILLED_WHILE_CREATING, str(source), str(path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    assert subprocess.run(command, env=environment, check=False).returncode == -9
+    (left,) = {entry.name for entry in tmp_path.iterdir()} - {"source.txt"}
+    assert left.startswith(".index.partial.")
+    build_index(source, path, model=hash_model, resume=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "source.txt"]
 
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW8"])
