@@ -16,6 +16,20 @@ from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.manifest import DOCUMENTS
 from ctx_embed.index.shards import SHARD_ROWS, Shard, ShardFolder
 
+# A writer compacts by itself once so many vectors, and more than half of them, are of deleted documents: what it then
+# rewrites has been paid for by as many deletions.
+LEAST_DEAD_ROWS = 20_000
+
+
+def dead_rows(store: DocumentStore) -> int:
+    """The number of vectors of deleted documents where that calls for compaction, otherwise 0."""
+    state = store.state()
+    # A document has a row at least: that is looked at first, as it costs nothing.
+    if state.rows - state.documents < LEAST_DEAD_ROWS:
+        return 0
+    dead = store.deleted_rows()
+    return dead if dead >= LEAST_DEAD_ROWS and 2 * dead > state.rows else 0
+
 
 def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
     """Rewrite an index without its deleted documents, as one commit; readers go on meanwhile.

@@ -11,7 +11,7 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import chunks, kinds
-from ctx_embed.index.compaction import compact
+from ctx_embed.index.compaction import compact, dead_rows
 from ctx_embed.index.documents import DocumentStore, Span
 from ctx_embed.index.edit import Edit
 from ctx_embed.index.embedder import Embedder
@@ -45,19 +45,22 @@ class Writer:
         self._searching = searching
         self._chunker: chunks.Chunker | None = None
         self._told = False
+        # A compaction that failed is tried again when twice as many vectors are dead.
+        self._compact_from = 0
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Be the writer; what the block changes is committed as one when it ends, and undone when it raises.
 
         Args:
-            tidy: let the manifest and FAISS's file follow.
+            tidy: let the manifest and FAISS's file follow; compact where most vectors are of deleted documents.
             counted: see :class:`Edit`.
 
         Raises:
             InputError: another process is writing, or the disk is full.
         """
         with self.changing, closing(DocumentStore(self.folder.path / DOCUMENTS)) as store:
+            committed = False
             try:
                 with store.writing():
                     self.folder.require_in_place()
@@ -65,9 +68,23 @@ class Writer:
                     yield edit
                     if edit.changed:
                         edit.finish()
+                committed = True
             finally:
-                if tidy:
+                if tidy and not (committed and self._compacted(store)):
                     self.tidy(store)
+
+    def _compacted(self, store: DocumentStore) -> bool:
+        """Compact where it is time to; a failure leaves the index as it is and does not fail the change before it."""
+        dead = 0
+        try:
+            dead = dead_rows(store)
+            if not dead or dead < self._compact_from:
+                return False
+            compact(self.folder, self.tidy)
+        except (InputError, OSError) as error:
+            self._compact_from = 2 * dead
+            _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
+        return True
 
     def _embed(self, texts: Sequence[str]) -> Vectors:
         return self._embedder().documents(texts)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hash_model import HashEmbedder
 
-from ctx_embed.index import build, search_index
+from ctx_embed.index import build, compaction, search_index
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.search_index import SearchIndex
 
@@ -49,6 +49,8 @@ def states() -> Iterator[dict[int, str]]:
 
 def edit(path: str, first: int) -> None:
     """Do operations from number ``first`` on, and print the number of each that is done."""
+    # So that deletions compact too.
+    compaction.LEAST_DEAD_ROWS = 12
     before = states()
     for _ in range(first):
         next(before)

@@ -16,7 +16,9 @@ from hash_model import hash_vectors
 from stored import stored
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index import compaction
 from ctx_embed.index.documents import DocumentStore
+from ctx_embed.index.folder import IndexFolder
 
 HERE = Path(__file__).parent
 
@@ -121,6 +123,40 @@ def test_threads_share_one_index(tmp_path, hash_model):
             job.join()
         assert not wrong
         assert index.count() == 33
+
+
+def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monkeypatch, caplog):
+    monkeypatch.setattr(compaction, "LEAST_DEAD_ROWS", 6)
+    path = tmp_path / "index"
+
+    def dead(index) -> int:
+        return IndexFolder(index.path).describe()["vectors_of_deleted"]
+
+    with SearchIndex.create(path, hash_model) as index, SearchIndex.open(path, hash_model) as reader:
+        index.add([f"text {number}" for number in range(10)])
+        index.delete(range(5))
+        assert dead(index) == 5
+        with monkeypatch.context() as broken:
+            broken.setattr(compaction, "_compact", refusing)
+            assert index.delete([5]) == 1
+            assert dead(index) == 6
+            assert caplog.messages == [f"{path}: was not compacted (the disk is full)"]
+            index.delete([99])
+            assert len(caplog.messages) == 1
+        index.add(["text 10"])
+        assert dead(index) == 6
+        assert len(reader.search("text", 100)[0]) == 5
+        index.upsert([f"new {number}" for number in range(6, 10)], range(6, 10))
+        assert dead(index) == 10
+        index.upsert(["newer 6", "newer 7"], [6, 7])
+        assert dead(index) == 0
+        assert len(reader.search("text", 100)[0]) == 5
+        assert reader.search("newer 7", 1)[0][0].id == 7
+    assert stored(path) == {8: "new 8", 9: "new 9", 10: "text 10", 6: "newer 6", 7: "newer 7"}
+
+
+def refusing(*arguments) -> int:
+    raise InputError("the disk is full")
 
 
 def test_a_second_writer_is_refused(tmp_path, hash_model):
