@@ -27,7 +27,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb,integrations]"
 	touch $@
 
 clean:
