@@ -122,11 +122,18 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_folder(path: str | Path) -> Iterator[Path]:
+def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """Give a temporary neighbouring folder that takes the place of ``path`` when the block ends without an error.
+
+    What killed processes left of earlier attempts at the same ``path`` is removed.
+
+    Args:
+        path: of the folder.
+        new: replace nothing but an empty folder.
 
     Raises:
         InputError: as :func:`require_folder`; ``path`` is a file.
+        OSError: with ``new``, others have put something in its place meanwhile.
     """
     require_folder(Path(path))
     target = Path(os.path.realpath(path))
@@ -144,8 +151,11 @@ def replaced_folder(path: str | Path) -> Iterator[Path]:
             if file.is_file():
                 sync_file(file)
         beside.chmod(_usual(0o777))
-        if target.exists():
+        if new and target.exists():
+            target.rmdir()
+        elif target.exists():
             target.replace(old)
+        # A folder does not take the place of one that is not empty.
         beside.replace(target)
         sync_folder(target.parent)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import numbers
 import sqlite3
 import threading
@@ -80,8 +81,9 @@ class SearchIndex:
             InputError: the folder is not empty, there is no such model, or the factory does not fit.
         """
         folder = Path(path).absolute()
+        taken = f"{folder}: exists already and is not empty, open it or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
-            raise InputError(f"{folder}: exists already and is not empty, open it or choose another folder")
+            raise InputError(taken)
         chunks.checked_chunk(chunk)
         embedder = Embedder.of(model)
         kinds.checked_factory(factory, embedder.dimension)
@@ -89,13 +91,15 @@ class SearchIndex:
             uuid.uuid4().hex, embedder.fingerprint, embedder.reference, embedder.dimension, factory, chunk
         )
         try:
-            with replaced_folder(folder) as beside:
+            with replaced_folder(folder, new=True) as beside:
                 (beside / VECTORS).mkdir()
                 (beside / CACHE).mkdir()
                 DocumentStore.create(beside / DOCUMENTS, manifest.index_id)
                 write_manifest(beside, manifest)
         except (OSError, sqlite3.OperationalError) as error:
-            raise InputError(f"cannot write {folder}: {error}") from None
+            # Another process may have been quicker.
+            anothers = getattr(error, "errno", None) in (errno.ENOTEMPTY, errno.EEXIST)
+            raise InputError(taken if anothers else f"cannot write {folder}: {error}") from None
         return cls(IndexFolder(folder), embedder)
 
     @classmethod

@@ -12,6 +12,7 @@ import pytest
 from hash_model import HashModel
 
 from ctx_embed import Hit, InputError, SearchIndex
+from ctx_embed.index import search_index
 from ctx_embed.index.documents import DEEPEST_METADATA
 from ctx_embed.index.folder import IndexFolder
 
@@ -271,6 +272,27 @@ def test_create_needs_a_free_place(path, hash_model, tmp_path):
         SearchIndex.create(tmp_path / "no" / "index", hash_model)
     (tmp_path / "empty").mkdir()
     SearchIndex.create(tmp_path / "empty", hash_model).close()
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monkeypatch, tmp_path, empty):
+    write = search_index.write_manifest
+
+    def quicker(beside, manifest) -> None:
+        write(beside, manifest)
+        monkeypatch.setattr(search_index, "write_manifest", write)
+        with SearchIndex.create(path, hash_model) as index:
+            index.add(["kept"])
+
+    if empty:
+        path.mkdir()
+    monkeypatch.setattr(search_index, "write_manifest", quicker)
+    with pytest.raises(InputError) as caught:
+        SearchIndex.create(path, hash_model)
+    assert str(caught.value) == f"{path}: exists already and is not empty, open it or choose another folder"
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.get(0).text == "kept"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 
 
 def test_what_is_no_index_is_told_apart(tmp_path, hash_model):
