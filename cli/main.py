@@ -21,6 +21,7 @@ COMMANDS = {
     "eval": "Evaluate encoders on probe tasks.",
     "explain": "Show what an encoder's attention looks at in texts.",
     "index": "Build and query search indexes.",
+    "reproduce": "Work out the papers' tables and figures.",
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",

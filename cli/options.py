@@ -84,7 +84,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _named_values(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+def named_values(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
     """What ``--option name=value`` gives."""
     named = {}
     for text in given:
@@ -103,7 +103,7 @@ def encoder_options(command: Command) -> Command:
             "--option",
             "encoder_options",
             multiple=True,
-            callback=_named_values,
+            callback=named_values,
             metavar="NAME=VALUE",
             help="Of the system, see `ctx-embed systems --json`; may be repeated.",
         ),

@@ -10,7 +10,7 @@ from ctx_embed.eval.tables import Table, notes, tables
 
 def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
     """The tables, the plots by file name, and the notes."""
-    parts = ["# Evaluation", *map(_table, tables(report))]
+    parts = ["# Evaluation", *map(markdown_table, tables(report))]
     parts += [f"![{name.rpartition('.')[0].replace('_', ' ')}]({name})" for name in images]
     parts.append("\n".join(f"- {_cell(line)}" for line in notes(report)))
     packages = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
@@ -18,7 +18,8 @@ def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A table under a heading of the second level."""
     lines = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
     lines += [row for rows in table.sections for row in rows]
     return f"## {_cell(table.title)}\n\n" + "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)

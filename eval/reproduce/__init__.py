@@ -1,0 +1,19 @@
+"""The papers' tables and figures as experiments that can be interrupted, run in part, and taken up again."""
+
+from ctx_embed.eval.reproduce.catalogue import EXPERIMENTS, find_experiment
+from ctx_embed.eval.reproduce.experiment import Cell, Experiment
+from ctx_embed.eval.reproduce.report import write_report
+from ctx_embed.eval.reproduce.runner import Results, RunOptions, reproduce
+from ctx_embed.eval.reproduce.workplace import Workplace
+
+__all__ = [
+    "EXPERIMENTS",
+    "Cell",
+    "Experiment",
+    "Results",
+    "RunOptions",
+    "Workplace",
+    "find_experiment",
+    "reproduce",
+    "write_report",
+]

@@ -1,0 +1,21 @@
+"""The experiments by name."""
+
+from __future__ import annotations
+
+from ctx_embed.errors import unknown_name
+from ctx_embed.eval.reproduce.complexity import TABLE1
+from ctx_embed.eval.reproduce.experiment import Experiment
+from ctx_embed.eval.reproduce.tables import TABLE2, TABLE3, TABLE4
+
+EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (TABLE1, TABLE2, TABLE3, TABLE4)}
+
+
+def find_experiment(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]

@@ -1,0 +1,56 @@
+"""One cell's file: the figures of its parts as JSON, taken up only by a run that would come to the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.eval.reproduce.experiment import Cell, Figures
+from ctx_embed.files import replaced_file
+from ctx_embed.training.checkpoint import identity
+
+
+class CellFile:
+    """The parts of a cell that have been worked out, in ``FOLDER/KEY-HASH.json``.
+
+    Args:
+        folder: exists.
+        cell: names the file.
+        run: the hash of all that decides the outcome.
+        tell: is given a line where the file is damaged; its cell is then worked out anew.
+    """
+
+    def __init__(self, folder: Path, cell: Cell, run: str, tell: Callable[[str], None]) -> None:
+        self.path = folder / f"{cell.key}-{run[:12]}.json"
+        self.cell = cell
+        self.run = run
+        self.parts: dict[str, Figures] = {}
+        if self.path.exists():
+            parts = self._read()
+            if parts is None:
+                tell(f"{self.path}: damaged, the cell is worked out anew")
+            self.parts = parts or {}
+
+    def _read(self) -> dict[str, Figures] | None:
+        try:
+            content: Any = json.loads(self.path.read_text(encoding="utf-8"))
+            parts: dict[str, Figures] = content["parts"]
+            whole = content["run"] == self.run and content["parts_sha256"] == identity(parts)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return parts if whole else None
+
+    def keep(self, part: str, figures: Figures) -> None:
+        """Add the figures of a part and write the file whole."""
+        self.parts[part] = figures
+        content = {
+            "cell": self.cell.key,
+            "settings": dict(self.cell.settings),
+            "run": self.run,
+            "parts": self.parts,
+            "parts_sha256": identity(self.parts),
+        }
+        with replaced_file(self.path) as beside:
+            beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,122 @@
+"""The report of an experiment: ``results.json``, ``README.md`` and ``plot.png``."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ctx_embed import __version__
+from ctx_embed.eval.markdown import markdown_table
+from ctx_embed.eval.reproduce.experiment import UNKNOWN, Outcome
+from ctx_embed.eval.reproduce.runner import Results
+from ctx_embed.eval.tables import Table
+from ctx_embed.files import replaced_file
+
+FORMAT_VERSION = 1
+PACKAGES = ("torch", "sentence-transformers", "tokenizers", "numpy")
+
+
+def as_json(results: Results) -> dict[str, Any]:
+    """All cells, unrounded: settings, the paper's figure, ours in sum and by part."""
+    experiment = results.experiment
+    return {
+        "format_version": FORMAT_VERSION,
+        "experiment": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "notes": list(experiment.notes),
+        "quick": results.options.quick,
+        "changes": dict(results.options.changes),
+        "seed": results.seed,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            "ctx_embed": __version__,
+            **{package: version(package) for package in PACKAGES},
+        },
+        "cells": [
+            {
+                "cell": outcome.cell.key,
+                "row": outcome.cell.row,
+                "column": outcome.cell.column,
+                "settings": dict(outcome.cell.settings),
+                "published": outcome.cell.published,
+                "beside": dict(outcome.cell.beside),
+                "figures": outcome.figures,
+                "parts": dict(outcome.parts),
+            }
+            for outcome in results.outcomes
+        ],
+    }
+
+
+def table_of(results: Results) -> Table:
+    """A row for each cell; a dash where nothing is known."""
+    experiment = results.experiment
+
+    def row(outcome: Outcome) -> list[str]:
+        return [
+            outcome.cell.row,
+            outcome.cell.column,
+            *(column.show(outcome) or UNKNOWN for column in experiment.columns),
+        ]
+
+    heads = [*experiment.heads, *(column.head for column in experiment.columns)]
+    return Table(f"{experiment.name}: {experiment.title}", heads, [[row(outcome) for outcome in results.outcomes]])
+
+
+def as_markdown(results: Results, plot: str | None = None) -> str:
+    """The table, the plot by its file's name, and the notes, under a heading of the second level."""
+    experiment = results.experiment
+    lines = [f"- {experiment.source}.", *(f"- {note}" for note in experiment.notes)]
+    if changes := results.options.changes:
+        lines.append("- Changed: " + ", ".join(f"{name} {value}" for name, value in changes.items()) + ".")
+    if results.options.quick:
+        lines.insert(0, "- **A quick run on a small sample: it tells that the work is done, not how well.**")
+    lines.append(
+        f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
+        f"torch {version('torch')}; {UNKNOWN}: not worked out, or not known here."
+    )
+    command = f"`ctx-embed reproduce {experiment.name}{' --quick' if results.options.quick else ''}`"
+    image = [f"![{experiment.title}]({plot})"] if plot else []
+    return "\n\n".join([markdown_table(table_of(results)), *image, command, "\n".join(lines)]) + "\n"
+
+
+def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
+    """Write the files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
+    content = json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n"
+    _write(folder / "results.json", content)
+    drawn = [outcome for outcome in results.outcomes if outcome.figures]
+    if find_spec("matplotlib") is None:
+        tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")
+    elif drawn:
+        _plot(results, drawn, folder / "plot.png")
+    _write(folder / "README.md", as_markdown(results, "plot.png" if (folder / "plot.png").exists() else None))
+
+
+def _write(path: Path, content: str) -> None:
+    with replaced_file(path) as beside:
+        beside.write_text(content, encoding="utf-8")
+
+
+def _plot(results: Results, drawn: list[Outcome], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure((8, 4.5))
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    results.experiment.draw(axes, drawn)
+    handles, labels = axes.get_legend_handles_labels()
+    if once := dict(zip(labels, handles, strict=True)):
+        axes.legend(once.values(), once.keys(), fontsize=8)
+    axes.set_title(results.experiment.title + (" (quick run)" if results.options.quick else ""), fontsize=10)
+    figure.tight_layout()
+    with replaced_file(path) as beside:
+        figure.savefig(beside, format="png", dpi=120)

@@ -1,0 +1,201 @@
+"""Running an experiment: cell by cell, part by part, each kept when it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.eval.reproduce.cell_file import CellFile
+from ctx_embed.eval.reproduce.experiment import Cell, Experiment, Figures, Outcome, Settings
+from ctx_embed.eval.reproduce.workplace import Workplace
+from ctx_embed.systems import option_defaults
+from ctx_embed.training.checkpoint import identity
+
+FOLDS = 10
+# Raised when a cell of the same settings would come out differently.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What is run.
+
+    Args:
+        quick: a small sample of the same work.
+        folds: how many of the ten folds are run; None: all, of a quick run as many as the experiment says.
+        patterns: names of cells, as of files; empty: all.
+        changes: of cells' settings: options of their encoders and of their training by name, for each cell that has
+            them. A cell changed is kept beside the one that is not.
+    """
+
+    quick: bool = False
+    folds: int | None = None
+    patterns: tuple[str, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is known of an experiment's cells, those of earlier runs too.
+
+    Attributes:
+        experiment, options: what was run, with which options.
+        folds: run at most.
+        seed: of the run.
+        outcomes: of all cells in the order of the table.
+    """
+
+    experiment: Experiment
+    options: RunOptions
+    folds: int
+    seed: int
+    outcomes: list[Outcome] = field(default_factory=list)
+
+
+def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
+    """The cells whose names match one of the patterns; all where there are none.
+
+    Raises:
+        InputError: a pattern that matches no cell.
+    """
+    for pattern in patterns:
+        if not any(fnmatch(cell.key, pattern) for cell in experiment.cells):
+            known = ", ".join(cell.key for cell in experiment.cells)
+            raise InputError(f"--cell {pattern}: no cell of {experiment.name} matches, they are {known}")
+    return [
+        cell for cell in experiment.cells if not patterns or any(fnmatch(cell.key, pattern) for pattern in patterns)
+    ]
+
+
+def changeable(settings: Settings) -> dict[str, set[str]]:
+    """The names that :func:`changed` knows of a cell, by the settings they belong to."""
+    names = {"training": set(settings.get("training", ()))}
+    if "encoder" in settings:
+        names["architecture"] = {"dimension", *option_defaults(settings["encoder"])}
+    return names
+
+
+def _alike(value: Any, other: Any) -> bool:
+    """Whether a value may stand for another: true or false, an integer above 0, or a number from 0."""
+    if isinstance(other, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(other, bool)
+    if isinstance(other, int):
+        return isinstance(value, int) and value > 0
+    return isinstance(value, int | float) and value >= 0
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """The settings with those of the changes that fit them.
+
+    Raises:
+        InputError: a value of another kind than the one it would replace.
+    """
+    for group, names in changeable(settings).items():
+        for name in names & changes.keys():
+            kept = settings[group].get(name)
+            if group == "training" and not _alike(changes[name], kept):
+                raise InputError(f"{name}={changes[name]}: a value like {kept} is needed")
+        if fitting := {name: value for name, value in changes.items() if name in names}:
+            settings = {**settings, group: {**settings[group], **fitting}}
+    return settings
+
+
+def reproduce(
+    experiment: Experiment,
+    folder: Path,
+    workplace: Workplace,
+    options: RunOptions | None = None,
+    tell: Callable[[str], None] = print,
+    after_cell: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """Work out the cells of an experiment that ``folder/cells`` does not hold yet.
+
+    Args:
+        experiment: what to run.
+        folder: for the files; made where it is absent.
+        workplace: data and seed.
+        options: which part of it.
+        tell: is given a line for each part that has been worked out.
+        after_cell: is given what is known so far after each cell.
+
+    Returns:
+        All cells with what is known of them under the same settings, data and seed.
+
+    Raises:
+        InputError: a pattern that matches no cell, a change that none takes, data that are missing, a folder that
+            cannot be made.
+    """
+    options = options or RunOptions()
+    cells = chosen(experiment, options.patterns)
+    wanted = {cell.key for cell in cells}
+    known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
+    for name in options.changes:
+        if name not in known:
+            raise unknown_name(f"option of the cells of {experiment.name}", name, known)
+    folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
+    try:
+        (folder / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
+    results = Results(experiment, options, folds, workplace.seed)
+    files = []
+    for cell in experiment.cells:
+        settings = experiment.quick(cell.settings) if options.quick else cell.settings
+        cell = replace(cell, settings=changed(settings, options.changes))
+        # The data of cells that are not asked for need not be there.
+        if cell.key in wanted:
+            run = identity(FORMAT, workplace.identity(cell.settings))
+            files.append(CellFile(folder / "cells", cell, run, tell))
+        else:
+            files.append(_known(folder / "cells", cell, workplace))
+    results.outcomes.extend(_outcome(experiment, file) for file in files)
+    todo = [
+        (place, part)
+        for place, file in enumerate(files)
+        if file.cell.key in wanted
+        for part in experiment.parts(file.cell.settings, folds)
+        if part not in file.parts
+    ]
+    for number, (place, part) in enumerate(bar := tqdm(todo, desc=experiment.name, unit=" parts", disable=None)):
+        file = files[place]
+        bar.set_postfix_str(f"{file.cell.key} {part}")
+        start = time.perf_counter()
+        figures = experiment.work(file.cell.settings, part, workplace)
+        figures["seconds"] = time.perf_counter() - start
+        file.keep(part, figures)
+        results.outcomes[place] = _outcome(experiment, file)
+        with bar.external_write_mode():
+            tell(f"{experiment.name} {file.cell.key} {part}: {_short(figures)}")
+        if number + 1 == len(todo) or todo[number + 1][0] != place:
+            after_cell(results)
+    return results
+
+
+def _known(folder: Path, cell: Cell, workplace: Workplace) -> CellFile:
+    """A cell that is not asked for, with what an earlier run has kept of it."""
+    if not any(folder.glob(f"{cell.key}-*.json")):
+        return CellFile(folder, cell, "", lambda line: None)
+    run = identity(FORMAT, workplace.identity(cell.settings))
+    return CellFile(folder, cell, run, lambda line: None)
+
+
+def _outcome(experiment: Experiment, file: CellFile) -> Outcome:
+    # All that is known: the folds of several runs add up.
+    wanted = experiment.parts(file.cell.settings, FOLDS)
+    parts = {part: file.parts[part] for part in wanted if part in file.parts}
+    if not parts:
+        return Outcome(file.cell, {}, {})
+    figures = experiment.summary(file.cell.settings, parts)
+    return Outcome(file.cell, parts, {**figures, "seconds": sum(part["seconds"] for part in parts.values())})
+
+
+def _short(figures: Figures) -> str:
+    shown = [f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, int | float)]
+    return ", ".join(shown)
