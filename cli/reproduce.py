@@ -63,7 +63,7 @@ def reproduce(
     Example: ctx-embed reproduce table3 --data DIR --folds 3
     Example: ctx-embed reproduce table2 --data DIR --cell "contextualizer_*" --option scale=sum
     """
-    from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, write_report
+    from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, write_report, write_tables
     from ctx_embed.eval.reproduce import reproduce as run
     from ctx_embed.eval.reproduce.report import as_markdown
     from ctx_embed.eval.reproduce.runner import chosen
@@ -85,7 +85,7 @@ def reproduce(
         Workplace(data, seed, tokenizer),
         options,
         tell,
-        lambda known: write_report(known, folder, lambda line: None),
+        lambda known: write_tables(known, folder),
     )
     write_report(results, folder, tell)
     click.echo(as_markdown(results), nl=False)

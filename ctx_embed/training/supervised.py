@@ -117,7 +117,8 @@ def train_classifier(
         progress: show a bar on stderr.
 
     Returns:
-        The classifier of the best epoch, and for each epoch its number, mean training loss and validation accuracy.
+        The classifier of the best epoch, and for each epoch its number, mean training loss, the part of it that is
+        cross-entropy (the rest is the encoder's penalty), and validation accuracy.
 
     Raises:
         InputError: one class only, validation labels that training does not know, or a training that diverges.
@@ -160,21 +161,30 @@ def _trained(
         # Seeded by the epoch, so that an encoder with dropout resumes as it would have gone on.
         torch.manual_seed(options.seed + epoch)
         classifier.train()
-        total = 0.0
+        total = total_entropy = 0.0
         batches = list(seeded_batches(len(train.texts), options.batch_size, options.seed, epoch))
         bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
         for number, rows in enumerate(bar, 1):
             logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
-            loss = F.cross_entropy(logits, targets[rows]) + classifier.regularizer()
+            entropy = F.cross_entropy(logits, targets[rows])
+            loss = entropy + classifier.regularizer()
             require_finite(loss.item(), epoch * len(batches) + number)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             total += loss.item() * len(rows)
+            total_entropy += entropy.item() * len(rows)
         accuracy = classifier.accuracy(valid)
         if all(accuracy > earlier["valid_accuracy"] for earlier in history):
             best = copy.deepcopy(classifier.state_dict())
-        history.append({"epoch": epoch + 1, "train_loss": total / len(train.texts), "valid_accuracy": accuracy})
+        history.append(
+            {
+                "epoch": epoch + 1,
+                "train_loss": total / len(train.texts),
+                "cross_entropy": total_entropy / len(train.texts),
+                "valid_accuracy": accuracy,
+            }
+        )
         if progress:
             tqdm.write(
                 f"epoch {epoch + 1}: loss {total / len(train.texts):.4f}, validation accuracy {accuracy:.4f}",

@@ -2,7 +2,7 @@
 
 from ctx_embed.eval.reproduce.catalogue import EXPERIMENTS, find_experiment
 from ctx_embed.eval.reproduce.experiment import Cell, Experiment
-from ctx_embed.eval.reproduce.report import write_report
+from ctx_embed.eval.reproduce.report import write_report, write_tables
 from ctx_embed.eval.reproduce.runner import Results, RunOptions, reproduce
 from ctx_embed.eval.reproduce.workplace import Workplace
 
@@ -16,4 +16,5 @@ __all__ = [
     "find_experiment",
     "reproduce",
     "write_report",
+    "write_tables",
 ]

@@ -20,6 +20,7 @@ from ctx_embed.eval.tables import Table
 from ctx_embed.files import replaced_file
 
 FORMAT_VERSION = 1
+PLOT = "plot.png"
 PACKAGES = ("torch", "sentence-transformers", "tokenizers", "numpy")
 
 
@@ -89,16 +90,20 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
     return "\n\n".join([markdown_table(table_of(results)), *image, command, "\n".join(lines)]) + "\n"
 
 
+def write_tables(results: Results, folder: Path) -> None:
+    """Write ``results.json`` and ``README.md``."""
+    _write(folder / "results.json", json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
+    _write(folder / "README.md", as_markdown(results, PLOT if (folder / PLOT).exists() else None))
+
+
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
-    """Write the files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
-    content = json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n"
-    _write(folder / "results.json", content)
+    """Write all files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
     drawn = [outcome for outcome in results.outcomes if outcome.figures]
     if find_spec("matplotlib") is None:
         tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")
     elif drawn:
-        _plot(results, drawn, folder / "plot.png")
-    _write(folder / "README.md", as_markdown(results, "plot.png" if (folder / "plot.png").exists() else None))
+        _plot(results, drawn, folder / PLOT)
+    write_tables(results, folder)
 
 
 def _write(path: Path, content: str) -> None:
@@ -109,13 +114,13 @@ def _write(path: Path, content: str) -> None:
 def _plot(results: Results, drawn: list[Outcome], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure((8, 4.5))
+    figure = Figure((9, 4.5))
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     results.experiment.draw(axes, drawn)
     handles, labels = axes.get_legend_handles_labels()
     if once := dict(zip(labels, handles, strict=True)):
-        axes.legend(once.values(), once.keys(), fontsize=8)
+        axes.legend(once.values(), once.keys(), fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
     axes.set_title(results.experiment.title + (" (quick run)" if results.options.quick else ""), fontsize=10)
     figure.tight_layout()
     with replaced_file(path) as beside:

@@ -90,7 +90,7 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
         workplace: data and seed; each fold draws other weights.
 
     Returns:
-        ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` of each epoch and the
+        ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each epoch and the
         number of ``parameters`` beside the token table; or what :func:`batch_times` gives.
     """
     if part == SPEED:
@@ -109,7 +109,7 @@ def trained(settings: Settings, workplace: Workplace, train: Labelled, fold: int
     return classifier, {
         "valid_accuracy": 100 * best["valid_accuracy"],
         "best_epoch": best["epoch"],
-        "loss": [epoch["train_loss"] for epoch in history],
+        "loss": [epoch["cross_entropy"] for epoch in history],
         "parameters": _parameters(encoder),
     }
 
