@@ -90,8 +90,8 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
         workplace: data and seed; each fold draws other weights.
 
     Returns:
-        ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each epoch and the
-        number of ``parameters`` beside the token table; or what :func:`batch_times` gives.
+        ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each
+        epoch and the number of ``parameters`` beside the token table; or what :func:`batch_times` gives.
     """
     if part == SPEED:
         return batch_times(settings, workplace)

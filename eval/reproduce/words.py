@@ -156,8 +156,9 @@ def _quick(settings: Settings) -> Settings:
 NOTES = (
     TRAINING,
     CHOICES[0],
-    f"Attention is LAMA's weight, the mean over heads and a word's pieces, times the number of tokens: 1 is what all would have alike. "
-    f"Mean over the occurrences in {READ:,} test reviews, half of each class; words in 40 texts of a class at least.",
+    "Attention is LAMA's weight, the mean over heads and a word's pieces, times the number of tokens: 1 is what all "
+    f"would have alike. Mean over the occurrences in {READ:,} test reviews, half of each class; words in 40 texts of a "
+    "class at least.",
     UNKNOWN_FIGURES,
 )
 CELLS = (Cell(LAMA, TASK, _settings()),)

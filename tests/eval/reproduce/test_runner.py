@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, reproduce
+
+TABLE3 = find_experiment("table3")
+ONE = RunOptions(quick=True, folds=3, patterns=("ones_k-1",))
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def measured(results) -> list[dict]:
+    """The figures by part without their times."""
+    return [
+        {part: {name: value for name, value in figures.items() if name != "seconds"} for part, figures in parts.items()}
+        for parts in (outcome.parts for outcome in results.outcomes)
+    ]
+
+
+def counting(experiment, done: list[str], stop_before: str | None = None):
+    """The experiment, noting the parts that are worked out; interrupted before one."""
+
+    def work(settings, part, workplace):
+        if part == stop_before:
+            raise KeyboardInterrupt
+        done.append(part)
+        return experiment.work(settings, part, workplace)
+
+    return replace(experiment, work=work)
+
+
+def test_an_interrupted_run_goes_on_after_its_last_fold(workplace, tmp_path):
+    whole = reproduce(TABLE3, tmp_path / "whole", workplace, ONE, silent)
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(counting(TABLE3, done, "fold 2"), tmp_path / "cut", workplace, ONE, silent)
+    assert done == ["fold 1"]
+    resumed = reproduce(counting(TABLE3, done), tmp_path / "cut", workplace, ONE, silent)
+    assert done == ["fold 1", "fold 2", "fold 3"]
+    assert measured(resumed) == measured(whole)
+    assert len(measured(whole)[0]) == 3
+
+
+def wait_for(path: Path, text: str, process: subprocess.Popen) -> None:
+    """Wait until a file under ``path`` holds ``text``."""
+    while not any(text in file.read_text() for file in path.glob("*.json")):
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.005)
+
+
+def test_a_killed_command_goes_on_with_the_same_figures(data_folder, vocabulary, tmp_path):
+    script = "from ctx_embed.cli.main import run; run()"
+    given = ["--data", data_folder, "--tokenizer", vocabulary, "--out", tmp_path, "--cell", "*_k-5", "--folds", 10]
+    command = [sys.executable, "-c", script, "reproduce", "table3", "--quick", *map(str, given)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(tmp_path / "table3" / "cells", '"fold 2"', process)
+        os.kill(process.pid, signal.SIGKILL)
+    kept = {
+        file.name: json.loads(file.read_text())["parts"] for file in (tmp_path / "table3" / "cells").glob("c*.json")
+    }
+    options = RunOptions(quick=True, folds=10, patterns=("*_k-5",))
+    workplace = Workplace(data_folder, 0, vocabulary)
+    done: list[str] = []
+    resumed = reproduce(counting(TABLE3, done), tmp_path / "table3", workplace, options, silent)
+    assert 0 < len(done) < 30
+    assert measured(resumed) == measured(reproduce(TABLE3, tmp_path / "whole", workplace, options, silent))
+    for name, parts in kept.items():
+        after = json.loads((tmp_path / "table3" / "cells" / name).read_text())["parts"]
+        assert {part: after[part] for part in parts} == parts
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: text.replace('"accuracy": ', '"accuracy": 1'),
+    ],
+)
+def test_a_damaged_cell_is_worked_out_anew(workplace, tmp_path, damage):
+    whole = reproduce(TABLE3, tmp_path, workplace, ONE, silent)
+    (file,) = (tmp_path / "cells").glob("ones_k-1-*.json")
+    file.write_text(damage(file.read_text()))
+    told: list[str] = []
+    again = reproduce(TABLE3, tmp_path, workplace, ONE, told.append)
+    assert told[0] == f"{file}: damaged, the cell is worked out anew"
+    assert len(told) == 4
+    assert measured(again) == measured(whole)
+
+
+def test_runs_add_up(workplace, tmp_path):
+    done: list[str] = []
+    experiment = counting(TABLE3, done)
+    reproduce(experiment, tmp_path, workplace, ONE, silent)
+    other = RunOptions(quick=True, folds=1, patterns=("learned_k-1", "ones_k-1"))
+    results = reproduce(experiment, tmp_path, workplace, other, silent)
+    assert done == ["fold 1", "fold 2", "fold 3", "fold 1"]
+    assert {outcome.cell.key: len(outcome.parts) for outcome in results.outcomes if outcome.parts} == {
+        "ones_k-1": 3,
+        "learned_k-1": 1,
+    }
+
+
+@pytest.mark.parametrize("other", ["seed", "data", "vocabulary", "changes", "full"])
+def test_what_decides_the_outcome_begins_anew(workplace, data_folder, vocabulary, tokenizer, tmp_path, other):
+    done: list[str] = []
+    experiment = counting(TABLE3, done)
+    options = replace(ONE, folds=1)
+    reproduce(experiment, tmp_path / "out", workplace, options, silent)
+    if other == "seed":
+        workplace = replace(workplace, seed=1)
+    elif other == "data":
+        rows = (data_folder / "senteval" / "MR.tsv").read_text().splitlines(keepends=True)
+        (tmp_path / "data" / "senteval").mkdir(parents=True)
+        (tmp_path / "data" / "senteval" / "MR.tsv").write_text("".join(rows[::-1]))
+        workplace = replace(workplace, data=tmp_path / "data")
+    elif other == "vocabulary":
+        text = (
+            vocabulary.read_text()
+            .replace('"lowercase":true', '"lowercase":false')
+            .replace('"lowercase": true', '"lowercase": false')
+        )
+        (tmp_path / "other.json").write_text(text)
+        assert text != vocabulary.read_text()
+        workplace = replace(workplace, tokenizer=tmp_path / "other.json")
+    elif other == "changes":
+        options = replace(options, changes={"scale": "sum", "epochs": 1})
+    else:
+        options = replace(options, quick=False, changes={"epochs": 1})
+    reproduce(experiment, tmp_path / "out", workplace, options, silent)
+    assert done == ["fold 1"] * 2
+
+
+def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
+    options = RunOptions(quick=True, folds=1, patterns=("*_mr",), changes={"scale": "sum", "epochs": 1})
+    results = reproduce(find_experiment("table4"), tmp_path, workplace, options, silent)
+    of_mr = {outcome.cell.row: outcome.cell.settings for outcome in results.outcomes if outcome.cell.column == "MR"}
+    assert of_mr["Contextualizer, from scratch"]["architecture"]["scale"] == "sum"
+    assert "scale" not in of_mr["DAN"]["architecture"]
+    assert {settings["training"]["epochs"] for settings in of_mr.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (RunOptions(patterns=("ones_k-1", "k-9")), "--cell k-9: no cell of table3 matches, they are ones_k-1, "),
+        (RunOptions(changes={"scal": 1}), "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
+        (RunOptions(changes={"epochs": 0.5}), "epochs=0.5: a value like 10 is needed"),
+        (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
+        (RunOptions(changes={"probe_first": 1}), "probe_first=1: a value like False is needed"),
+    ],
+)
+def test_what_is_refused(workplace, tmp_path, options, message):
+    with pytest.raises(InputError) as caught:
+        reproduce(TABLE3, tmp_path, workplace, options, silent)
+    assert str(caught.value).startswith(message)
+
+
+def test_missing_data_is_one_line(tmp_path, vocabulary):
+    workplace = Workplace(tmp_path, 0, vocabulary)
+    with pytest.raises(InputError, match=r"^MR: .*senteval/MR\.tsv is missing; name a folder"):
+        reproduce(TABLE3, tmp_path / "out", workplace, ONE, silent)
+
+
+def test_too_few_rows_for_ten_folds(tmp_path, vocabulary):
+    (tmp_path / "senteval").mkdir()
+    (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
+    with pytest.raises(InputError, match="^the class '0' has 5 rows, 10-fold cross-validation needs 10 or more"):
+        reproduce(TABLE3, tmp_path / "out", Workplace(tmp_path, 0, vocabulary), ONE, silent)
+
+
+def test_a_folder_that_cannot_be_made(workplace, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"^cannot make the folder .*file/table3: Not a directory$"):
+        reproduce(TABLE3, tmp_path / "file" / "table3", workplace, ONE, silent)
