@@ -179,7 +179,7 @@ def test_missing_data_is_one_line(tmp_path, vocabulary):
 def test_too_few_rows_for_ten_folds(tmp_path, vocabulary):
     (tmp_path / "senteval").mkdir()
     (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
-    with pytest.raises(InputError, match="^the class '0' has 5 rows, 10-fold cross-validation needs 10 or more"):
+    with pytest.raises(InputError, match="the class '0' has 5 rows, 10-fold"):
         reproduce(TABLE3, tmp_path / "out", Workplace(tmp_path, 0, vocabulary), ONE, silent)
 
 
