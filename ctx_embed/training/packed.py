@@ -12,6 +12,9 @@ from torch import Tensor
 
 from ctx_embed.modules.tokenization import TextTokenizer
 
+# Batches whose rows are sorted by length together.
+POOL_BATCHES = 50
+
 
 @dataclass(frozen=True)
 class PackedTexts:
@@ -66,6 +69,26 @@ def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterat
         starts.pop()
     for start, stop in zip(starts, [*starts[1:], count], strict=True):
         yield order[start:stop]
+
+
+def like_length_batches(
+    lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int
+) -> Iterator[NDArray[np.int64]]:
+    """Batches of rows of like length: :func:`seeded_batches` within pools of rows, and the batches in a seeded order.
+
+    Args:
+        lengths: (count,) of the rows.
+        batch_size, seed, epoch: as those of :func:`seeded_batches`, whose batches these are in number and sizes.
+    """
+    batches: list[NDArray[np.int64]] = []
+    drawn = list(seeded_batches(len(lengths), batch_size, seed, epoch))
+    for start in range(0, len(drawn), POOL_BATCHES):
+        pool = drawn[start : start + POOL_BATCHES]
+        rows = np.concatenate(pool)
+        by_length = rows[np.argsort(lengths[rows], kind="stable")]
+        batches += np.split(by_length, np.cumsum([len(batch) for batch in pool])[:-1])
+    for place in np.random.default_rng([seed, epoch, 2]).permutation(len(batches)):
+        yield batches[place]
 
 
 def batches_per_epoch(count: int, batch_size: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -21,7 +22,7 @@ from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.compact import compact_tables
 from ctx_embed.training.divergence import require_finite
-from ctx_embed.training.packed import seeded_batches
+from ctx_embed.training.packed import like_length_batches, seeded_batches
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 
@@ -38,6 +39,8 @@ class SupervisedOptions:
             encoder is not moved by a head that knows nothing (Kumar et al. 2022, arXiv 2202.10054).
         valid_share: the share of the training texts held out for validation where no validation texts are given.
         seed: of the split, the order and the head's weights.
+        like_length: batches are of texts of like length, which is quicker where the longest text of a batch decides its
+            time: several times for recurrent systems on texts of mixed lengths.
     """
 
     epochs: int = 10
@@ -47,6 +50,7 @@ class SupervisedOptions:
     probe_first: bool = False
     valid_share: float = 0.1
     seed: int = 0
+    like_length: bool = False
 
 
 # For an encoder that is trained already: chosen on topics, genres and reviews that are no evaluation sets, see
@@ -147,6 +151,7 @@ def _trained(
     classifier = TextClassifier(encoder, labels)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate, fused=True)
     targets = torch.tensor([labels.index(label) for label in train.labels], device=encoder.device)
+    lengths = np.array([len(text) for text in train.texts])
     history: list[dict[str, float]] = []
     state = checkpoint.load() if checkpoint is not None else None
     if state is not None:
@@ -162,7 +167,11 @@ def _trained(
         torch.manual_seed(options.seed + epoch)
         classifier.train()
         total = total_entropy = 0.0
-        batches = list(seeded_batches(len(train.texts), options.batch_size, options.seed, epoch))
+        batches = list(
+            like_length_batches(lengths, options.batch_size, options.seed, epoch)
+            if options.like_length
+            else seeded_batches(len(train.texts), options.batch_size, options.seed, epoch)
+        )
         bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
         for number, rows in enumerate(bar, 1):
             logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)

@@ -31,32 +31,32 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "AVG": ("mean", {}),
     OURS: ("contextualizer", {"steps": 3, "rank": 64}),
 }
-# Those that read one token after the other, or every token for every token, read so much of a review of IMDB.
+# Those that read one token after the other, or every token for every token, read so much of a text.
 CUT = (SAN, GRU, TE, CTX)
 TOKENS = 256
 EPOCHS = {"AGNEWS": 10, "R8": 10, "IMDB": 3}
 COUNTS = (1, 2, 4, 8, 16, 32)
 
 TRAINING = (
-    "Encoder and linear head trained end to end from drawn weights: Adam 1e-3, batches of 64, 10 epochs (IMDB 3), the "
-    "best epoch on 10 % of the training part; accuracy on the test part. AG news is the 10,001 training texts at hand "
-    "and the whole test part."
+    "Encoder and linear head trained end to end from drawn weights: Adam 1e-3, batches of 64 of like length, 10 "
+    "epochs (IMDB 3), the best epoch on 10 % of the training part; accuracy on the test part. AG news is the 10,001 training texts at "
+    "hand and the whole test part."
 )
 CHOICES = (
     f"Chosen here: token vectors of {M} features that are drawn, BERT's uncased WordPiece entries; {HEADS} heads; "
     f"bi-GRU of {HIDDEN} units a direction under SAN and LAMA+ctx, LAMA over the token vectors themselves; SAN with "
     "350 units and penalty 1; TE of one layer and 4 heads; CNN of 100 filters of each width 3, 4 and 5; Contextualizer "
     "of K 3 and u 64 without positions, the library's defaults.",
-    f"Of IMDB the systems with a bi-GRU and TE read the first {TOKENS} tokens, the others all.",
+    f"The systems with a bi-GRU and TE read the first {TOKENS} tokens of a text, the others all.",
 )
 UNKNOWN_FIGURES = "The paper's figures are not known here."
 
 
 def _settings(system: str, task: str, **changes: Any) -> Settings:
     name, architecture = SYSTEMS[system]
-    training = {"epochs": EPOCHS[task], "batch_size": 64, "learning_rate": 1e-3}
+    training = {"epochs": EPOCHS[task], "batch_size": 64, "learning_rate": 1e-3, "like_length": True}
     settings = settings_of(task, name, training, **{**architecture, "dimension": M, **changes})
-    return {**settings, "tokens": TOKENS} if task == "IMDB" and system in CUT else settings
+    return {**settings, "tokens": TOKENS} if system in CUT else settings
 
 
 def _read(outcome: Outcome) -> str:

@@ -40,8 +40,8 @@ def settings_from(task: str, start: str) -> Settings:
 
 
 def training_settings(options: SupervisedOptions) -> dict[str, Any]:
-    """The options of a training as JSON values, without the seed."""
-    return {name: value for name, value in vars(options).items() if name != "seed"}
+    """The options that make up a paper's training, as JSON values: all but ``seed`` and ``like_length``."""
+    return {name: value for name, value in vars(options).items() if name not in ("seed", "like_length")}
 
 
 def quick_training(settings: Settings) -> Settings:

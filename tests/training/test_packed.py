@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_embed.modules.tokenization import TextTokenizer
-from ctx_embed.training.packed import PackedTexts, batches_per_epoch, seeded_batches
+from ctx_embed.training.packed import PackedTexts, batches_per_epoch, like_length_batches, seeded_batches
 
 
 def test_a_batch_by_hand():
@@ -68,3 +68,20 @@ def test_the_order_is_given_by_seed_and_epoch():
 
     assert order(0, 0) == order(0, 0)
     assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=200), st.integers(1, 50), st.integers(0, 99))
+def test_batches_of_like_length_are_of_the_same_sizes(lengths, batch_size, epoch):
+    batches = list(like_length_batches(np.array(lengths), batch_size, 0, epoch))
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    assert sorted(map(len, batches)) == sorted(map(len, seeded_batches(len(lengths), batch_size, 0, epoch)))
+
+
+def test_batches_of_like_length_are_of_neighbours_by_length_in_a_seeded_order():
+    lengths = np.random.default_rng(0).permutation(40)
+    batches = list(like_length_batches(lengths, 8, 0, 0))
+    spans = [sorted(lengths[batch].tolist()) for batch in batches]
+    assert sorted(spans) == [list(range(start, start + 8)) for start in range(0, 40, 8)]
+    orders = {tuple(map(tuple, like_length_batches(lengths, 8, 0, epoch))) for epoch in range(5)}
+    assert len(orders) == 5
+    assert [batch.tolist() for batch in like_length_batches(lengths, 8, 0, 0)] == [batch.tolist() for batch in batches]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -252,3 +253,31 @@ def test_tokens_that_are_not_seen_make_the_training_loss_higher(encoder, data):
         losses.append(history[-1]["train_loss"])
         assert history[-1]["valid_accuracy"] >= 0.9  # validation sees every token
     assert losses[1] > 2 * losses[0]
+
+
+def test_batches_of_like_length(encoder, data, monkeypatch):
+    lengths = []
+    forward = TextClassifier.forward
+
+    def seen(self, texts, **options):
+        if self.training:
+            lengths.append([len(text) for text in texts])
+        return forward(self, texts, **options)
+
+    monkeypatch.setattr(TextClassifier, "forward", seen)
+    options = SupervisedOptions(epochs=1, batch_size=8, like_length=True)
+    train_classifier(encoder(), data, data, options, progress=False)
+    batches = sorted(lengths)
+    assert sorted(length for batch in batches for length in batch) == sorted(map(len, data.texts))
+    assert all(max(first) <= min(second) for first, second in pairwise(batches))
+
+
+def test_the_penalty_is_told_apart_from_the_cross_entropy(data, tokenizer):
+    def entry(penalty):
+        model = new_encoder(None, data.texts, encoder="san", dimension=8, heads=3, penalty=penalty)
+        (entry,) = train_classifier(model, data, data, SupervisedOptions(1, 40), progress=False)[1]
+        return entry
+
+    without, with_penalty = entry(0.0), entry(2.0)
+    assert without["train_loss"] == without["cross_entropy"] == pytest.approx(with_penalty["cross_entropy"])
+    assert with_penalty["train_loss"] > with_penalty["cross_entropy"] + 1
