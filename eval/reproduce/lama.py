@@ -38,9 +38,9 @@ EPOCHS = {"AGNEWS": 10, "R8": 10, "IMDB": 3}
 COUNTS = (1, 2, 4, 8, 16, 32)
 
 TRAINING = (
-    "Encoder and linear head trained end to end from drawn weights: Adam 1e-3, batches of 64 of like length, 10 "
-    "epochs (IMDB 3), the best epoch on 10 % of the training part; accuracy on the test part. AG news is the 10,001 training texts at "
-    "hand and the whole test part."
+    "Encoder and linear head trained end to end from drawn weights: Adam 1e-3, batches of 64 of like length, 10 epochs "
+    "(IMDB 3), the best epoch on 10 % of the training part; accuracy on the test part. AG news is the 10,001 training "
+    "texts at hand and the whole test part."
 )
 CHOICES = (
     f"Chosen here: token vectors of {M} features that are drawn, BERT's uncased WordPiece entries; {HEADS} heads; "
