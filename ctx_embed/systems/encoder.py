@@ -15,6 +15,9 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
 from ctx_embed.second_order import document_ids
 
+# Places of padded documents for each token, beyond which a recurrent network reads them packed.
+MOST_PADDING = 4
+
 
 class TableOptions(TypedDict, total=False):
     """What every system hands on to :class:`TokenEncoder`."""
@@ -40,7 +43,7 @@ def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
 
 
 def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """The outputs of a recurrent network that reads each document by itself, without any padding.
+    """The outputs of a recurrent network that reads each document by itself, whatever it is padded with.
 
     Args:
         network: of one or two directions.
@@ -53,6 +56,14 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
     lengths = offsets.diff()
+    # Other devices have kernels for packed sequences.
+    pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= MOST_PADDING * len(tokens)
+    return (_padded_states if pads else _packed_states)(network, tokens, offsets)
+
+
+def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
+    """:func:`recurrent_states` in memory that does not depend on how the lengths differ."""
+    lengths = offsets.diff()
     # The longest document first, and all first tokens before all second ones, as torch packs sequences.
     rank = lengths.argsort(descending=True, stable=True).argsort()
     documents = document_ids(offsets)
@@ -61,6 +72,27 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor
     packed = PackedSequence(tokens[order], torch.bincount(position).cpu())
     states: Tensor = network(packed)[0].data
     return states[order.argsort()]
+
+
+def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
+    """:func:`recurrent_states` over padded documents, whose gradient takes a time that is linear in their length.
+
+    That of torch's packed sequences is quadratic on a CPU. What is read behind a document's end reaches no state of it:
+    each direction reads the documents from its own beginning.
+    """
+    lengths = offsets.diff()
+    documents = document_ids(offsets)
+    position = torch.arange(len(tokens), device=tokens.device) - offsets[documents]
+    longest = int(lengths.max())
+    found = []
+    for suffix in ("", "_reverse")[: 2 if network.bidirectional else 1]:
+        place = lengths[documents] - 1 - position if suffix else position
+        padded = tokens.new_zeros(longest, len(lengths), tokens.shape[1]).index_put((place, documents), tokens)
+        weights = [getattr(network, f"{name}_l0{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        first = tokens.new_zeros(1, len(lengths), network.hidden_size)
+        states, _ = torch.gru(padded, first, weights, True, 1, 0.0, network.training, False, False)
+        found.append(states[place, documents])
+    return torch.cat(found, 1)
 
 
 class SystemEncoder(TokenEncoder):
