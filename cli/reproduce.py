@@ -56,8 +56,9 @@ def reproduce(
     """Work out a table or figure of a paper, ours beside the published figures.
 
     NAME is that of the table or figure: table1 to table4 of the Contextualizer's paper, lama-... of LAMA's. OUT/NAME
-    gets results.json, README.md and plot.png (extra plots). What is done is kept fold by fold: the same command goes on
-    where an interrupted one stood, and further --cell or --folds add to the same table.
+    gets results.json, README.md and plot.png (extra plots); quick runs, other options and seeds have a folder of their
+    own in it. What is done is kept fold by fold: the same command goes on where an interrupted one stood, and further
+    --cell or --folds add to the same table.
 
     \b
     Example: ctx-embed reproduce table3 --data DIR --folds 3
@@ -65,7 +66,7 @@ def reproduce(
     """
     from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, write_report, write_tables
     from ctx_embed.eval.reproduce import reproduce as run
-    from ctx_embed.eval.reproduce.report import as_markdown
+    from ctx_embed.eval.reproduce.report import as_markdown, report_folder
     from ctx_embed.eval.reproduce.runner import chosen
 
     experiment = find_experiment(name)
@@ -85,7 +86,7 @@ def reproduce(
         Workplace(data, seed, tokenizer),
         options,
         tell,
-        lambda known: write_tables(known, folder),
+        lambda known: write_tables(known, report_folder(known, folder)),
     )
-    write_report(results, folder, tell)
+    write_report(results, report_folder(results, folder), tell)
     click.echo(as_markdown(results), nl=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ class SupervisedOptions:
         seed: of the split, the order and the head's weights.
         like_length: batches are of texts of like length, which is quicker where the longest text of a batch decides its
             time: several times for recurrent systems on texts of mixed lengths.
+
+    Raises:
+        InputError: a number out of its range.
     """
 
     epochs: int = 10
@@ -51,6 +55,18 @@ class SupervisedOptions:
     valid_share: float = 0.1
     seed: int = 0
     like_length: bool = False
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "batch_size": (self.batch_size >= 1, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < math.inf, "a finite number above 0"),
+            "token_dropout": (0 <= self.token_dropout < 1, "a share of at least 0 and below 1"),
+            "valid_share": (0 < self.valid_share < 1, "a share above 0 and below 1"),
+        }
+        for name, (fits, needed) in ranges.items():
+            if not fits:
+                raise InputError(f"{name} is {getattr(self, name)}, {needed} is needed")
 
 
 # For an encoder that is trained already: chosen on topics, genres and reviews that are no evaluation sets, see

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -85,19 +86,36 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
         f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
         f"torch {version('torch')}; {UNKNOWN}: not worked out, or not known here."
     )
-    command = f"`ctx-embed reproduce {experiment.name}{' --quick' if results.options.quick else ''}`"
+    command = " ".join(["`ctx-embed reproduce", experiment.name, *_flags(results)]) + "`"
     image = [f"![{experiment.title}]({plot})"] if plot else []
     return "\n\n".join([markdown_table(table_of(results)), *image, command, "\n".join(lines)]) + "\n"
 
 
+def _flags(results: Results) -> list[str]:
+    """The options of the command that decide its figures."""
+    return [
+        *(["--quick"] if results.options.quick else []),
+        *(f"--option {name}={value}" for name, value in results.options.changes.items()),
+        *([f"--seed {results.seed}"] if results.seed else []),
+    ]
+
+
+def report_folder(results: Results, folder: Path) -> Path:
+    """Where the report goes: ``folder``; that of quick runs, other options and seeds has a folder of its own in it."""
+    names = [re.sub("[ /]", "-", flag.removeprefix("--").removeprefix("option ")) for flag in _flags(results)]
+    return folder / "_".join(names)
+
+
 def write_tables(results: Results, folder: Path) -> None:
     """Write ``results.json`` and ``README.md``."""
+    folder.mkdir(exist_ok=True)
     _write(folder / "results.json", json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
     _write(folder / "README.md", as_markdown(results, PLOT if (folder / PLOT).exists() else None))
 
 
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
     """Write all files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
+    folder.mkdir(exist_ok=True)
     drawn = [outcome for outcome in results.outcomes if outcome.figures]
     if find_spec("matplotlib") is None:
         tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")

@@ -17,6 +17,7 @@ from ctx_embed.eval.reproduce.experiment import Cell, Experiment, Figures, Outco
 from ctx_embed.eval.reproduce.workplace import Workplace
 from ctx_embed.systems import option_defaults
 from ctx_embed.training.checkpoint import identity
+from ctx_embed.training.supervised import SupervisedOptions
 
 FOLDS = 10
 # Raised when a cell of the same settings would come out differently.
@@ -65,6 +66,7 @@ def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
     Raises:
         InputError: a pattern that matches no cell.
     """
+    patterns = [pattern.lower() for pattern in patterns]
     for pattern in patterns:
         if not any(fnmatch(cell.key, pattern) for cell in experiment.cells):
             known = ", ".join(cell.key for cell in experiment.cells)
@@ -95,7 +97,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """The settings with those of the changes that fit them.
 
     Raises:
-        InputError: a value of another kind than the one it would replace.
+        InputError: a value of another kind than the one it would replace, or out of its range.
     """
     for group, names in changeable(settings).items():
         for name in names & changes.keys():
@@ -104,6 +106,8 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
                 raise InputError(f"{name}={changes[name]}: a value like {kept} is needed")
         if fitting := {name: value for name, value in changes.items() if name in names}:
             settings = {**settings, group: {**settings[group], **fitting}}
+            if group == "training":
+                SupervisedOptions(**settings[group])
     return settings
 
 
@@ -137,6 +141,8 @@ def reproduce(
     wanted = {cell.key for cell in cells}
     known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
     for name in options.changes:
+        if not known:
+            raise InputError(f"the cells of {experiment.name} have no options to change, leave out {name}")
         if name not in known:
             raise unknown_name(f"option of the cells of {experiment.name}", name, known)
     folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)

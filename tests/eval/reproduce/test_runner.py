@@ -13,6 +13,7 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, reproduce
+from ctx_embed.eval.reproduce.runner import chosen
 
 TABLE3 = find_experiment("table3")
 ONE = RunOptions(quick=True, folds=3, patterns=("ones_k-1",))
@@ -161,12 +162,23 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
         (RunOptions(changes={"epochs": 0.5}), "epochs=0.5: a value like 10 is needed"),
         (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
         (RunOptions(changes={"probe_first": 1}), "probe_first=1: a value like False is needed"),
+        (RunOptions(changes={"learning_rate": 0}), "learning_rate is 0, a finite number above 0 is needed"),
+        (RunOptions(changes={"token_dropout": 1}), "token_dropout is 1, a share of at least 0 and below 1 is needed"),
     ],
 )
 def test_what_is_refused(workplace, tmp_path, options, message):
     with pytest.raises(InputError) as caught:
         reproduce(TABLE3, tmp_path, workplace, options, silent)
     assert str(caught.value).startswith(message)
+
+
+def test_an_experiment_without_options(workplace, tmp_path):
+    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no options to change, leave out scale$"):
+        reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(changes={"scale": 1}), silent)
+
+
+def test_patterns_are_of_any_case():
+    assert [cell.key for cell in chosen(TABLE3, ["ONES_K-1"])] == ["ones_k-1"]
 
 
 def test_missing_data_is_one_line(tmp_path, vocabulary):
