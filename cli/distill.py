@@ -76,6 +76,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--labelled", multiple=True, metavar="FILE", help="label<TAB>text to learn beside the teacher.")
 @click.option("--skip", metavar="FILE.json", help="Lines of the labelled files to leave out.")
 @click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Of the labels in the loss.")
+@click.option(
+    "--labels-from", default="all", show_default=True, type=click.Choice(["all", "spare"]), help="Dimensions read."
+)
 @click.option("--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's own words.")
 @click.option("--validation", metavar="FILE", help="score<TAB>text<TAB>text, measured after each epoch.")
 @click.option("--seed", default=0, show_default=True, type=SEED)

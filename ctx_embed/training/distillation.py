@@ -133,8 +133,7 @@ class Distillation:
     ) -> dict[str, tuple[Objective, float]]:
         """The terms of the loss and their weights."""
         options, dimension = self.options, self.student.get_embedding_dimension()
-        # Classes are read from what the teacher leaves empty, at any length: so they cost its part next to nothing.
-        spare = int((~self.rotation.any(0)).sum()) or dimension
+        read = options.label_dimensions(dimension, int((~self.rotation.any(0)).sum()))
         terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
         if options.relation_weight > 0:
             terms["relations"] = Relations(), options.relation_weight
@@ -142,12 +141,12 @@ class Distillation:
             terms["ranking"] = Ranking(), options.ranking_weight
         if labelled is not None:
             spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
-            terms["labels"] = Labels(spare, spans, options.label_batch), options.label_weight
+            terms["labels"] = Labels(read, spans, options.label_batch), options.label_weight
         if options.word_weight > 0:
             counts = np.bincount(self.packed.ids, minlength=self.student.entries)
             terms["words"] = Words(dimension, counts, options.words), options.word_weight
         if options.genre_weight > 0:
-            terms["genres"] = Genres(spare, mixture.genres), options.genre_weight
+            terms["genres"] = Genres(read, mixture.genres), options.genre_weight
         if options.neighbour_weight > 0:
             # A held-out text is nobody's neighbour: it is not trained on in any way.
             followers = np.where(np.isin(mixture.followers, self.held_out_rows), -1, mixture.followers)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, unknown_name
+
+LABELS_FROM = ("all", "spare")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class DistillationOptions:
         ranking_weight: of the teacher's order of a text's neighbours in the batch.
         label_weight: of the labels, where there are labelled texts.
         label_batch: labelled spans of a batch.
+        labels_from: the dimensions from which labels and genres are read: ``all``, or ``spare``, those that the teacher
+            leaves empty, at unit length: so they cost the teacher's part less, and read better.
         word_weight: of the text's own words.
         words: so many of the most frequent entries are named.
         genre_weight: of the family of files that a text came from.
@@ -32,6 +36,9 @@ class DistillationOptions:
         neighbours: texts of a batch whose followers are read.
         held_out: texts that are not trained on and measure the distance to the teacher.
         seed: of the order, the weights drawn and the held-out part.
+
+    Raises:
+        InputError: no such ``labels_from``.
     """
 
     epochs: int = 3
@@ -45,6 +52,7 @@ class DistillationOptions:
     ranking_weight: float = 0.0
     label_weight: float = 0.3
     label_batch: int = 64
+    labels_from: str = "all"
     word_weight: float = 0.0
     words: int = 8000
     genre_weight: float = 0.0
@@ -52,6 +60,20 @@ class DistillationOptions:
     neighbours: int = 64
     held_out: int = 4096
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.labels_from not in LABELS_FROM:
+            raise unknown_name("labels_from", self.labels_from, LABELS_FROM)
+
+    def label_dimensions(self, dimension: int, spare: int) -> int:
+        """From how many of the last dimensions labels and genres are read.
+
+        Raises:
+            InputError: from the spare ones, of which there are none.
+        """
+        if self.labels_from == "spare" and not spare:
+            raise InputError("labels_from is spare, but spare_dimensions is 0: set both")
+        return spare if self.labels_from == "spare" else dimension
 
     def trained_on(self, texts: int) -> int:
         """How many of so many texts are trained on: all but the held-out part.

@@ -195,6 +195,7 @@ def distill_from_files(
     pairs = read_pairs(validation) if validation else None
     teacher_model = load(teacher, dtype=teacher_dtype)
     require_spare(spare_dimensions, dimension)
+    settings.label_dimensions(dimension, spare_dimensions)
     require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
     mixture = read_mixture(sources, settings.seed)
     settings.trained_on(len(mixture.texts))

@@ -324,6 +324,22 @@ EVERYTHING = DistillationOptions(
 )
 
 
+def test_labels_and_genres_are_read_from_all_or_the_spare_dimensions(start, sentences):
+    run = {"labelled": (["a", "b"] * 40, sentences[:1] * 80)}
+    for labels_from, read in (("all", 8), ("spare", 2)):
+        options = replace(EVERYTHING, labels_from=labels_from)
+        objectives = start(options, run=run, spare_dimensions=2).objectives
+        assert {objectives[name][0].head.linear.in_features for name in ("labels", "genres")} == {read}
+
+
+def test_labels_from_what_is_not_there():
+    assert error(lambda: DistillationOptions(labels_from="some")) == (
+        "unknown labels_from 'some': known are all, spare"
+    )
+    message = "labels_from is spare, but spare_dimensions is 0: set both"
+    assert error(DistillationOptions(labels_from="spare").label_dimensions, 8, 0) == message
+
+
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):
     labelled = (["film" if "film" in text else "other" for text in sentences] * 8, sentences * 8)
     pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
