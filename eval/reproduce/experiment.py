@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 Figures = dict[str, Any]
 UNKNOWN = "—"
+# Of a cross-validation.
+FOLDS = 10
 
 
 @dataclass(frozen=True)

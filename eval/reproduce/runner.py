@@ -13,13 +13,12 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
-from ctx_embed.eval.reproduce.experiment import Cell, Experiment, Figures, Outcome, Settings
+from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from ctx_embed.eval.reproduce.workplace import Workplace
 from ctx_embed.systems import option_defaults
 from ctx_embed.training.checkpoint import identity
 from ctx_embed.training.supervised import SupervisedOptions
 
-FOLDS = 10
 # Raised when a cell of the same settings would come out differently.
 FORMAT = 1
 

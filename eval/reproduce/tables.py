@@ -139,8 +139,8 @@ TABLE3 = Experiment(
     ),
     ("first context", "steps"),
     tuple(
-        Cell(context, f"K {steps}", contextualizer("MR", steps, RANK, context), published)
-        for context, steps, published in (
+        Cell(context, f"K {steps}", contextualizer("MR", steps, RANK, context), theirs)
+        for context, steps, theirs in (
             ("ones", 1, None),
             ("learned", 1, None),
             ("uniform", 1, 57.9),

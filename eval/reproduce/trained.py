@@ -12,14 +12,13 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed.eval.probes import check_classes, folds_of
-from ctx_embed.eval.reproduce.experiment import Figures, Settings
+from ctx_embed.eval.reproduce.experiment import FOLDS, Figures, Settings
 from ctx_embed.eval.reproduce.workplace import Workplace
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import parameter_count
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 
-FOLDS = 10
 SPEED = "speed"
 TEST = "test"
 
