@@ -42,9 +42,9 @@ FLAGS = {"encoder_options": "option"}
 @click.option("--learning-rate", type=LEARNING_RATE, help="[default: 1e-4; with --from 1e-3]")
 @click.option("--token-dropout", type=DECAY, help="Share of the tokens that training does not see.  [default: 0]")
 @click.option(
-    "--probe-first/--no-probe-first",
-    default=None,
-    help="Begin with the head of a linear probe.  [default: with --from]",
+    "--head",
+    type=click.Choice(["zeros", "drawn", "probe"]),
+    help="What the head begins as; probe: the linear probe of the embeddings.  [default: zeros; with --from probe]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
@@ -61,7 +61,7 @@ def train(
     batch_size: int | None,
     learning_rate: float | None,
     token_dropout: float | None,
-    probe_first: bool | None,
+    head: str | None,
     seed: int,
     device: str | None,
     as_json: bool,
@@ -96,7 +96,7 @@ def train(
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "token_dropout": token_dropout,
-        "probe_first": probe_first,
+        "head": head,
     }
     options = replace(
         FINE_TUNING if start else SupervisedOptions(),

@@ -101,6 +101,12 @@ class TextClassifier(nn.Module):
         return logits
 
     @torch.no_grad()
+    def clear_head(self) -> None:
+        """Set the head to zeros: the first gradients are its own, and the encoder follows once it points somewhere."""
+        self.head.weight.zero_()
+        self.head.bias.zero_()
+
+    @torch.no_grad()
     def fit_head(self, data: Labelled) -> None:
         """Set the head to a logistic regression on the encoder's present embeddings of labelled texts."""
         self.eval()

@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.loading import load, require_device
 from ctx_embed.systems import require_options, system
 from ctx_embed.training.checkpoint import Checkpoint
@@ -25,6 +25,9 @@ from ctx_embed.training.compact import compact_tables
 from ctx_embed.training.divergence import require_finite
 from ctx_embed.training.packed import like_length_batches, seeded_batches
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+
+# What a head may begin as.
+HEADS = ("zeros", "drawn", "probe")
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class SupervisedOptions:
         batch_size: texts of a batch.
         learning_rate: Adam's, constant.
         token_dropout: the share of a text's tokens that the encoder does not see in training.
-        probe_first: the head begins as the linear probe of the untrained embeddings instead of drawn, so that the
-            encoder is not moved by a head that knows nothing (Kumar et al. 2022, arXiv 2202.10054).
+        head: what it begins as, so that the encoder is not moved by a head that knows nothing: ``zeros``; ``probe``,
+            the linear probe of the untrained embeddings (Kumar et al. 2022, arXiv 2202.10054); or ``drawn``, which
+            costs a Contextualizer from scratch 2 to 3 points (docs/reproduction.md).
         valid_share: the share of the training texts held out for validation where no validation texts are given.
         seed: of the split, the order and the head's weights.
         like_length: batches are of texts of like length, which is quicker where the longest text of a batch decides its
@@ -51,7 +55,7 @@ class SupervisedOptions:
     batch_size: int = 32
     learning_rate: float = 1e-4
     token_dropout: float = 0.0
-    probe_first: bool = False
+    head: str = "zeros"
     valid_share: float = 0.1
     seed: int = 0
     like_length: bool = False
@@ -67,11 +71,13 @@ class SupervisedOptions:
         for name, (fits, needed) in ranges.items():
             if not fits:
                 raise InputError(f"{name} is {getattr(self, name)}, {needed} is needed")
+        if self.head not in HEADS:
+            raise unknown_name("head", self.head, HEADS)
 
 
 # For an encoder that is trained already: chosen on topics, genres and reviews that are no evaluation sets, see
 # docs/default-model.md.
-FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, probe_first=True)
+FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, head="probe")
 
 
 def new_encoder(
@@ -175,7 +181,9 @@ def _trained(
         optimizer.load_state_dict(state["optimizer"])
         history, best = state["history"], state["best"]
     else:
-        if options.probe_first:
+        if options.head == "zeros":
+            classifier.clear_head()
+        elif options.head == "probe":
             classifier.fit_head(train)
         best = copy.deepcopy(classifier.state_dict())
     for epoch in range(len(history), options.epochs):

@@ -84,9 +84,11 @@ def changeable(settings: Settings) -> dict[str, set[str]]:
 
 
 def _alike(value: Any, other: Any) -> bool:
-    """Whether a value may stand for another: true or false, an integer above 0, or a number from 0."""
+    """Whether a value may stand for another: a word, true or false, an integer above 0, or a number from 0."""
     if isinstance(other, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(other, bool)
+    if isinstance(other, str):
+        return isinstance(value, str)
     if isinstance(other, int):
         return isinstance(value, int) and value > 0
     return isinstance(value, int | float) and value >= 0

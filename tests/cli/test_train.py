@@ -82,7 +82,7 @@ def test_a_model_and_its_record(train_file):
 
 
 def test_the_defaults_are_the_papers():
-    assert SupervisedOptions() == SupervisedOptions(10, 32, 1e-4, 0.0, False, 0.1, 0)
+    assert SupervisedOptions() == SupervisedOptions(10, 32, 1e-4, 0.0, "zeros", 0.1, 0)
     defaults = {option.name: option.default for option in main.get_command(None, "train").params}
     assert {name: defaults[name] for name in ("positions", "scale", "initial_context")} == {
         "positions": "absolute",
@@ -96,11 +96,11 @@ def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_pat
     options = json.loads(Path("model/training.json").read_text())["options"]
     expected = vars(replace(FINE_TUNING, epochs=1))
     assert {name: options[name] for name in expected} == expected
-    assert options["probe_first"]
-    arguments = ["--epochs", "1", "--no-probe-first", "--token-dropout", "0.2", "--batch-size", "8"]
+    assert options["head"] == "probe"
+    arguments = ["--epochs", "1", "--head", "drawn", "--token-dropout", "0.2", "--batch-size", "8"]
     assert run(train_file, "-o", "other", "--from", str(tiny_model_path), *arguments).exit_code == 0
     options = json.loads(Path("other/training.json").read_text())["options"]
-    assert (options["probe_first"], options["token_dropout"], options["batch_size"]) == (False, 0.2, 8)
+    assert (options["head"], options["token_dropout"], options["batch_size"]) == ("drawn", 0.2, 8)
 
 
 def test_json_test_texts_and_validation_texts(train_file):
@@ -326,7 +326,7 @@ def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
 
 def test_a_training_that_diverges_leaves_nothing(train_file):
     message = "the training diverged at step 2 (nan), lower --learning-rate"
-    assert fails(train_file, "-o", "model", *SMALL, "--learning-rate", "1e30") == message
+    assert fails(train_file, "-o", "model", *SMALL, "--learning-rate", "1e30", "--head", "drawn") == message
 
 
 @pytest.mark.parametrize(

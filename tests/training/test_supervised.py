@@ -61,11 +61,14 @@ def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monke
     assert not torch.equal(state(classifier)["head.weight"], states[3]["head.weight"])
 
 
-def test_an_epoch_by_hand(encoder, data):
+@pytest.mark.parametrize("head", ["zeros", "drawn"])
+def test_an_epoch_by_hand(encoder, data, head):
     model, other = encoder(), encoder()
-    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3)
+    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3, head=head)
     torch.manual_seed(3)
     reference = TextClassifier(other, ["+", "-"])
+    if head == "zeros":
+        reference.clear_head()
     optimizer = torch.optim.Adam(reference.parameters(), lr=0.02)
     losses = []
     for rows in seeded_batches(40, 20, 3, 0):
@@ -80,6 +83,7 @@ def test_an_epoch_by_hand(encoder, data):
     for name, tensor in state(reference).items():
         torch.testing.assert_close(classifier.state_dict()[name], tensor, rtol=1e-4, atol=1e-6)
     assert history[0]["train_loss"] == pytest.approx(np.mean(losses))
+    assert (abs(losses[0] - np.log(2)) < 1e-6) == (head == "zeros")
 
 
 def test_seeds(encoder, data):
@@ -194,10 +198,10 @@ def test_labels_that_training_lacks(encoder, data):
 
 
 def test_a_training_that_diverges_is_stopped(encoder, data):
-    options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30)
+    options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30, head="drawn")
     message = "the training diverged at step 2 (nan), lower --learning-rate"
     assert error(train_classifier, encoder(), data, data, options, progress=False) == message
-    options = SupervisedOptions(epochs=1, batch_size=40, learning_rate=1e30)
+    options = replace(options, batch_size=40)
     message = "the classifier's outputs are not finite, train it with a lower learning rate"
     assert error(train_classifier, encoder(), data, data, options, progress=False) == message
 
@@ -238,9 +242,9 @@ def test_a_device_that_is_not_there(sentences):
 
 
 def test_a_head_that_begins_as_the_probe(encoder, data):
-    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=1e-9, probe_first=True)
+    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=1e-9, head="probe")
     classifier, history = train_classifier(encoder(), data, data, options, progress=False)
-    drawn, drawn_history = train_classifier(encoder(), data, data, replace(options, probe_first=False), progress=False)
+    drawn, drawn_history = train_classifier(encoder(), data, data, replace(options, head="drawn"), progress=False)
     assert history[0]["valid_accuracy"] > drawn_history[0]["valid_accuracy"]
     assert not torch.allclose(classifier.head.weight, drawn.head.weight)
 

@@ -161,7 +161,11 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
         (RunOptions(changes={"scal": 1}), "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
         (RunOptions(changes={"epochs": 0.5}), "epochs=0.5: a value like 10 is needed"),
         (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
-        (RunOptions(changes={"probe_first": 1}), "probe_first=1: a value like False is needed"),
+        (RunOptions(changes={"head": 1}), "head=1: a value like zeros is needed"),
+        (
+            RunOptions(changes={"head": "zero"}),
+            "unknown head 'zero': did you mean 'zeros'? known are drawn, probe, zeros",
+        ),
         (RunOptions(changes={"learning_rate": 0}), "learning_rate is 0, a finite number above 0 is needed"),
         (RunOptions(changes={"token_dropout": 1}), "token_dropout is 1, a share of at least 0 and below 1 is needed"),
     ],

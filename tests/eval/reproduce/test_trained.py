@@ -80,7 +80,7 @@ def test_folds_begin_with_other_weights_and_repeat(workplace):
 
 def test_settings_of_the_default_model():
     settings = settings_from("CR", "default")
-    assert settings["training"]["probe_first"] is True
+    assert settings["training"]["head"] == "probe"
     assert "seed" not in settings["training"]
 
 
