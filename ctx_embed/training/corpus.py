@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,8 +44,25 @@ def passages(lines: Sequence[str], most: int) -> list[str]:
     return joined
 
 
+def spans(lines: Sequence[str], most: int) -> list[str]:
+    """One span of each line, of 1, 2, .. ``most``, 1, 2, .. words (or all it has), from a place that its text decides.
+
+    Words and phrases alone tell what each entry contributes, which whole sentences leave open. ``most`` of 0 gives the
+    lines themselves.
+    """
+    if most == 0:
+        return list(lines)
+    cut = []
+    for number, line in enumerate(lines):
+        words = line.split()
+        length = min(len(words), 1 + number % most)
+        start = zlib.crc32(line.encode()) % (len(words) - length + 1)
+        cut.append(" ".join(words[start : start + length]))
+    return cut
+
+
 def read_blocks(
-    paths: Iterable[str | Path], texts: int | None = None, seed: int = 0, *, passage_lines: int = 1
+    paths: Iterable[str | Path], texts: int | None = None, seed: int = 0, *, passage_lines: int = 1, span_words: int = 0
 ) -> list[Block]:
     """Cut text files into blocks and put them into a seeded order that depends on the blocks' contents alone.
 
@@ -56,6 +74,7 @@ def read_blocks(
         texts: stop after the block that reaches so many texts (None: all).
         seed: of the order.
         passage_lines: more than 1 joins consecutive lines to :func:`passages` of at most so many.
+        span_words: above 0 cuts each text to one of its :func:`spans` of at most so many words.
 
     Raises:
         InputError: as :func:`ctx_embed.texts.read_lines`, or no sentence at all.
@@ -64,7 +83,10 @@ def read_blocks(
     for path in paths:
         lines = [well_formed(document.text) for document in read_documents(path)]
         blocks.extend(
-            Block(Path(path).name, tuple(passages(lines[start : start + BLOCK_SENTENCES], passage_lines)))
+            Block(
+                Path(path).name,
+                tuple(spans(passages(lines[start : start + BLOCK_SENTENCES], passage_lines), span_words)),
+            )
             for start in range(0, len(lines), BLOCK_SENTENCES)
         )
     if not blocks:

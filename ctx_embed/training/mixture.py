@@ -21,6 +21,7 @@ class Source:
         files: plain or gzip, a sentence a line.
         texts: about so many of them, spread over all files; None: all.
         passage_lines: more than 1 joins consecutive lines to passages of 2 to so many lines.
+        span_words: above 0 cuts each text to a span of 1 to so many words.
         weight: how often an epoch shows each text, on average.
 
     Raises:
@@ -30,6 +31,7 @@ class Source:
     files: Sequence[Path]
     texts: int | None = None
     passage_lines: int = 1
+    span_words: int = 0
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -39,6 +41,8 @@ class Source:
             raise InputError(f"texts of a source is {self.texts}, a positive number is needed")
         if self.passage_lines < 1:
             raise InputError(f"passage_lines of a source is {self.passage_lines}, a positive number is needed")
+        if self.span_words < 0:
+            raise InputError(f"span_words of a source is {self.span_words}, 0 (whole texts) or more is needed")
         if not 0 < self.weight < 1000:
             raise InputError(f"weight of a source is {self.weight}, a number above 0 is needed")
 
@@ -79,7 +83,16 @@ def read_mixture(sources: Sequence[Source], seed: int) -> Mixture:
         InputError: as :func:`ctx_embed.training.corpus.read_blocks`.
     """
     parts = [
-        (source, read_blocks(source.files, source.texts, seed, passage_lines=source.passage_lines))
+        (
+            source,
+            read_blocks(
+                source.files,
+                source.texts,
+                seed,
+                passage_lines=source.passage_lines,
+                span_words=source.span_words,
+            ),
+        )
         for source in sources
     ]
     blocks = [block for _, of_source in parts for block in of_source]

@@ -47,7 +47,7 @@ else:
 # Options of an architecture that the Contextualizer alone has.
 CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
 LISTS = ("corpus", "labelled")
-SOURCE_OPTIONS = ("files", "texts", "passage_lines", "weight")
+SOURCE_OPTIONS = ("files", "texts", "passage_lines", "span_words", "weight")
 STORES = ("float32", "float16", "int8")
 LOG = "training.jsonl"
 
@@ -65,8 +65,8 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
 
     Args:
         path: a TOML file of ``name = value`` lines, and of ``[[sources]]`` tables with ``files`` and optionally
-            ``texts``, ``passage_lines`` and ``weight``, see :class:`ctx_embed.training.mixture.Source`; those of the
-            table ``[encoder_options]`` are the system's own.
+            ``texts``, ``passage_lines``, ``span_words`` and ``weight``, see
+            :class:`ctx_embed.training.mixture.Source`; those of the table ``[encoder_options]`` are the system's own.
         names: the options there are.
 
     Raises:
@@ -103,7 +103,7 @@ def _check_sources(path: Path, sources: Any) -> None:
                 raise unknown_name(f"option of a source in {path}", name, SOURCE_OPTIONS)
             if name == "files" and not _is_list_of_strings(value):
                 raise InputError(f"{path}: files of a source is {value!r}, a list of strings is needed")
-            whole = name in ("texts", "passage_lines")
+            whole = name in ("texts", "passage_lines", "span_words")
             if name != "files" and (not _is_number(value) or (whole and not isinstance(value, int))):
                 kind = "a whole number" if whole else "a number"
                 raise InputError(f"{path}: {name} of a source is {value!r}, {kind} is needed")

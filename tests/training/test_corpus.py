@@ -40,6 +40,16 @@ def test_blocks_are_consecutive_sentences_of_one_file(files):
     assert ("sentence 4 of a.txt", "sentence 5 of a.txt", "sentence 6 of a.txt", "sentence 7 of a.txt") in texts(blocks)
 
 
+def test_spans_of_one_word_and_more(files):
+    line = "one two three four five"
+    cut = corpus.spans([line, line + ".", "Ça  va", "word", line], 3)
+    assert [len(span.split()) for span in cut] == [1, 2, 2, 1, 2]
+    assert all(span in text for span, text in zip(cut, [line, line + ".", "Ça va", "word", line], strict=True))
+    assert corpus.spans([line, line], 9) == ["five", "one two"]  # a place that the text decides
+    assert corpus.spans(["a  b"], 0) == ["a  b"]
+    assert {len(text.split()) for block in read_blocks(files, span_words=2) for text in block.texts} == {1, 2}
+
+
 def test_a_key_is_a_hash_of_the_texts_alone():
     # The sha256 of the texts joined by line feeds; what caches hold is lost when this changes.
     assert Block("x", ("a", "b")).key == Block("y", ("a", "b")).key == "7e18f737311b2dc3b2f269dd78396b03"

@@ -40,6 +40,7 @@ def test_a_mixture_knows_weights_genres_and_followers(tmp_path):
         ({"files": []}, "a source has no files, name at least one"),
         ({"texts": 0}, "texts of a source is 0, a positive number is needed"),
         ({"passage_lines": 0}, "passage_lines of a source is 0, a positive number is needed"),
+        ({"span_words": -1}, "span_words of a source is -1, 0 (whole texts) or more is needed"),
         ({"weight": 0.0}, "weight of a source is 0.0, a number above 0 is needed"),
     ],
 )

@@ -125,7 +125,7 @@ def test_an_unknown_option_of_a_source(toml):
     path = toml('[[sources]]\nfiles = ["a"]\nwheight = 2')
     assert error(read_recipe, path, {"sources"}) == (
         f"unknown option of a source in {path} 'wheight': did you mean 'weight'? "
-        "known are files, passage_lines, texts, weight"
+        "known are files, passage_lines, span_words, texts, weight"
     )
 
 
@@ -169,7 +169,7 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert record["options"]["seed"] == 7
     assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
     hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
-    assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "weight": 1.0}]
+    assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "span_words": 0, "weight": 1.0}]
     assert summary == {"texts": 80, "held_out_distance": record["history"][-1]["held_out_distance"]}
     assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
     assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
@@ -208,7 +208,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
     pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
     summary = distill(
-        sources=[Source(corpus), Source(corpus, texts=10, passage_lines=3, weight=2.0)],
+        sources=[Source(corpus), Source(corpus, texts=10, passage_lines=3, weight=2.0), Source(corpus, span_words=4)],
         labelled=[labelled],
         validation=str(pairs),
         phrases=10,
@@ -216,7 +216,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
         store="int8",
     )
     # 80 lines make passages of 2, 3, 2, .. lines: 32 of them, all of one block.
-    assert summary["texts"] == 80 + 32
+    assert summary["texts"] == 80 + 32 + 80
     folder = tmp_path / "model"
     record = json.loads((folder / "training.json").read_text())
     assert record["phrases"] == 10
