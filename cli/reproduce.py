@@ -57,8 +57,8 @@ def reproduce(
 
     NAME is that of the table or figure: table1 to table4 of the Contextualizer's paper, lama-... of LAMA's. OUT/NAME
     gets results.json, README.md and plot.png (extra plots); quick runs, other options and seeds have a folder of their
-    own in it. What is done is kept fold by fold: the same command goes on where an interrupted one stood, and further
-    --cell or --folds add to the same table.
+    own in it. What is done is kept fold by fold in OUT/cells: the same command goes on where an interrupted one stood,
+    further --cell or --folds add to the same table, and tables that share a cell work it out once.
 
     \b
     Example: ctx-embed reproduce table3 --data DIR --folds 3
@@ -79,10 +79,11 @@ def reproduce(
         click.echo(line, err=True)
 
     folder = out / name
+    cell_folder = out / "cells"
     options = RunOptions(quick, folds, cells, changes)
     results = run(
         experiment,
-        folder,
+        cell_folder,
         Workplace(data, seed, tokenizer),
         options,
         tell,

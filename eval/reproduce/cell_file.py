@@ -15,6 +15,8 @@ from ctx_embed.training.checkpoint import identity
 class CellFile:
     """The parts of a cell that have been worked out, in ``FOLDER/KEY-HASH.json``.
 
+    Where another table's cell of the same run has a file there, that file is this cell's too.
+
     Args:
         folder: exists.
         cell: names the file.
@@ -23,7 +25,7 @@ class CellFile:
     """
 
     def __init__(self, folder: Path, cell: Cell, run: str, tell: Callable[[str], None]) -> None:
-        self.path = folder / f"{cell.key}-{run[:12]}.json"
+        self.path = next(iter(sorted(folder.glob(f"*-{run[:12]}.json"))), folder / f"{cell.key}-{run[:12]}.json")
         self.cell = cell
         self.run = run
         self.parts: dict[str, Figures] = {}
@@ -32,6 +34,10 @@ class CellFile:
             if parts is None:
                 tell(f"{self.path}: damaged, the cell is worked out anew")
             self.parts = parts or {}
+
+    def refresh(self) -> None:
+        """Take up the parts that another run has kept since."""
+        self.parts = {**(self._read() or {}), **self.parts}
 
     def _read(self) -> dict[str, Figures] | None:
         try:
@@ -44,6 +50,7 @@ class CellFile:
 
     def keep(self, part: str, figures: Figures) -> None:
         """Add the figures of a part and write the file whole."""
+        self.refresh()
         self.parts[part] = figures
         content = {
             "cell": self.cell.key,

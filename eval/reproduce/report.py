@@ -37,6 +37,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "quick": results.options.quick,
         "changes": dict(results.options.changes),
         "seed": results.seed,
+        "tokenizer": results.tokenizer and results.tokenizer.name,
         "threads": torch.get_num_threads(),
         "versions": {
             "python": platform.python_version(),
@@ -80,6 +81,8 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
     lines = [f"- {experiment.source}.", *(f"- {note}" for note in experiment.notes)]
     if changes := results.options.changes:
         lines.append("- Changed: " + ", ".join(f"{name} {value}" for name, value in changes.items()) + ".")
+    if results.tokenizer:
+        lines.append(f"- The vocabulary is that of {results.tokenizer.name}.")
     if results.options.quick:
         lines.insert(0, "- **A quick run on a small sample: it tells that the work is done, not how well.**")
     lines.append(
@@ -108,14 +111,14 @@ def report_folder(results: Results, folder: Path) -> Path:
 
 def write_tables(results: Results, folder: Path) -> None:
     """Write ``results.json`` and ``README.md``."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "results.json", json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
     _write(folder / "README.md", as_markdown(results, PLOT if (folder / PLOT).exists() else None))
 
 
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
     """Write all files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     drawn = [outcome for outcome in results.outcomes if outcome.figures]
     if find_spec("matplotlib") is None:
         tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")

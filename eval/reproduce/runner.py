@@ -15,12 +15,14 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from ctx_embed.eval.reproduce.workplace import Workplace
-from ctx_embed.systems import option_defaults
+from ctx_embed.systems import option_defaults, sample
 from ctx_embed.training.checkpoint import identity
 from ctx_embed.training.supervised import SupervisedOptions
 
 # Raised when a cell of the same settings would come out differently.
 FORMAT = 1
+# Of a cell whose data are not there.
+UNKNOWN_RUN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Results:
         experiment, options: what was run, with which options.
         folds: run at most.
         seed: of the run.
+        tokenizer: the vocabulary's file; None is BERT's.
         outcomes: of all cells in the order of the table.
     """
 
@@ -56,6 +59,7 @@ class Results:
     options: RunOptions
     folds: int
     seed: int
+    tokenizer: Path | None
     outcomes: list[Outcome] = field(default_factory=list)
 
 
@@ -107,8 +111,11 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
                 raise InputError(f"{name}={changes[name]}: a value like {kept} is needed")
         if fitting := {name: value for name, value in changes.items() if name in names}:
             settings = {**settings, group: {**settings[group], **fitting}}
+            # Told now, and not when the cell's turn comes.
             if group == "training":
                 SupervisedOptions(**settings[group])
+            else:
+                sample(settings["encoder"], **settings[group])
     return settings
 
 
@@ -120,11 +127,11 @@ def reproduce(
     tell: Callable[[str], None] = print,
     after_cell: Callable[[Results], None] = lambda results: None,
 ) -> Results:
-    """Work out the cells of an experiment that ``folder/cells`` does not hold yet.
+    """Work out the cells of an experiment that ``folder`` does not hold yet.
 
     Args:
         experiment: what to run.
-        folder: for the files; made where it is absent.
+        folder: of the cells' files, those of other experiments too; made where it is absent.
         workplace: data and seed.
         options: which part of it.
         tell: is given a line for each part that has been worked out.
@@ -134,10 +141,14 @@ def reproduce(
         All cells with what is known of them under the same settings, data and seed.
 
     Raises:
-        InputError: a pattern that matches no cell, a change that none takes, data that are missing, a folder that
-            cannot be made.
+        InputError: a pattern that matches no cell, a change that none takes, folds of cells without, data that are
+            missing, a folder that cannot be made.
     """
     options = options or RunOptions()
+    if options.folds and all(
+        experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
+    ):
+        raise InputError(f"the cells of {experiment.name} have no folds, leave out --folds")
     cells = chosen(experiment, options.patterns)
     wanted = {cell.key for cell in cells}
     known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
@@ -148,10 +159,10 @@ def reproduce(
             raise unknown_name(f"option of the cells of {experiment.name}", name, known)
     folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
     try:
-        (folder / "cells").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
-    results = Results(experiment, options, folds, workplace.seed)
+    results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
     files = []
     for cell in experiment.cells:
         settings = experiment.quick(cell.settings) if options.quick else cell.settings
@@ -159,9 +170,9 @@ def reproduce(
         # The data of cells that are not asked for need not be there.
         if cell.key in wanted:
             run = identity(FORMAT, workplace.identity(cell.settings))
-            files.append(CellFile(folder / "cells", cell, run, tell))
+            files.append(CellFile(folder, cell, run, tell))
         else:
-            files.append(_known(folder / "cells", cell, workplace))
+            files.append(_known(folder, cell, workplace))
     results.outcomes.extend(_outcome(experiment, file) for file in files)
     todo = [
         (place, part)
@@ -181,15 +192,20 @@ def reproduce(
         with bar.external_write_mode():
             tell(f"{experiment.name} {file.cell.key} {part}: {_short(figures)}")
         if number + 1 == len(todo) or todo[number + 1][0] != place:
+            # Another shell may be at other cells of the same table.
+            for other, file in enumerate(files):
+                file.refresh()
+                results.outcomes[other] = _outcome(experiment, file)
             after_cell(results)
     return results
 
 
 def _known(folder: Path, cell: Cell, workplace: Workplace) -> CellFile:
-    """A cell that is not asked for, with what an earlier run has kept of it."""
-    if not any(folder.glob(f"{cell.key}-*.json")):
-        return CellFile(folder, cell, "", lambda line: None)
-    run = identity(FORMAT, workplace.identity(cell.settings))
+    """A cell that is not asked for, with what earlier runs have kept of it."""
+    try:
+        run = identity(FORMAT, workplace.identity(cell.settings))
+    except InputError:
+        run = UNKNOWN_RUN
     return CellFile(folder, cell, run, lambda line: None)
 
 

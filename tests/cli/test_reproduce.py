@@ -35,9 +35,10 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert result.stdout.startswith("## table3: MR by first context and steps\n\n| first context | steps | accuracy |")
     assert "- Changed: scale sum.\n" in result.stdout
     assert "`ctx-embed reproduce table3 --quick --option scale=sum`" in result.stdout
+    assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout
     assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
-    folder = tmp_path / "reproduction" / "table3"
-    report = folder / "quick_scale=sum"
+    folder = tmp_path / "reproduction"
+    report = folder / "table3" / "quick_scale=sum"
     written = (report / "README.md").read_text()
     assert written.startswith(result.stdout[:200])
     (cell,) = (cell for cell in json.loads((report / "results.json").read_text())["cells"] if cell["figures"])

@@ -67,18 +67,18 @@ def test_a_killed_command_goes_on_with_the_same_figures(data_folder, vocabulary,
     given = ["--data", data_folder, "--tokenizer", vocabulary, "--out", tmp_path, "--cell", "*_k-5", "--folds", 10]
     command = [sys.executable, "-c", script, "reproduce", "table3", "--quick", *map(str, given)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        wait_for(tmp_path / "table3" / "cells", '"fold 2"', process)
+        wait_for(tmp_path / "cells", '"fold 2"', process)
         os.kill(process.pid, signal.SIGKILL)
-    kept = {file.name: json.loads(file.read_text())["parts"] for file in (tmp_path / "table3" / "cells").glob("*.json")}
+    kept = {file.name: json.loads(file.read_text())["parts"] for file in (tmp_path / "cells").glob("*.json")}
     options = RunOptions(quick=True, folds=10, patterns=("*_k-5",))
     workplace = Workplace(data_folder, 0, vocabulary)
     done: list[str] = []
-    resumed = reproduce(counting(TABLE3, done), tmp_path / "table3", workplace, options, silent)
+    resumed = reproduce(counting(TABLE3, done), tmp_path / "cells", workplace, options, silent)
     assert 0 < len(done) < 30
     assert measured(resumed) == measured(reproduce(TABLE3, tmp_path / "whole", workplace, options, silent))
     assert any("fold 2" in parts for parts in kept.values())
     for name, parts in kept.items():
-        after = json.loads((tmp_path / "table3" / "cells" / name).read_text())["parts"]
+        after = json.loads((tmp_path / "cells" / name).read_text())["parts"]
         assert {part: after[part] for part in parts} == parts
 
 
@@ -93,7 +93,7 @@ def test_a_killed_command_goes_on_with_the_same_figures(data_folder, vocabulary,
 )
 def test_a_damaged_cell_is_worked_out_anew(workplace, tmp_path, damage):
     whole = reproduce(TABLE3, tmp_path, workplace, ONE, silent)
-    (file,) = (tmp_path / "cells").glob("ones_k-1-*.json")
+    (file,) = tmp_path.glob("ones_k-1-*.json")
     file.write_text(damage(file.read_text()))
     told: list[str] = []
     again = reproduce(TABLE3, tmp_path, workplace, ONE, told.append)
@@ -113,6 +113,43 @@ def test_runs_add_up(workplace, tmp_path):
         "ones_k-1": 3,
         "learned_k-1": 1,
     }
+
+
+def test_two_shells_at_one_table(workplace, tmp_path):
+    """What another run has kept meanwhile stands in the report, and is not written over."""
+    other = replace(ONE, patterns=("learned_k-1",))
+    beside: list[str] = []
+
+    def work(settings, part, workplace):
+        if not beside:
+            beside.append(part)
+            reproduce(TABLE3, tmp_path, workplace, other, silent)
+            reproduce(TABLE3, tmp_path, workplace, replace(ONE, folds=1), silent)
+        return TABLE3.work(settings, part, workplace)
+
+    known: list[dict[str, list[str]]] = []
+
+    def note(results):
+        known.append({outcome.cell.key: sorted(outcome.parts) for outcome in results.outcomes if outcome.parts})
+
+    folds = ["fold 1", "fold 2", "fold 3"]
+    reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, silent, note)
+    assert known == [{"ones_k-1": folds, "learned_k-1": folds}]
+
+
+def test_tables_share_cells(workplace, tmp_path):
+    done: list[str] = []
+    options = RunOptions(quick=True, patterns=("*_r8",))
+    reproduce(counting(find_experiment("lama-figure5"), done), tmp_path, workplace, options, silent)
+    assert len(done) == 6
+    results = reproduce(counting(find_experiment("lama-table3"), done), tmp_path, workplace, options, silent)
+    assert len(done) == 6 + 2
+    assert sum(1 for outcome in results.outcomes if outcome.parts) == 8
+    table4 = find_experiment("lama-table4")
+    reproduce(counting(table4, done), tmp_path, workplace, RunOptions(quick=True), silent)
+    figure2 = reproduce(counting(find_experiment("lama-figure2"), done), tmp_path, workplace, RunOptions(True), silent)
+    assert len(done) == 6 + 2 + 1
+    assert figure2.outcomes[0].figures["chosen"]
 
 
 @pytest.mark.parametrize("other", ["seed", "data", "vocabulary", "changes", "full"])
@@ -159,6 +196,8 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
     [
         (RunOptions(patterns=("ones_k-1", "k-9")), "--cell k-9: no cell of table3 matches, they are ones_k-1, "),
         (RunOptions(changes={"scal": 1}), "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
+        (RunOptions(changes={"rank": 0}), "rank must be a positive integer, got 0"),
+        (RunOptions(changes={"scale": "median"}), "unknown scale 'median': "),
         (RunOptions(changes={"epochs": 0.5}), "epochs=0.5: a value like 10 is needed"),
         (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
         (RunOptions(changes={"head": 1}), "head=1: a value like zeros is needed"),
@@ -174,6 +213,11 @@ def test_what_is_refused(workplace, tmp_path, options, message):
     with pytest.raises(InputError) as caught:
         reproduce(TABLE3, tmp_path, workplace, options, silent)
     assert str(caught.value).startswith(message)
+
+
+def test_an_experiment_without_folds(workplace, tmp_path):
+    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no folds, leave out --folds$"):
+        reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(folds=3), silent)
 
 
 def test_an_experiment_without_options(workplace, tmp_path):
