@@ -73,6 +73,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
 @click.option("--neighbour-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the text that follows.")
 @click.option("--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Texts not trained on.")
+@click.option(
+    "--exclude", multiple=True, metavar="FILE", help="Texts, or columns of them, that must not be trained on."
+)
 @click.option("--labelled", multiple=True, metavar="FILE", help="label<TAB>text to learn beside the teacher.")
 @click.option("--skip", metavar="FILE.json", help="Lines of the labelled files to leave out.")
 @click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Of the labels in the loss.")
@@ -90,6 +93,7 @@ def distill(
     corpus: tuple[str, ...],
     more: tuple[str, ...],
     sentences: int | None,
+    exclude: tuple[str, ...],
     labelled: tuple[str, ...],
     skip: str | None,
     validation: str | None,
@@ -124,6 +128,7 @@ def distill(
         raise click.UsageError("Missing option '--corpus'.")
     for name, value in (("skip", skip), ("validation", validation)):
         options[name] = str(corpus_files((value,), data)[0]) if value else None
+    options["exclude"] = corpus_files(exclude, data)
     options["labelled"] = corpus_files(labelled, data)
     summary = distill_from_files(sources, output, **options)
     if plot is not None:

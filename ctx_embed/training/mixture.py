@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.training.corpus import Block, read_blocks
+from ctx_embed.training.exclusion import is_excluded
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Mixture:
 
     Attributes:
         blocks: in which they were read.
-        weights: (texts,) how often an epoch shows each, on average.
+        weights: (texts,) how often an epoch shows each, on average; 0: it is excluded.
         genres: (texts,) the number of the file family it came from, see :func:`genre`.
         genre_names: by number.
         followers: (texts,) the row of the text that follows in the same file, -1 where there is none.
@@ -72,15 +73,17 @@ def genre(file_name: str) -> str:
     return file_name.split(".")[0] or file_name
 
 
-def read_mixture(sources: Sequence[Source], seed: int) -> Mixture:
+def read_mixture(sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset()) -> Mixture:
     """Read all sources.
 
     Args:
         sources: at least one.
         seed: of the order of their blocks.
+        excluded: texts that no epoch shows, see :func:`ctx_embed.training.exclusion.read_excluded`. They keep their
+            places, so that what is held of the blocks stays of use.
 
     Raises:
-        InputError: as :func:`ctx_embed.training.corpus.read_blocks`.
+        InputError: as :func:`ctx_embed.training.corpus.read_blocks`, or every text is excluded.
     """
     parts = [
         (
@@ -101,11 +104,16 @@ def read_mixture(sources: Sequence[Source], seed: int) -> Mixture:
     number = {name: index for index, name in enumerate(names)}
     followers = np.arange(1, sizes.sum() + 1)
     followers[sizes.cumsum() - 1] = -1
+    texts = [text for block in blocks for text in block.texts]
+    weights = np.repeat([source.weight for source, of_source in parts for _ in of_source], sizes).astype(np.float32)
+    weights[[is_excluded(text, excluded) for text in texts]] = 0
+    if not weights.any():
+        raise InputError(f"all {len(texts)} texts are excluded, nothing is left to train on")
     return Mixture(
         blocks,
-        np.repeat([source.weight for source, of_source in parts for _ in of_source], sizes).astype(np.float32),
+        weights,
         np.repeat([number[genre(block.source)] for block in blocks], sizes),
         names,
         followers,
-        [text for block in blocks for text in block.texts],
+        texts,
     )

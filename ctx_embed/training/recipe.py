@@ -29,6 +29,7 @@ from ctx_embed.systems import system
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.corpus import Block
 from ctx_embed.training.distillation import Distillation
+from ctx_embed.training.exclusion import read_excluded
 from ctx_embed.training.labelled import read_labelled_files, read_skipped
 from ctx_embed.training.log import TrainingLog
 from ctx_embed.training.mixture import Source, read_mixture
@@ -46,7 +47,7 @@ else:
 
 # Options of an architecture that the Contextualizer alone has.
 CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
-LISTS = ("corpus", "labelled")
+LISTS = ("corpus", "exclude", "labelled")
 SOURCE_OPTIONS = ("files", "texts", "passage_lines", "span_words", "weight")
 STORES = ("float32", "float16", "int8")
 LOG = "training.jsonl"
@@ -137,6 +138,7 @@ def distill_from_files(
     *,
     teacher: str,
     cache: Path | None = None,
+    exclude: Sequence[Path] = (),
     labelled: Sequence[Path] = (),
     skip: str | None = None,
     validation: str | None = None,
@@ -161,6 +163,8 @@ def distill_from_files(
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
         teacher: a path or name for :func:`ctx_embed.load`.
         cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
+        exclude: files whose lines, or their columns, are texts that must not be trained on; the labelled texts are not
+            compared with them.
         labelled: files of labelled texts to learn beside the teacher, see :func:`read_labelled_files`.
         skip: a file for :func:`read_skipped`: lines of them to leave out.
         validation: a file for :func:`read_pairs`, measured after each epoch.
@@ -197,7 +201,7 @@ def distill_from_files(
     require_spare(spare_dimensions, dimension)
     settings.label_dimensions(dimension, spare_dimensions)
     require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
-    mixture = read_mixture(sources, settings.seed)
+    mixture = read_mixture(sources, settings.seed, read_excluded(exclude))
     settings.trained_on(len(mixture.texts))
     labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None) if labelled else None
     if own_tokenizer is None:
@@ -210,6 +214,8 @@ def distill_from_files(
         "options": asdict(settings),
         "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_model)},
         "sources": [{**asdict(source), "files": _file_hashes(source.files)} for source in sources],
+        "exclude": _file_hashes(exclude),
+        "excluded_texts": int((mixture.weights == 0).sum()),
         "labelled": _file_hashes(labelled),
         "texts": len(mixture.texts),
     }

@@ -62,7 +62,7 @@ def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransf
     """The encoder that a cell's training begins with."""
     start = settings.get("start")
     if start:
-        return new_encoder(start, [])
+        return new_encoder(start, [], device="cpu")
     return new_encoder(
         None,
         [],
