@@ -170,6 +170,7 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
     hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
     assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "span_words": 0, "weight": 1.0}]
+    assert (record["exclude"], record["excluded_texts"]) == ({}, 0)
     assert summary == {"texts": 80, "held_out_distance": record["history"][-1]["held_out_distance"]}
     assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
     assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
@@ -200,6 +201,13 @@ def test_the_mean_encoder_and_stored_dtypes(distill, tmp_path):
         "dimension": 8,
         "spare_dimensions": 0,
     }
+
+
+def test_texts_that_must_not_be_trained_on(distill, tmp_path, sentences):
+    (tmp_path / "test.tsv").write_text(f"1\t{sentences[0].upper()} 3\n0\t{sentences[1]}\n")
+    distill(exclude=[tmp_path / "test.tsv"], epochs=1)
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert (list(record["exclude"]), record["excluded_texts"]) == (["test.tsv"], 1)
 
 
 def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_path, sentences, monkeypatch):
