@@ -111,7 +111,8 @@ class Workplace:
     def identity(self, settings: Settings) -> str:
         """The hash of all that decides a cell's outcome: its settings, the data they name, what training begins with
         and the seed."""
-        parts: list[Any] = [dict(settings), self.seed]
+        # Whether a batch is timed as well changes nothing of the rest.
+        parts: list[Any] = [{name: value for name, value in settings.items() if name != "speed"}, self.seed]
         if "task" in settings:
             parts.append(self._task(settings["task"]).sha256)
         if settings.get("start"):

@@ -139,6 +139,14 @@ def test_two_shells_at_one_table(workplace, tmp_path):
 
 def test_tables_share_cells(workplace, tmp_path):
     done: list[str] = []
+    fold = RunOptions(quick=True, folds=1, patterns=("contextualizer_0.5-m",))
+    reproduce(counting(find_experiment("table2"), done), tmp_path, workplace, fold, silent)
+    assert done == ["speed", "fold 1"]
+    reproduce(counting(TABLE3, done), tmp_path, workplace, replace(fold, folds=2, patterns=("ones_k-5",)), silent)
+    assert done == ["speed", "fold 1", "fold 2"]
+    again = reproduce(counting(find_experiment("table2"), done), tmp_path, workplace, replace(fold, folds=2), silent)
+    assert (len(done), again.outcomes[0].figures["tests"]) == (3, 2)
+    done.clear()
     options = RunOptions(quick=True, patterns=("*_r8",))
     reproduce(counting(find_experiment("lama-figure5"), done), tmp_path, workplace, options, silent)
     assert len(done) == 6
