@@ -98,6 +98,15 @@ def test_ways_to_name_a_corpus(here, arguments):
     assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
 
 
+def test_texts_of_evaluation_sets_are_left_out(here):
+    (here / "test.tsv").write_text("1\t" + (here / "a.txt").read_text().splitlines()[0].upper() + "\n")
+    assert sentences_of(run("--corpus", "a.txt", "-o", "model", "--exclude", "*.tsv", "--data", ".")) == 80
+    assert (list(record()["exclude"]), record()["excluded_texts"]) == (["test.tsv"], 1)
+    (here / "test.tsv").write_text((here / "a.txt").read_text())
+    message = "all 80 texts are excluded, nothing is left to train on"
+    assert fails("--corpus", "a.txt", "--exclude", "test.tsv") == message
+
+
 def test_data_from_the_environment(monkeypatch, here, tmp_path_factory):
     monkeypatch.setenv("CTX_EMBED_DATA", str(here))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
@@ -228,7 +237,7 @@ def test_the_recipes_in_the_repository(here, recipe):
         "sentiment/b.tsv.gz": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
         "longdocs/IMDB_train.tsv.gz": [f"{number % 2}\t7\t{text}" for number, text in enumerate(texts)],
         "sentiment/imdb_lines_to_skip.json": ['{"lines": {}}'],
-        "senteval/STSB_dev.tsv": [f"{number % 5}\t{text}\t{texts[0]}" for number, text in enumerate(texts)],
+        "senteval/STSB_dev.tsv": [f"{number % 5}\tso {text}\tnot {texts[0]}" for number, text in enumerate(texts)],
     }.items():
         (here / name).parent.mkdir(exist_ok=True)
         content = "\n".join(lines).encode()
