@@ -18,14 +18,14 @@ class CellFile:
     Where another table's cell of the same run has a file there, that file is this cell's too.
 
     Args:
-        folder: exists.
+        folder: exists when a part is kept.
         cell: names the file.
         run: the hash of all that decides the outcome.
         tell: is given a line where the file is damaged; its cell is then worked out anew.
     """
 
     def __init__(self, folder: Path, cell: Cell, run: str, tell: Callable[[str], None]) -> None:
-        self.path = next(iter(sorted(folder.glob(f"*-{run[:12]}.json"))), folder / f"{cell.key}-{run[:12]}.json")
+        self.folder = folder
         self.cell = cell
         self.run = run
         self.parts: dict[str, Figures] = {}
@@ -34,6 +34,12 @@ class CellFile:
             if parts is None:
                 tell(f"{self.path}: damaged, the cell is worked out anew")
             self.parts = parts or {}
+
+    @property
+    def path(self) -> Path:
+        """Looked for each time: another table's run may have begun the file since."""
+        name = f"-{self.run[:12]}.json"
+        return next(iter(sorted(self.folder.glob(f"*{name}"))), self.folder / f"{self.cell.key}{name}")
 
     def refresh(self) -> None:
         """Take up the parts that another run has kept since."""

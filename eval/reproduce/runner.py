@@ -158,10 +158,6 @@ def reproduce(
         if name not in known:
             raise unknown_name(f"option of the cells of {experiment.name}", name, known)
     folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
     results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
     files = []
     for cell in experiment.cells:
@@ -173,6 +169,11 @@ def reproduce(
             files.append(CellFile(folder, cell, run, tell))
         else:
             files.append(_known(folder, cell, workplace))
+    # Made when nothing is left to refuse.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
     results.outcomes.extend(_outcome(experiment, file) for file in files)
     todo = [
         (place, part)
@@ -184,15 +185,16 @@ def reproduce(
     for number, (place, part) in enumerate(bar := tqdm(todo, desc=experiment.name, unit=" parts", disable=None)):
         file = files[place]
         bar.set_postfix_str(f"{file.cell.key} {part}")
-        start = time.perf_counter()
-        figures = experiment.work(file.cell.settings, part, workplace)
-        figures["seconds"] = time.perf_counter() - start
-        file.keep(part, figures)
-        results.outcomes[place] = _outcome(experiment, file)
-        with bar.external_write_mode():
-            tell(f"{experiment.name} {file.cell.key} {part}: {_short(figures)}")
+        # Another shell, or a cell that a change has made the same, may have come first.
+        file.refresh()
+        if part not in file.parts:
+            start = time.perf_counter()
+            figures = experiment.work(file.cell.settings, part, workplace)
+            figures["seconds"] = time.perf_counter() - start
+            file.keep(part, figures)
+            with bar.external_write_mode():
+                tell(f"{experiment.name} {file.cell.key} {part}: {_short(figures)}")
         if number + 1 == len(todo) or todo[number + 1][0] != place:
-            # Another shell may be at other cells of the same table.
             for other, file in enumerate(files):
                 file.refresh()
                 results.outcomes[other] = _outcome(experiment, file)

@@ -137,6 +137,33 @@ def test_two_shells_at_one_table(workplace, tmp_path):
     assert known == [{"ones_k-1": folds, "learned_k-1": folds}]
 
 
+def test_what_another_shell_has_done_meanwhile_is_not_done_again(workplace, tmp_path):
+    """Whichever table's run begins the file: there is one, and nothing in it is lost."""
+    table2 = find_experiment("table2")
+    fold = RunOptions(quick=True, folds=2, patterns=("contextualizer_0.5-m",))
+    done: list[str] = []
+
+    def work(settings, part, workplace):
+        if not done:
+            reproduce(TABLE3, tmp_path, workplace, replace(fold, patterns=("ones_k-5",)), silent)
+        done.append(part)
+        return table2.work(settings, part, workplace)
+
+    results = reproduce(replace(table2, work=work), tmp_path, workplace, fold, silent)
+    assert done == ["speed"]
+    assert list(results.outcomes[0].parts) == ["speed", "fold 1", "fold 2"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_cells_that_a_change_makes_the_same_are_worked_out_once(workplace, tmp_path):
+    done: list[str] = []
+    options = RunOptions(quick=True, folds=1, patterns=("ones_*",), changes={"steps": 1})
+    results = reproduce(counting(TABLE3, done), tmp_path, workplace, options, silent)
+    assert done == ["fold 1"]
+    assert [outcome.cell.key for outcome in results.outcomes if outcome.parts] == ["ones_k-1", "ones_k-5"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_tables_share_cells(workplace, tmp_path):
     done: list[str] = []
     fold = RunOptions(quick=True, folds=1, patterns=("contextualizer_0.5-m",))
@@ -219,8 +246,9 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
 )
 def test_what_is_refused(workplace, tmp_path, options, message):
     with pytest.raises(InputError) as caught:
-        reproduce(TABLE3, tmp_path, workplace, options, silent)
+        reproduce(TABLE3, tmp_path / "out", workplace, options, silent)
     assert str(caught.value).startswith(message)
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_experiment_without_folds(workplace, tmp_path):
