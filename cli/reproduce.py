@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
+from ctx_embed.errors import InputError
 
 NAMES = (
     "table1",
@@ -56,9 +58,10 @@ def reproduce(
     """Work out a table or figure of a paper, ours beside the published figures.
 
     NAME is that of the table or figure: table1 to table4 of the Contextualizer's paper, lama-... of LAMA's. OUT/NAME
-    gets results.json, README.md and plot.png (extra plots); quick runs, other options and seeds have a folder of their
-    own in it. What is done is kept fold by fold in OUT/cells: the same command goes on where an interrupted one stood,
-    further --cell or --folds add to the same table, and tables that share a cell work it out once.
+    gets results.json, README.md and plot.png (extra plots); quick runs, other options, seeds and vocabularies have a
+    folder of their own in it. What is done is kept fold by fold in OUT/cells: the same command goes on where an
+    interrupted one stood, further --cell or --folds add to the same table, and tables that share a cell work it out
+    once.
 
     \b
     Example: ctx-embed reproduce table3 --data DIR --folds 3
@@ -79,11 +82,12 @@ def reproduce(
         click.echo(line, err=True)
 
     folder = out / name
-    cell_folder = out / "cells"
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise InputError(f"{folder} is a file, a folder is needed: move it, or name another folder with --out")
     options = RunOptions(quick, folds, cells, changes)
     results = run(
         experiment,
-        cell_folder,
+        out / "cells",
         Workplace(data, seed, tokenizer),
         options,
         tell,

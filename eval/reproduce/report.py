@@ -100,11 +100,12 @@ def _flags(results: Results) -> list[str]:
         *(["--quick"] if results.options.quick else []),
         *(f"--option {name}={value}" for name, value in results.options.changes.items()),
         *([f"--seed {results.seed}"] if results.seed else []),
+        *([f"--tokenizer {results.tokenizer.name}"] if results.tokenizer else []),
     ]
 
 
 def report_folder(results: Results, folder: Path) -> Path:
-    """Where the report goes: ``folder``; that of quick runs, other options and seeds has a folder of its own in it."""
+    """Where the report goes: ``folder``; that of a quick run, other options, seed or vocabulary has one in it."""
     names = [re.sub("[ /]", "-", flag.removeprefix("--").removeprefix("option ")) for flag in _flags(results)]
     return folder / "_".join(names)
 

@@ -34,11 +34,11 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("## table3: MR by first context and steps\n\n| first context | steps | accuracy |")
     assert "- Changed: scale sum.\n" in result.stdout
-    assert "`ctx-embed reproduce table3 --quick --option scale=sum`" in result.stdout
+    assert "`ctx-embed reproduce table3 --quick --option scale=sum --tokenizer tokenizer.json`" in result.stdout
     assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout
     assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
     folder = tmp_path / "reproduction"
-    report = folder / "table3" / "quick_scale=sum"
+    report = folder / "table3" / "quick_scale=sum_tokenizer-tokenizer.json"
     written = (report / "README.md").read_text()
     assert written.startswith(result.stdout[:200])
     (cell,) = (cell for cell in json.loads((report / "results.json").read_text())["cells"] if cell["figures"])
@@ -75,6 +75,16 @@ def test_mistakes_are_one_line(given, monkeypatch):
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
     result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
     assert result.stderr == "Error: nowhere: no such data folder, --data or CTX_EMBED_DATA names it\n"
+
+
+def test_a_file_where_the_report_is_to_be(given, tmp_path):
+    """Told before the first cell is worked out."""
+    (tmp_path / "reproduction").mkdir()
+    (tmp_path / "reproduction" / "table3").touch()
+    result = run("table3", *given, "--cell", "ones_k-1")
+    message = "reproduction/table3 is a file, a folder is needed: move it, or name another folder with --out"
+    assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
+    assert not (tmp_path / "reproduction" / "cells").exists()
 
 
 def test_without_berts_vocabulary(given, monkeypatch):
