@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 from tqdm import tqdm
 
+from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.composition import Composition
@@ -80,7 +81,8 @@ class Distillation:
         log: where the course is written.
 
     Raises:
-        InputError: fewer texts than two batches beside the held-out part; :meth:`run`: the training diverged.
+        InputError: fewer texts than two batches beside the held-out and the excluded ones, or weights that show none;
+            :meth:`run`: the training diverged.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Distillation:
         pairs: Pairs | None = None,
         log: TrainingLog | None = None,
     ) -> None:
-        options.trained_on(len(mixture.texts))
+        options.trained_on(len(mixture.texts), mixture.excluded)
         self.student = student
         self.composition = Composition(student)
         self.packed = PackedTexts.tokenize(student.text_tokenizer, mixture.texts)
@@ -111,6 +113,8 @@ class Distillation:
         order = np.random.default_rng([options.seed, 4]).permutation(len(mixture.texts))
         self.held_out_rows, self.rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
         self.weights = mixture.weights[self.rows]
+        if self.weights.sum() < 1:
+            raise InputError("an epoch would show no text: the weights of the sources are too small, raise them")
         torch.manual_seed(options.seed)
         self.objectives = self._objectives(mixture, labelled)
         self.trained = nn.ModuleDict(
@@ -148,8 +152,9 @@ class Distillation:
         if options.genre_weight > 0:
             terms["genres"] = Genres(read, mixture.genres), options.genre_weight
         if options.neighbour_weight > 0:
-            # A held-out text is nobody's neighbour: it is not trained on in any way.
-            followers = np.where(np.isin(mixture.followers, self.held_out_rows), -1, mixture.followers)
+            # A held-out text is nobody's neighbour, nor is an excluded one: they are not trained on in any way.
+            absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
+            followers = np.where(np.isin(mixture.followers, absent), -1, mixture.followers)
             terms["neighbours"] = Neighbours(self.packed, followers, options.neighbours), options.neighbour_weight
         return terms
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from ctx_embed.texts import read_lines
+from ctx_embed.texts import read_documents
 
 _WORD = re.compile(r"\w+")
 
@@ -17,12 +17,12 @@ def words_of(text: str) -> str:
 
 
 def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
-    """The :func:`words_of` every line of the files, and of every column where it has tabs.
+    """The :func:`words_of` every text of the files, and of every column where a line has tabs.
 
     Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`.
+        InputError: as :func:`ctx_embed.texts.read_documents`.
     """
-    columns = (column for path in paths for _, line in read_lines(path) for column in line.split("\t"))
+    columns = (column for path in paths for document in read_documents(path) for column in document.text.split("\t"))
     return frozenset(map(words_of, columns)) - {""}
 
 

@@ -67,6 +67,11 @@ class Mixture:
     followers: NDArray[np.int64]
     texts: list[str] = field(repr=False)
 
+    @property
+    def excluded(self) -> int:
+        """How many of the texts no epoch shows."""
+        return int((self.weights == 0).sum())
+
 
 def genre(file_name: str) -> str:
     """The family of a corpus file: its name up to the first dot, so that ``books.00.txt.gz`` is of ``books``."""

@@ -75,17 +75,18 @@ class DistillationOptions:
             raise InputError("labels_from is spare, but spare_dimensions is 0: set both")
         return spare if self.labels_from == "spare" else dimension
 
-    def trained_on(self, texts: int) -> int:
-        """How many of so many texts are trained on: all but the held-out part.
+    def trained_on(self, texts: int, excluded: int = 0) -> int:
+        """How many of so many texts are trained on at least: all but the held-out part and the excluded ones.
 
         Raises:
             InputError: fewer than two batches.
         """
-        count = texts - self.held_out
+        count = texts - self.held_out - excluded
         if count < 2 * self.batch_size:
+            left_out = f"{self.held_out} are held out" + (f", {excluded} are excluded" if excluded else "")
             raise InputError(
-                f"{texts} texts are too few: {self.held_out} are held out and two batches of {self.batch_size} are "
-                "needed; give more text, or lower --held-out or --batch-size"
+                f"{texts} texts are too few: {left_out} and two batches of {self.batch_size} are needed; "
+                "give more text, or lower --held-out or --batch-size"
             )
         return count
 

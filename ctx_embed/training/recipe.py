@@ -163,8 +163,8 @@ def distill_from_files(
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
         teacher: a path or name for :func:`ctx_embed.load`.
         cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
-        exclude: files whose lines, or their columns, are texts that must not be trained on; the labelled texts are not
-            compared with them.
+        exclude: files whose lines, or their columns, are texts that must not be trained on. They still count for the
+            vocabulary, the phrases and the rotation; labelled texts are not compared with them.
         labelled: files of labelled texts to learn beside the teacher, see :func:`read_labelled_files`.
         skip: a file for :func:`read_skipped`: lines of them to leave out.
         validation: a file for :func:`read_pairs`, measured after each epoch.
@@ -202,7 +202,7 @@ def distill_from_files(
     settings.label_dimensions(dimension, spare_dimensions)
     require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
     mixture = read_mixture(sources, settings.seed, read_excluded(exclude))
-    settings.trained_on(len(mixture.texts))
+    settings.trained_on(len(mixture.texts), mixture.excluded)
     labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None) if labelled else None
     if own_tokenizer is None:
         own_tokenizer = learn_vocabulary(mixture.texts, vocabulary_size, progress=progress)
@@ -215,7 +215,7 @@ def distill_from_files(
         "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_model)},
         "sources": [{**asdict(source), "files": _file_hashes(source.files)} for source in sources],
         "exclude": _file_hashes(exclude),
-        "excluded_texts": int((mixture.weights == 0).sum()),
+        "excluded_texts": mixture.excluded,
         "labelled": _file_hashes(labelled),
         "texts": len(mixture.texts),
     }

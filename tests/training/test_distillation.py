@@ -270,6 +270,16 @@ def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
     assert run.step == 0
 
 
+def test_an_excluded_text_is_nobodys_neighbour(start, mixture):
+    weights = np.ones(64, np.float32)
+    weights[[5, 6, 40]] = 0
+    options = DistillationOptions(batch_size=16, held_out=16, neighbour_weight=1.0)
+    run = start(options, mixture=replace(mixture, weights=weights))
+    followers = set(run.objectives["neighbours"][0].followers)
+    assert followers & {4, 7, 8, 39, 41}
+    assert not followers & {5, 6, 40}
+
+
 def test_too_few_sentences(start):
     assert OPTIONS.trained_on(48) == 32
     message = (
@@ -278,6 +288,15 @@ def test_too_few_sentences(start):
     )
     assert error(start, DistillationOptions(batch_size=16, held_out=40)) == message
     assert error(DistillationOptions(batch_size=16, held_out=99).trained_on, 64).startswith("64 texts are too few")
+
+
+def test_too_few_texts_that_are_shown(start, mixture):
+    few = replace(mixture, weights=np.where(np.arange(64) < 20, 0, 1).astype(np.float32))
+    message = "64 texts are too few: 16 are held out, 20 are excluded and two batches of 16 are needed; "
+    assert error(lambda: start(mixture=few)).startswith(message)
+    rare = replace(mixture, weights=np.full(64, 0.01, np.float32))
+    message = "an epoch would show no text: the weights of the sources are too small, raise them"
+    assert error(lambda: start(mixture=rare)) == message
 
 
 def test_a_run_that_diverges_is_stopped(start, tmp_path):

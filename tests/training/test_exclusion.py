@@ -26,6 +26,8 @@ def test_lines_and_columns_are_read(tmp_path):
     second.write_bytes(gzip.compress(b"one line\n"))
     expected = {"1", "0", "a good film", "a book", "one line"}
     assert read_excluded([first, second]) == expected
+    (tmp_path / "c.jsonl").write_text('{"_id": "7", "text": "Of a collection."}\n')
+    assert read_excluded([tmp_path / "c.jsonl"]) == {"of a collection"}
     with pytest.raises(InputError, match=r"^.*nowhere\.tsv: "):
         read_excluded([tmp_path / "nowhere.tsv"])
 
