@@ -271,6 +271,15 @@ def test_missing_data_is_one_line(tmp_path, vocabulary):
         reproduce(TABLE3, tmp_path / "out", workplace, ONE, silent)
 
 
+def test_the_data_of_cells_that_are_not_asked_for_need_not_be_there(data_folder, vocabulary, tmp_path):
+    (tmp_path / "senteval").mkdir()
+    (tmp_path / "senteval" / "CR.tsv").write_bytes((data_folder / "senteval" / "CR.tsv").read_bytes())
+    options = RunOptions(quick=True, folds=1, patterns=("dan_cr",))
+    table4 = find_experiment("table4")
+    results = reproduce(table4, tmp_path / "out", Workplace(tmp_path, 0, vocabulary), options, silent)
+    assert [outcome.cell.key for outcome in results.outcomes if outcome.parts] == ["dan_cr"]
+
+
 def test_too_few_rows_for_ten_folds(tmp_path, vocabulary):
     (tmp_path / "senteval").mkdir()
     (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
