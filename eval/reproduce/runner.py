@@ -21,7 +21,7 @@ from ctx_embed.training.supervised import SupervisedOptions
 
 # Raised when a cell of the same settings would come out differently.
 FORMAT = 1
-# Of a cell whose data are not there.
+# Of a cell whose data are not there, or which the changes do not fit.
 UNKNOWN_RUN = "unknown"
 
 
@@ -161,14 +161,12 @@ def reproduce(
     results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
     files = []
     for cell in experiment.cells:
-        settings = experiment.quick(cell.settings) if options.quick else cell.settings
-        cell = replace(cell, settings=changed(settings, options.changes))
-        # The data of cells that are not asked for need not be there.
+        if options.quick:
+            cell = replace(cell, settings=experiment.quick(cell.settings))
         if cell.key in wanted:
-            run = identity(FORMAT, workplace.identity(cell.settings))
-            files.append(CellFile(folder, cell, run, tell))
+            files.append(_file(folder, cell, workplace, options.changes, tell))
         else:
-            files.append(_known(folder, cell, workplace))
+            files.append(_known(folder, cell, workplace, options.changes))
     # Made when nothing is left to refuse.
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -202,13 +200,24 @@ def reproduce(
     return results
 
 
-def _known(folder: Path, cell: Cell, workplace: Workplace) -> CellFile:
-    """A cell that is not asked for, with what earlier runs have kept of it."""
+def _file(
+    folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any], tell: Callable[[str], None]
+) -> CellFile:
+    """A changed cell, with what earlier runs have kept of it."""
+    cell = replace(cell, settings=changed(cell.settings, changes))
+    return CellFile(folder, cell, identity(FORMAT, workplace.identity(cell.settings)), tell)
+
+
+def _known(folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any]) -> CellFile:
+    """The same of a cell that is not asked for: its data need not be there, nor need the changes fit it."""
+
+    def silent(line: str) -> None:
+        pass
+
     try:
-        run = identity(FORMAT, workplace.identity(cell.settings))
+        return _file(folder, cell, workplace, changes, silent)
     except InputError:
-        run = UNKNOWN_RUN
-    return CellFile(folder, cell, run, lambda line: None)
+        return CellFile(folder, cell, UNKNOWN_RUN, silent)
 
 
 def _outcome(experiment: Experiment, file: CellFile) -> Outcome:

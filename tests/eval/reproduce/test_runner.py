@@ -251,6 +251,15 @@ def test_what_is_refused(workplace, tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_change_need_not_fit_the_cells_that_are_not_asked_for(workplace, tmp_path):
+    options = RunOptions(quick=True, folds=1, patterns=("dan_mr",), changes={"dimension": 30})
+    results = reproduce(find_experiment("table4"), tmp_path, workplace, options, silent)
+    (outcome,) = (outcome for outcome in results.outcomes if outcome.parts)
+    assert outcome.cell.settings["architecture"]["dimension"] == 30
+    with pytest.raises(InputError, match=r"^heads must divide the dimension 30, got 4$"):
+        reproduce(find_experiment("table4"), tmp_path, workplace, replace(options, patterns=()), silent)
+
+
 def test_an_experiment_without_folds(workplace, tmp_path):
     with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no folds, leave out --folds$"):
         reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(folds=3), silent)
