@@ -39,7 +39,7 @@ PROTOCOL = (
 )
 CHOICES = (
     "Open in the paper, chosen here: BERT's uncased WordPiece entries without special tokens; positions absolute "
-    "with weights that average 1 (`scale` mean; the paper's formula sums to 1, which trains worse); token vectors "
+    "with weights that average 1 (`scale` mean; the paper's formula, which sums to 1, does as well); token vectors "
     "drawn with standard deviation 0.03; layer normalisation with gain and bias; the head reads c^K and begins "
     "at zeros.",
 )
