@@ -115,7 +115,10 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
             if group == "training":
                 SupervisedOptions(**settings[group])
             else:
-                sample(settings["encoder"], **settings[group])
+                try:
+                    sample(settings["encoder"], **settings[group])
+                except RuntimeError:
+                    raise InputError(f"{fitting}: the encoder cannot be made, its sizes are too large") from None
     return settings
 
 
