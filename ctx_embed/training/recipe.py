@@ -19,6 +19,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
+from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
@@ -176,7 +177,7 @@ def distill_from_files(
         spare_dimensions: so many of them are left to what is learned beside the teacher.
         teacher_dtype: in which the teacher computes.
         store: how the token table is saved: float32, float16 or int8.
-        progress: show bars on stderr.
+        progress: show bars, and how many texts are excluded, on stderr.
         **options: of :class:`DistillationOptions` and of the system.
 
     Returns:
@@ -203,6 +204,9 @@ def distill_from_files(
     require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
     mixture = read_mixture(sources, settings.seed, read_excluded(exclude))
     settings.trained_on(len(mixture.texts), mixture.excluded)
+    if exclude and progress:
+        # None is worth a look at the files: a wrong one leaves out nothing.
+        tqdm.write(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded", file=sys.stderr)
     labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None) if labelled else None
     if own_tokenizer is None:
         own_tokenizer = learn_vocabulary(mixture.texts, vocabulary_size, progress=progress)

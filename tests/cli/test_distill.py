@@ -100,7 +100,9 @@ def test_ways_to_name_a_corpus(here, arguments):
 
 def test_texts_of_evaluation_sets_are_left_out(here):
     (here / "test.tsv").write_text("1\t" + (here / "a.txt").read_text().splitlines()[0].upper() + "\n")
-    assert sentences_of(run("--corpus", "a.txt", "-o", "model", "--exclude", "*.tsv", "--data", ".")) == 80
+    result = run("--corpus", "a.txt", "-o", "model", "--exclude", "*.tsv", "--data", ".")
+    assert sentences_of(result) == 80
+    assert "1 of 80 texts are excluded" in result.stderr
     assert (list(record()["exclude"]), record()["excluded_texts"]) == (["test.tsv"], 1)
     (here / "test.tsv").write_text((here / "a.txt").read_text())
     message = "all 80 texts are excluded, nothing is left to train on"

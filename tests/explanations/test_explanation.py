@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from sentence_transformers import SentenceTransformer
 
 import ctx_embed
 from ctx_embed import explanations
 from ctx_embed.errors import InputError
+from ctx_embed.explanations.page import html
+from ctx_embed.explanations.terminal import renderable
 from ctx_embed.modules.phrases import Phrases
-from ctx_embed.systems import system
+from ctx_embed.systems import SYSTEMS, system
 from tests.conftest import SENTENCES, make_model
 
 OPTIONS = [
@@ -19,6 +23,7 @@ OPTIONS = [
     {"positions": "absolute", "scale": "sum", "initial_context": "learned"},
     {"positions": "relative", "initial_context": "uniform", "steps": 1},
 ]
+WEIGH_NOTHING = {"dan"}
 TEXTS = [SENTENCES[0], "cat", " ".join(SENTENCES)]
 
 
@@ -134,6 +139,28 @@ def test_heads_by_name(tokenizer):
     assert [name for name, _ in found.rows()] == ["head 1", "head 2", "head 3"]
     for (_, weights), expected in zip(found.rows(), found.weights, strict=True):
         np.testing.assert_array_equal(weights, expected)
+
+
+# What max-pooled and recurrent systems are asked for is a share of the features; a head's weights sum to 1 as well.
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name not in WEIGH_NOTHING])
+@pytest.mark.parametrize("text", ["", "cat", SENTENCES[0]])
+def test_every_system_that_weighs_tokens_is_explained(tokenizer, name, text):
+    found = ctx_embed.explain(of_system(tokenizer, name), text)
+    rows = found.rows()
+    assert rows
+    assert len(dict(rows)) == len(rows)
+    for _, weights in rows:
+        assert weights.shape == (len(found.tokens),)
+        assert weights.sum() == pytest.approx(1 if found.tokens else 0, abs=1e-5)
+    assert (found.path is None) == (name != "contextualizer")
+    assert b"<html" in html([found])
+    Console(file=io.StringIO()).print(renderable(found))
+
+
+@pytest.mark.parametrize("name", sorted(WEIGH_NOTHING))
+def test_a_system_that_weighs_no_tokens_says_so(tokenizer, name):
+    with pytest.raises(InputError, match="weighs no tokens"):
+        ctx_embed.explain(of_system(tokenizer, name), "cat")
 
 
 def test_between_tokens_rows_are_what_each_token_gets(tokenizer):
