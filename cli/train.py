@@ -44,7 +44,8 @@ FLAGS = {"encoder_options": "option"}
 @click.option(
     "--head",
     type=click.Choice(["zeros", "drawn", "probe"]),
-    help="What the head begins as; probe: the linear probe of the embeddings.  [default: zeros; with --from probe]",
+    help="What the head begins as; probe: the linear probe of the embeddings.  [default: zeros, of other encoders than "
+    "the Contextualizer drawn; with --from probe]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")

@@ -99,6 +99,8 @@ class Contextualizer(TokenEncoder):
     config_file_name = "contextualizer_config.json"
     config_keys = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
     weight_axes = ("step", "token")
+    # c^K, a sum of K layer-normalised corrections, is so large that a drawn head would send noise into the encoder.
+    first_head = "zeros"
 
     def __init__(
         self,

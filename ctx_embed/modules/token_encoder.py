@@ -93,6 +93,9 @@ class TokenEncoder(InputModule):
     # What the axes of :meth:`attention_weights` are, and the tables, whose rows are no parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
     tables: tuple[str, ...] = ("embedding",)
+    # What a linear head over it begins as where it is trained from drawn weights: ``drawn``, as torch's Linear, or
+    # ``zeros``.
+    first_head: str = "drawn"
 
     def __init__(
         self,

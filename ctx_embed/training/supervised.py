@@ -6,7 +6,7 @@ import copy
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.loading import load, require_device
+from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import require_options, system
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.classifier import Labelled, TextClassifier
@@ -39,9 +40,10 @@ class SupervisedOptions:
         batch_size: texts of a batch.
         learning_rate: Adam's, constant.
         token_dropout: the share of a text's tokens that the encoder does not see in training.
-        head: what it begins as, so that the encoder is not moved by a head that knows nothing: ``zeros``; ``probe``,
-            the linear probe of the untrained embeddings (Kumar et al. 2022, arXiv 2202.10054); or ``drawn``, which
-            costs a Contextualizer from scratch 2 to 3 points (docs/reproduction.md).
+        head: what it begins as: ``drawn``, as torch's Linear; ``zeros``, so that an encoder of large outputs is not
+            moved by a head that knows nothing; or ``probe``, the linear probe of the untrained embeddings (Kumar et al.
+            2022, arXiv 2202.10054). None: the encoder's ``first_head``, zeros for a Contextualizer and drawn for the
+            other systems (docs/reproduction.md).
         valid_share: the share of the training texts held out for validation where no validation texts are given.
         seed: of the split, the order and the head's weights.
         like_length: batches are of texts of like length, which is quicker where the longest text of a batch decides its
@@ -55,7 +57,7 @@ class SupervisedOptions:
     batch_size: int = 32
     learning_rate: float = 1e-4
     token_dropout: float = 0.0
-    head: str = "zeros"
+    head: str | None = None
     valid_share: float = 0.1
     seed: int = 0
     like_length: bool = False
@@ -71,8 +73,12 @@ class SupervisedOptions:
         for name, (fits, needed) in ranges.items():
             if not fits:
                 raise InputError(f"{name} is {getattr(self, name)}, {needed} is needed")
-        if self.head not in HEADS:
+        if self.head is not None and self.head not in HEADS:
             raise unknown_name("head", self.head, HEADS)
+
+    def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
+        """These options with the encoder's own head where none is named."""
+        return self if self.head else replace(self, head=getattr(encoder[0], "first_head", TokenEncoder.first_head))
 
 
 # For an encoder that is trained already: chosen on topics, genres and reviews that are no evaluation sets, see
@@ -149,7 +155,7 @@ def train_classifier(
     Raises:
         InputError: one class only, validation labels that training does not know, or a training that diverges.
     """
-    options = options or SupervisedOptions()
+    options = (options or SupervisedOptions()).of_encoder(encoder)
     labels = sorted(set(train.labels))
     if len(labels) < 2:
         raise InputError(f"the training texts have one class only ({labels[0]!r}), at least two are needed")

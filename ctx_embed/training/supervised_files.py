@@ -56,6 +56,7 @@ def train_from_files(
     model = new_encoder(
         start, data.texts, tokenizer, vocabulary_size, options.seed, device, encoder, **(architecture or {})
     )
+    options = options.of_encoder(model)
     settings = {**vars(options), "from": start, "modules": architecture_of(model)}
     run = identity(settings, fingerprint(model), asdict(data), valid_data and asdict(valid_data))
     checkpoint = Checkpoint(output, run)

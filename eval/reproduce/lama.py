@@ -44,7 +44,7 @@ TRAINING = (
 )
 CHOICES = (
     f"Chosen here: token vectors of {M} features that are drawn, BERT's uncased WordPiece entries; a linear head that "
-    f"begins at zeros; {HEADS} heads of attention; "
+    f"begins at zeros over the Contextualizer and as torch's Linear over the others; {HEADS} heads of attention; "
     f"bi-GRU of {HIDDEN} units a direction under SAN and LAMA+ctx, LAMA over the token vectors themselves; SAN with "
     "350 units and penalty 1; TE of one layer and 4 heads; CNN of 100 filters of each width 3, 4 and 5; Contextualizer "
     "of K 3 and u 64 without positions, the library's defaults.",

@@ -41,7 +41,7 @@ CHOICES = (
     "Open in the paper, chosen here: BERT's uncased WordPiece entries without special tokens; positions absolute "
     "with weights that average 1 (`scale` mean; the paper's formula, which sums to 1, does as well); token vectors "
     "drawn with standard deviation 0.03; layer normalisation with gain and bias; the head reads c^K and begins "
-    "at zeros.",
+    "at zeros, that of the other encoders as torch's Linear.",
 )
 
 

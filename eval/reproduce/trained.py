@@ -15,7 +15,7 @@ from ctx_embed.eval.probes import check_classes, folds_of
 from ctx_embed.eval.reproduce.experiment import FOLDS, Figures, Settings
 from ctx_embed.eval.reproduce.workplace import Workplace
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.systems import parameter_count
+from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 
@@ -29,7 +29,7 @@ def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = No
         "task": task,
         "encoder": encoder,
         "architecture": {"dimension": 128, **architecture},
-        "training": {**training_settings(SupervisedOptions()), **(training or {})},
+        "training": {**training_settings(SupervisedOptions()), "head": system(encoder).first_head, **(training or {})},
     }
 
 

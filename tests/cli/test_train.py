@@ -82,7 +82,7 @@ def test_a_model_and_its_record(train_file):
 
 
 def test_the_defaults_are_the_papers():
-    assert SupervisedOptions() == SupervisedOptions(10, 32, 1e-4, 0.0, "zeros", 0.1, 0)
+    assert SupervisedOptions() == SupervisedOptions(10, 32, 1e-4, 0.0, None, 0.1, 0)
     defaults = {option.name: option.default for option in main.get_command(None, "train").params}
     assert {name: defaults[name] for name in ("positions", "scale", "initial_context")} == {
         "positions": "absolute",

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import BoW
 from torch.nn import functional as F
 from toy import OPTIONS, error, forty_texts, same, small_encoders, state
 
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.packed import seeded_batches
-from ctx_embed.training.supervised import SupervisedOptions, new_encoder, train_classifier
+from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 
 
 @pytest.fixture
@@ -84,6 +85,25 @@ def test_an_epoch_by_hand(encoder, data, head):
         torch.testing.assert_close(classifier.state_dict()[name], tensor, rtol=1e-4, atol=1e-6)
     assert history[0]["train_loss"] == pytest.approx(np.mean(losses))
     assert (abs(losses[0] - np.log(2)) < 1e-6) == (head == "zeros")
+
+
+@pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("cnn", "drawn"), ("mean", "drawn")])
+def test_without_a_wish_the_head_is_what_suits_the_encoder(encoder, data, name, head):
+    def run(options):
+        model = new_encoder(None, data.texts, encoder=name, dimension=8)
+        return train_classifier(model, data, data, replace(options, epochs=1), progress=False)[0]
+
+    of_its_own, named = run(OPTIONS), run(replace(OPTIONS, head=head))
+    other = run(replace(OPTIONS, head="drawn" if head == "zeros" else "zeros"))
+    assert same(state(of_its_own), state(named))
+    assert not same(state(of_its_own), state(other))
+    assert OPTIONS.of_encoder(of_its_own.encoder).head == head
+    assert FINE_TUNING.of_encoder(of_its_own.encoder).head == "probe"
+
+
+def test_the_head_over_another_librarys_encoder_is_drawn():
+    words = SentenceTransformer(modules=[BoW(["good", "bad"])], device="cpu")
+    assert OPTIONS.of_encoder(words).head == "drawn"
 
 
 def test_seeds(encoder, data):

@@ -78,6 +78,12 @@ def test_folds_begin_with_other_weights_and_repeat(workplace):
     assert first == again != other
 
 
+def test_each_encoders_head_is_that_of_train():
+    heads = {name: settings_of("MR", name)["training"]["head"] for name in ("contextualizer", "transformer", "dan")}
+    assert heads == {"contextualizer": "zeros", "transformer": "drawn", "dan": "drawn"}
+    assert settings_of("MR", "dan", {"head": "zeros"})["training"]["head"] == "zeros"
+
+
 def test_settings_of_the_default_model():
     settings = settings_from("CR", "default")
     assert settings["training"]["head"] == "probe"
