@@ -50,7 +50,7 @@ class CellFile:
             content: Any = json.loads(self.path.read_text(encoding="utf-8"))
             parts: dict[str, Figures] = content["parts"]
             whole = content["run"] == self.run and content["parts_sha256"] == identity(parts)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return parts if whole else None
 

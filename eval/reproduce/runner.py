@@ -15,6 +15,7 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from ctx_embed.eval.reproduce.workplace import Workplace
+from ctx_embed.files import require_file
 from ctx_embed.systems import option_defaults, sample
 from ctx_embed.training.checkpoint import identity
 from ctx_embed.training.supervised import SupervisedOptions
@@ -145,7 +146,7 @@ def reproduce(
 
     Raises:
         InputError: a pattern that matches no cell, a change that none takes, folds of cells without, data that are
-            missing, a folder that cannot be made.
+            missing, a folder that cannot be made, a cell's file that cannot be written.
     """
     options = options or RunOptions()
     if options.folds and all(
@@ -183,6 +184,9 @@ def reproduce(
         for part in experiment.parts(file.cell.settings, folds)
         if part not in file.parts
     ]
+    # Told now, and not when the figures are there and cannot be kept.
+    for place in {place for place, _ in todo}:
+        require_file(files[place].path)
     for number, (place, part) in enumerate(bar := tqdm(todo, desc=experiment.name, unit=" parts", disable=None)):
         file = files[place]
         bar.set_postfix_str(f"{file.cell.key} {part}")

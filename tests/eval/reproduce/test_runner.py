@@ -88,6 +88,7 @@ def test_a_killed_command_goes_on_with_the_same_figures(data_folder, vocabulary,
         lambda text: text[: len(text) // 2],
         lambda text: "",
         lambda text: "[]",
+        lambda text: "[" * 100_000,
         lambda text: text.replace('"accuracy": ', '"accuracy": 1'),
     ],
 )
@@ -301,3 +302,14 @@ def test_a_folder_that_cannot_be_made(workplace, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"^cannot make the folder .*file/table3: Not a directory$"):
         reproduce(TABLE3, tmp_path / "file" / "table3", workplace, ONE, silent)
+
+
+def test_a_cell_that_could_not_be_kept_is_not_worked_out(workplace, tmp_path):
+    reproduce(TABLE3, tmp_path, workplace, replace(ONE, folds=1), silent)
+    (file,) = tmp_path.glob("ones_k-1-*.json")
+    file.unlink()
+    file.mkdir()
+    done: list[str] = []
+    with pytest.raises(InputError) as caught:
+        reproduce(counting(TABLE3, done), tmp_path, workplace, ONE, silent)
+    assert (str(caught.value), done) == (f"cannot write {file}: it is a folder, a file is needed", [])
