@@ -30,13 +30,15 @@ PADDED_TOKENS = 1 << 20
 
 
 def require_size(name: str, value: int) -> None:
-    """Refuse a size that is no positive integer.
+    """Refuse a size that is no positive integer, or more than torch can count.
 
     Raises:
         InputError: with the name and the value got.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
+    if value >= 2**63:
+        raise InputError(f"{name} must be below 2^63, got {value}")
 
 
 def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -89,25 +90,30 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
         f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
         f"torch {version('torch')}; {UNKNOWN}: not worked out, or not known here."
     )
-    command = " ".join(["`ctx-embed reproduce", experiment.name, *_flags(results)]) + "`"
+    command = shlex.join(
+        ["ctx-embed", "reproduce", experiment.name, *(word for flag in _flags(results) for word in flag)]
+    )
     image = [f"![{experiment.title}]({plot})"] if plot else []
-    return "\n\n".join([markdown_table(table_of(results)), *image, command, "\n".join(lines)]) + "\n"
+    return "\n\n".join([markdown_table(table_of(results)), *image, f"`{command}`", "\n".join(lines)]) + "\n"
 
 
-def _flags(results: Results) -> list[str]:
-    """The options of the command that decide its figures."""
+def _flags(results: Results) -> list[tuple[str, ...]]:
+    """The options of the command that decide its figures, each with its value as it is read again."""
+    changes = {
+        name: value if isinstance(value, str) else json.dumps(value) for name, value in results.options.changes.items()
+    }
     return [
-        *(["--quick"] if results.options.quick else []),
-        *(f"--option {name}={value}" for name, value in results.options.changes.items()),
-        *([f"--seed {results.seed}"] if results.seed else []),
-        *([f"--tokenizer {results.tokenizer.name}"] if results.tokenizer else []),
+        *([("--quick",)] if results.options.quick else []),
+        *(("--option", f"{name}={value}") for name, value in changes.items()),
+        *([("--seed", str(results.seed))] if results.seed else []),
+        *([("--tokenizer", results.tokenizer.name)] if results.tokenizer else []),
     ]
 
 
 def report_folder(results: Results, folder: Path) -> Path:
     """Where the report goes: ``folder``; that of a quick run, other options, seed or vocabulary has one in it."""
-    names = [re.sub("[ /]", "-", flag.removeprefix("--").removeprefix("option ")) for flag in _flags(results)]
-    return folder / "_".join(names)
+    flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(results)]
+    return folder / "_".join(re.sub("[ /]", "-", flag) for flag in flags)
 
 
 def write_tables(results: Results, folder: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
+from ctx_embed.cli.reproduce import reproduce as reproduce_command
 from ctx_embed.errors import InputError
 from ctx_embed.eval.reproduce import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report, write_tables
-from ctx_embed.eval.reproduce.report import as_markdown
+from ctx_embed.eval.reproduce.report import as_markdown, report_folder
+from ctx_embed.eval.reproduce.runner import Results
 from ctx_embed.systems import parameter_count, sample
 
 # A few cells of those with many.
@@ -125,3 +129,20 @@ def test_the_tables_of_a_part_of_the_cells(workplace, tmp_path):
     options = RunOptions(quick=True, patterns=("lama_1", "lama_2"))
     reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent, after_cell)
     assert known == [1, 1]
+
+
+def test_the_command_in_the_report_is_read_as_what_was_run():
+    changes = {"like_length": False, "max_seq_length": None, "widths": [3, 4], "epochs": 3, "scale": "sum"}
+    results = Results(
+        find_experiment("lama-table3"), RunOptions(True, changes=changes), 2, 3, Path("data/my words.json")
+    )
+    (line,) = (line for line in as_markdown(results).splitlines() if line.startswith("`ctx-embed "))
+    words = shlex.split(line.strip("`"))
+    with reproduce_command.make_context("reproduce", words[2:]) as context:
+        assert context.params["changes"] == changes
+        assert (context.params["quick"], context.params["seed"]) == (True, 3)
+        assert str(context.params["tokenizer"]) == "my words.json"
+    folder = (
+        "quick_like_length=false_max_seq_length=null_widths=[3,-4]_epochs=3_scale=sum_seed-3_tokenizer-my-words.json"
+    )
+    assert report_folder(results, Path("out")) == Path("out", folder)

@@ -234,6 +234,7 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
         (RunOptions(changes={"scal": 1}), "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
         (RunOptions(changes={"rank": 0}), "rank must be a positive integer, got 0"),
         (RunOptions(changes={"rank": 10**14}), "{'rank': 100000000000000}: the encoder cannot be made, its sizes are"),
+        (RunOptions(changes={"rank": 10**21}), "rank must be below 2^63, got 1000000000000000000000"),
         (RunOptions(changes={"scale": "median"}), "unknown scale 'median': "),
         (RunOptions(changes={"epochs": 0.5}), "epochs=0.5: a value like 10 is needed"),
         (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
