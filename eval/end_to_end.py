@@ -82,5 +82,9 @@ def end_to_end(
 
 
 def training_options(encoder: Encoder) -> SupervisedOptions:
-    """How an encoder is trained: as the paper trains one with drawn weights; one that is trained already is tuned."""
-    return SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
+    """How an encoder is trained: as the paper trains one with drawn weights; one that is trained already is tuned.
+
+    Its own head is named, since kept folds are found again by these options.
+    """
+    options = SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
+    return options if encoder.model is None else options.of_encoder(encoder.model)

@@ -17,6 +17,7 @@ from ctx_embed.eval.probes import folds_of
 from ctx_embed.eval.scores import Examples
 from ctx_embed.eval.task_data import DataReader
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.systems import untrained
 from ctx_embed.training.classifier import Labelled
 from ctx_embed.training.supervised import SupervisedOptions, train_classifier
 from tests.conftest import make_model
@@ -27,7 +28,7 @@ EXAMPLES = Examples([label for _, label in TEXTS], [(text,) for text, _ in TEXTS
 
 @pytest.fixture(autouse=True)
 def _few_epochs(monkeypatch):
-    monkeypatch.setattr(module, "FINE_TUNING", SupervisedOptions(epochs=2, learning_rate=0.02))
+    monkeypatch.setattr(module, "FINE_TUNING", SupervisedOptions(epochs=2, learning_rate=0.02, head="zeros"))
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
     classes = np.array([int(label) for label in EXAMPLES.labels])
     for (train, test), accuracy in zip(folds_of(np.arange(40), classes, 2, 3), score.folds, strict=True):
         data = Labelled([EXAMPLES.labels[i] for i in train], [EXAMPLES.texts[i][0] for i in train])
-        options = SupervisedOptions(epochs=2, learning_rate=0.02, seed=3)
+        options = SupervisedOptions(epochs=2, learning_rate=0.02, head="zeros", seed=3)
         classifier, _ = train_classifier(copy.deepcopy(encoder.model), data, None, options, progress=False)
         held_out = Labelled([EXAMPLES.labels[i] for i in test], [EXAMPLES.texts[i][0] for i in test])
         assert accuracy == pytest.approx(100 * classifier.accuracy(held_out))
@@ -53,7 +54,13 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
 
 def test_drawn_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
     assert training_options(encoder) is module.FINE_TUNING
-    assert training_options(replace(encoder, name="lama")) == SupervisedOptions()
+    assert training_options(replace(encoder, name="contextualizer")) == SupervisedOptions(head="zeros")
+
+
+@pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("mean", "drawn")])
+def test_the_head_that_a_fold_begins_with_is_among_the_options_it_is_kept_by(tokenizer, name, head):
+    encoder = as_encoder(untrained(name, tokenizer, 8), name)
+    assert training_options(encoder).head == head
 
 
 def test_an_interrupted_run_goes_on_after_its_last_fold(encoder, tmp_path, monkeypatch):
