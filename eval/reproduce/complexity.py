@@ -147,7 +147,7 @@ TABLE1 = Experiment(
     "complexity of a layer, measured",
     "Maupome & Meurs 2022, Information 13(6):290, Table 1, which gives orders",
     (
-        "One layer, one text, forwards, float32, the quickest of 5 runs: a bi-directional GRU of m / 2 units a "
+        "One layer, one text, forwards, float32, the quickest of 6 runs: a bi-directional GRU of m / 2 units a "
         f"direction; a convolution of width k = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m units; "
         "two steps of a Contextualizer.",
         f"Exponents are slopes of log time over log size through the {FITTED} largest sizes. While n grows, m 128 and "
