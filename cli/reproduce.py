@@ -60,8 +60,8 @@ def reproduce(
     NAME is that of the table or figure: table1 to table4 of the Contextualizer's paper, lama-... of LAMA's. OUT/NAME
     gets results.json, README.md and plot.png (extra plots); quick runs, other options, seeds and vocabularies have a
     folder of their own in it. What is done is kept fold by fold in OUT/cells: the same command goes on where an
-    interrupted one stood, further --cell or --folds add to the same table, and tables that share a cell work it out
-    once.
+    interrupted one stood, further --cell or --folds add to the same table, tables that share a cell work it out once,
+    and several shells with the same command share its folds.
 
     \b
     Example: ctx-embed reproduce table3 --data DIR --folds 3

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ctx_embed.eval.reproduce.experiment import Cell, Figures
 from ctx_embed.files import replaced_file
 from ctx_embed.training.checkpoint import identity
+
+# In the folder of the cells.
+LOCKS = ".locks"
 
 
 class CellFile:
@@ -41,9 +47,32 @@ class CellFile:
         name = f"-{self.run[:12]}.json"
         return next(iter(sorted(self.folder.glob(f"*{name}"))), self.folder / f"{self.cell.key}{name}")
 
+    @contextmanager
+    def claimed(self, part: str, wait: bool) -> Iterator[bool]:
+        """Keep other runs from a part inside the block; the system lets go of the claim of a run that is killed.
+
+        Args:
+            part: of the cell.
+            wait: for a run that is at it.
+
+        Yields:
+            Whether nobody else is at it; what others have kept until then is taken up.
+        """
+        try:
+            with self._lock(part).acquire(timeout=-1 if wait else 0):
+                self.refresh()
+                yield True
+        except Timeout:
+            yield False
+
     def refresh(self) -> None:
         """Take up the parts that another run has kept since."""
         self.parts = {**(self._read() or {}), **self.parts}
+
+    def _lock(self, name: str) -> FileLock:
+        folder = self.folder / LOCKS
+        folder.mkdir(exist_ok=True)
+        return FileLock(folder / f"{self.run[:12]}-{name.replace(' ', '-')}")
 
     def _read(self) -> dict[str, Figures] | None:
         try:
@@ -56,14 +85,16 @@ class CellFile:
 
     def keep(self, part: str, figures: Figures) -> None:
         """Add the figures of a part and write the file whole."""
-        self.refresh()
-        self.parts[part] = figures
-        content = {
-            "cell": self.cell.key,
-            "settings": dict(self.cell.settings),
-            "run": self.run,
-            "parts": self.parts,
-            "parts_sha256": identity(self.parts),
-        }
-        with replaced_file(self.path) as beside:
-            beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        # Other runs keep their parts of the same cell.
+        with self._lock("file"):
+            self.refresh()
+            self.parts[part] = figures
+            content = {
+                "cell": self.cell.key,
+                "settings": dict(self.cell.settings),
+                "run": self.run,
+                "parts": self.parts,
+                "parts_sha256": identity(self.parts),
+            }
+            with replaced_file(self.path) as beside:
+                beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import re
@@ -19,10 +20,10 @@ from ctx_embed.eval.markdown import markdown_table
 from ctx_embed.eval.reproduce.experiment import UNKNOWN, Outcome
 from ctx_embed.eval.reproduce.runner import Results
 from ctx_embed.eval.tables import Table
-from ctx_embed.files import replaced_file
+from ctx_embed.files import replaced_file, require_file
 
 FORMAT_VERSION = 1
-PLOT = "plot.png"
+RESULTS, README, PLOT = "results.json", "README.md", "plot.png"
 PACKAGES = ("torch", "sentence-transformers", "tokenizers", "numpy")
 
 
@@ -113,14 +114,23 @@ def _flags(results: Results) -> list[tuple[str, ...]]:
 def report_folder(results: Results, folder: Path) -> Path:
     """Where the report goes: ``folder``; that of a quick run, other options, seed or vocabulary has one in it."""
     flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(results)]
+    if results.tokenizer:
+        # Vocabularies are often of one name, tokenizer.json.
+        flags.append(hashlib.sha256(results.tokenizer.read_bytes()).hexdigest()[:8])
     return folder / "_".join(re.sub("[ /]", "-", flag) for flag in flags)
 
 
 def write_tables(results: Results, folder: Path) -> None:
-    """Write ``results.json`` and ``README.md``."""
+    """Write ``results.json`` and ``README.md``.
+
+    Raises:
+        InputError: one of the report's files cannot be written; then none is.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "results.json", json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
-    _write(folder / "README.md", as_markdown(results, PLOT if (folder / PLOT).exists() else None))
+    for name in (RESULTS, README, PLOT):
+        require_file(folder / name)
+    _write(folder / RESULTS, json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
+    _write(folder / README, as_markdown(results, PLOT if (folder / PLOT).exists() else None))
 
 
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +131,11 @@ def reproduce(
     workplace: Workplace,
     options: RunOptions | None = None,
     tell: Callable[[str], None] = print,
-    after_cell: Callable[[Results], None] = lambda results: None,
+    report: Callable[[Results], None] = lambda results: None,
 ) -> Results:
     """Work out the cells of an experiment that ``folder`` does not hold yet.
+
+    Several runs may be at the same cells: each part is worked out by one of them.
 
     Args:
         experiment: what to run.
@@ -139,7 +143,7 @@ def reproduce(
         workplace: data and seed.
         options: which part of it.
         tell: is given a line for each part that has been worked out.
-        after_cell: is given what is known so far after each cell.
+        report: is given what is known so far, before the work and after each cell.
 
     Returns:
         All cells with what is known of them under the same settings, data and seed.
@@ -187,24 +191,45 @@ def reproduce(
     # Told now, and not when the figures are there and cannot be kept.
     for place in {place for place, _ in todo}:
         require_file(files[place].path)
-    for number, (place, part) in enumerate(bar := tqdm(todo, desc=experiment.name, unit=" parts", disable=None)):
-        file = files[place]
-        bar.set_postfix_str(f"{file.cell.key} {part}")
-        # Another shell, or a cell that a change has made the same, may have come first.
-        file.refresh()
-        if part not in file.parts:
+    report(results)
+    held: list[tuple[int, str]] = []
+    with tqdm(total=len(todo), desc=experiment.name, unit=" parts", disable=None) as bar:
+
+        def say(line: str) -> None:
+            with bar.external_write_mode():
+                tell(line)
+
+        # What other runs are at is left to them; if they are stopped, it is done in the end.
+        for wait, turns in ((False, todo), (True, held)):
+            for place, cell_turns in groupby(turns, key=itemgetter(0)):
+                for _, part in cell_turns:
+                    bar.set_postfix_str(f"{files[place].cell.key} {part}")
+                    if _work_out(experiment, files[place], part, workplace, wait, say):
+                        bar.update()
+                    else:
+                        held.append((place, part))
+                for other, file in enumerate(files):
+                    file.refresh()
+                    results.outcomes[other] = _outcome(experiment, file)
+                report(results)
+    return results
+
+
+def _work_out(
+    experiment: Experiment, file: CellFile, part: str, workplace: Workplace, wait: bool, tell: Callable[[str], None]
+) -> bool:
+    """Work out a part that nobody has kept, unless another run is at it and is not waited for; whether it is there."""
+    name = f"{experiment.name} {file.cell.key} {part}"
+    with file.claimed(part, wait) as mine:
+        if not mine:
+            tell(f"{name}: another run is at it")
+        elif part not in file.parts:
             start = time.perf_counter()
             figures = experiment.work(file.cell.settings, part, workplace)
             figures["seconds"] = time.perf_counter() - start
             file.keep(part, figures)
-            with bar.external_write_mode():
-                tell(f"{experiment.name} {file.cell.key} {part}: {_short(figures)}")
-        if number + 1 == len(todo) or todo[number + 1][0] != place:
-            for other, file in enumerate(files):
-                file.refresh()
-                results.outcomes[other] = _outcome(experiment, file)
-            after_cell(results)
-    return results
+            tell(f"{name}: {_short(figures)}")
+    return mine
 
 
 def _file(

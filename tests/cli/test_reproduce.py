@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -38,12 +40,13 @@ def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout
     assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
     folder = tmp_path / "reproduction"
-    report = folder / "table3" / "quick_scale=sum_tokenizer-tokenizer.json"
+    vocabulary = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()[:8]
+    report = folder / "table3" / f"quick_scale=sum_tokenizer-tokenizer.json_{vocabulary}"
     written = (report / "README.md").read_text()
     assert written.startswith(result.stdout[:200])
     (cell,) = (cell for cell in json.loads((report / "results.json").read_text())["cells"] if cell["figures"])
     assert cell["settings"]["architecture"]["scale"] == "sum"
-    assert len(list((folder / "cells").iterdir())) == 1
+    assert len(list((folder / "cells").glob("*.json"))) == 1
 
 
 def test_seeds_and_outputs(given):
@@ -85,6 +88,18 @@ def test_a_file_where_the_report_is_to_be(given, tmp_path):
     message = "reproduction/table3 is a file, a folder is needed: move it, or name another folder with --out"
     assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
     assert not (tmp_path / "reproduction" / "cells").exists()
+
+
+@pytest.mark.parametrize("name", ["results.json", "README.md", "plot.png"])
+def test_a_folder_where_a_file_of_the_report_is_to_be(given, tmp_path, name):
+    """Told before the first cell is worked out."""
+    assert run("table3", *given, "--cell", "ones_k-1", "--folds", 1).exit_code == 0
+    (report,) = (tmp_path / "reproduction" / "table3").iterdir()
+    shutil.rmtree(report)
+    (report / name).mkdir(parents=True)
+    result = run("table3", *given, "--cell", "ones_k-1", "--folds", 2)
+    message = f"cannot write reproduction/table3/{report.name}/{name}: it is a folder, a file is needed"
+    assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
 
 
 def test_without_berts_vocabulary(given, monkeypatch):

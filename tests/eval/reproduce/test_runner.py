@@ -6,14 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, reproduce
-from ctx_embed.eval.reproduce.runner import chosen
+from ctx_embed.eval.reproduce.cell_file import CellFile
+from ctx_embed.eval.reproduce.runner import FORMAT, chosen
+from ctx_embed.training.checkpoint import identity
 
 TABLE3 = find_experiment("table3")
 ONE = RunOptions(quick=True, folds=3, patterns=("ones_k-1",))
@@ -125,7 +129,6 @@ def test_two_shells_at_one_table(workplace, tmp_path):
         if not beside:
             beside.append(part)
             reproduce(TABLE3, tmp_path, workplace, other, silent)
-            reproduce(TABLE3, tmp_path, workplace, replace(ONE, folds=1), silent)
         return TABLE3.work(settings, part, workplace)
 
     known: list[dict[str, list[str]]] = []
@@ -135,25 +138,67 @@ def test_two_shells_at_one_table(workplace, tmp_path):
 
     folds = ["fold 1", "fold 2", "fold 3"]
     reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, silent, note)
-    assert known == [{"ones_k-1": folds, "learned_k-1": folds}]
+    assert known == [{}, {"ones_k-1": folds, "learned_k-1": folds}]
 
 
-def test_what_another_shell_has_done_meanwhile_is_not_done_again(workplace, tmp_path):
-    """Whichever table's run begins the file: there is one, and nothing in it is lost."""
+def test_runs_at_one_cell_share_its_folds(workplace, tmp_path):
+    """Each fold is worked out by one of them, and both know all in the end; the tables need not be the same."""
     table2 = find_experiment("table2")
-    fold = RunOptions(quick=True, folds=2, patterns=("contextualizer_0.5-m",))
+    fold = RunOptions(quick=True, folds=3, patterns=("contextualizer_0.5-m",))
     done: list[str] = []
+    others: list[str] = []
+    told: list[str] = []
+    with ThreadPoolExecutor(1) as shell:
+        futures = []
+
+        def work(settings, part, workplace):
+            done.append(part)
+            if part == "fold 1":
+                options = replace(fold, patterns=("ones_k-5",))
+                futures.append(
+                    shell.submit(reproduce, counting(TABLE3, others), tmp_path, workplace, options, told.append)
+                )
+                while len(others) < 2 or not any('"fold 3"' in file.read_text() for file in tmp_path.glob("*.json")):
+                    assert not futures[0].done()
+                    time.sleep(0.005)
+            return table2.work(settings, part, workplace)
+
+        results = reproduce(replace(table2, work=work), tmp_path, workplace, fold, silent)
+        beside = futures[0].result()
+    assert (done, others) == (["speed", "fold 1"], ["fold 2", "fold 3"])
+    assert told[0] == "table3 ones_k-5 fold 1: another run is at it"
+    assert list(results.outcomes[0].parts) == ["speed", "fold 1", "fold 2", "fold 3"]
+    (same,) = (outcome for outcome in beside.outcomes if outcome.cell.key == "ones_k-5")
+    assert list(same.parts) == ["fold 1", "fold 2", "fold 3"]
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_what_another_run_leaves_undone_is_done_in_the_end(workplace, tmp_path):
+    done: list[str] = []
+    (cell,) = chosen(TABLE3, ["ones_k-1"])
+    settings = TABLE3.quick(cell.settings)
+    held = CellFile(tmp_path, cell, identity(FORMAT, workplace.identity(settings)), silent)
+    stopped = Event()
 
     def work(settings, part, workplace):
-        if not done:
-            reproduce(TABLE3, tmp_path, workplace, replace(fold, patterns=("ones_k-5",)), silent)
         done.append(part)
-        return table2.work(settings, part, workplace)
+        if part == "fold 3":
+            stopped.set()
+        return TABLE3.work(settings, part, workplace)
 
-    results = reproduce(replace(table2, work=work), tmp_path, workplace, fold, silent)
-    assert done == ["speed"]
-    assert list(results.outcomes[0].parts) == ["speed", "fold 1", "fold 2"]
-    assert len(list(tmp_path.iterdir())) == 1
+    def other() -> None:
+        with held.claimed("fold 2", wait=False) as mine:
+            assert mine
+            taken.set()
+            assert stopped.wait(60)
+
+    taken = Event()
+    with ThreadPoolExecutor(1) as shell:
+        future = shell.submit(other)
+        assert taken.wait(60)
+        reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, silent)
+        future.result()
+    assert done == ["fold 1", "fold 3", "fold 2"]
 
 
 def test_cells_that_a_change_makes_the_same_are_worked_out_once(workplace, tmp_path):
@@ -162,7 +207,7 @@ def test_cells_that_a_change_makes_the_same_are_worked_out_once(workplace, tmp_p
     results = reproduce(counting(TABLE3, done), tmp_path, workplace, options, silent)
     assert done == ["fold 1"]
     assert [outcome.cell.key for outcome in results.outcomes if outcome.parts] == ["ones_k-1", "ones_k-5"]
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.glob("*.json"))) == 1
 
 
 def test_tables_share_cells(workplace, tmp_path):
