@@ -150,6 +150,8 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         for file in beside.rglob("*"):
             if file.is_file():
                 sync_file(file)
+                # safetensors' own are for their owner alone.
+                file.chmod(_usual(0o666))
         beside.chmod(_usual(0o777))
         if new and target.exists():
             target.rmdir()

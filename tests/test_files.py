@@ -154,12 +154,13 @@ def test_what_a_killed_process_leaves_goes_and_what_another_one_writes_stays(tmp
 def test_modes_are_those_that_open_and_mkdir_give(tmp_path):
     before = os.umask(0o027)
     try:
-        with replaced_file(tmp_path / "file"), replaced_folder(tmp_path / "folder"):
-            pass
+        with replaced_file(tmp_path / "file"), replaced_folder(tmp_path / "folder") as beside:
+            os.close(os.open(beside / "inner", os.O_CREAT, 0o600))
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
     assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
+    assert (tmp_path / "folder" / "inner").stat().st_mode & 0o777 == 0o640
 
 
 @posix
