@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
-from ctx_embed.errors import InputError
 
 NAMES = (
     "table1",
@@ -81,17 +79,15 @@ def reproduce(
     def tell(line: str) -> None:
         click.echo(line, err=True)
 
-    folder = out / name
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise InputError(f"{folder} is a file, a folder is needed: move it, or name another folder with --out")
     options = RunOptions(quick, folds, cells, changes)
+    folder = report_folder(out / name, options, seed, tokenizer)
     results = run(
         experiment,
         out / "cells",
         Workplace(data, seed, tokenizer),
         options,
         tell,
-        lambda known: write_tables(known, report_folder(known, folder)),
+        lambda known: write_tables(known, folder),
     )
-    write_report(results, report_folder(results, folder), tell)
+    write_report(results, folder, tell)
     click.echo(as_markdown(results), nl=False)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from ctx_embed.errors import InputError
 
 try:
@@ -96,6 +98,33 @@ def _usual(mode: int) -> int:
 
 
 @contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock among processes inside the block; the system lets go of that of a process that is killed.
+
+    Args:
+        path: of the lock's file, which stays; its folder is made in an existing one.
+        wait: for the process that holds the lock.
+
+    Yields:
+        Whether no other process holds it. Where there can be no lock (the file is another user's, the file system has
+        none) the block runs without.
+    """
+    lock = FileLock(path)
+    free = True
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        free = False
+    except (OSError, NotImplementedError):
+        pass
+    try:
+        yield free
+    finally:
+        lock.release()
+
+
+@contextmanager
 def replaced_file(path: str | Path) -> Iterator[Path]:
     """Give the path of a temporary neighbour that takes the place of ``path`` when the block ends without an error.
 
@@ -147,11 +176,13 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     old = beside.with_name(beside.name + ".old")
     try:
         yield beside
+        mode = _usual(0o666)
         for file in beside.rglob("*"):
             if file.is_file():
                 sync_file(file)
-                # safetensors' own are for their owner alone.
-                file.chmod(_usual(0o666))
+                if not file.is_symlink():
+                    # safetensors' own are for their owner alone.
+                    file.chmod(mode)
         beside.chmod(_usual(0o777))
         if new and target.exists():
             target.rmdir()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_file, replaced_folder, require_file, require_folder, require_replaceable
+from ctx_embed.files import locked, replaced_file, replaced_folder, require_file, require_folder, require_replaceable
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")
 
@@ -241,3 +241,42 @@ def test_the_folder_of_an_output(tmp_path):
     require_file(tmp_path / "output")
     missing = tmp_path / "no" / "output"
     assert refusal(require_folder, missing).endswith("does not exist, create it first")
+
+
+LOCKING = """
+import sys
+from pathlib import Path
+from ctx_embed.files import locked
+with locked(Path(sys.argv[1])) as free:
+    print(free, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_is_let_go_of_when_its_process_is_killed(tmp_path):
+    path = tmp_path / "locks" / "a"
+    command = [sys.executable, "-c", LOCKING, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "True\n"
+        with locked(path, wait=False) as free, locked(tmp_path / "locks" / "b", wait=False) as other:
+            assert (free, other) == (False, True)
+        process.kill()
+    with locked(path) as free:
+        assert free
+    with locked(path, wait=False) as free:
+        assert free
+
+
+def test_a_block_lets_go_of_its_lock_at_an_error(tmp_path):
+    with pytest.raises(TimeoutError), locked(tmp_path / "locks" / "a"):
+        raise TimeoutError
+    with locked(tmp_path / "locks" / "a", wait=False) as free:
+        assert free
+
+
+def test_a_block_runs_where_no_lock_can_be(tmp_path):
+    (tmp_path / "file").touch()
+    (tmp_path / "locks" / "folder").mkdir(parents=True)
+    for path in (tmp_path / "file" / "a", tmp_path / "locks" / "folder", tmp_path / "none" / "none" / "a"):
+        with locked(path) as free:
+            assert free

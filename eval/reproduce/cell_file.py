@@ -8,10 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from ctx_embed.eval.reproduce.experiment import Cell, Figures
-from ctx_embed.files import replaced_file
+from ctx_embed.files import locked, replaced_file
 from ctx_embed.training.checkpoint import identity
 
 # In the folder of the cells.
@@ -58,21 +56,17 @@ class CellFile:
         Yields:
             Whether nobody else is at it; what others have kept until then is taken up.
         """
-        try:
-            with self._lock(part).acquire(timeout=-1 if wait else 0):
+        with locked(self._lock(part), wait=wait) as mine:
+            if mine:
                 self.refresh()
-                yield True
-        except Timeout:
-            yield False
+            yield mine
 
     def refresh(self) -> None:
         """Take up the parts that another run has kept since."""
         self.parts = {**(self._read() or {}), **self.parts}
 
-    def _lock(self, name: str) -> FileLock:
-        folder = self.folder / LOCKS
-        folder.mkdir(exist_ok=True)
-        return FileLock(folder / f"{self.run[:12]}-{name.replace(' ', '-')}")
+    def _lock(self, name: str) -> Path:
+        return self.folder / LOCKS / f"{self.run[:12]}-{name.replace(' ', '-')}"
 
     def _read(self) -> dict[str, Figures] | None:
         try:
@@ -86,7 +80,7 @@ class CellFile:
     def keep(self, part: str, figures: Figures) -> None:
         """Add the figures of a part and write the file whole."""
         # Other runs keep their parts of the same cell.
-        with self._lock("file"):
+        with locked(self._lock("file")):
             self.refresh()
             self.parts[part] = figures
             content = {

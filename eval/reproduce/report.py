@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,14 +18,15 @@ from typing import Any
 import torch
 
 from ctx_embed import __version__
+from ctx_embed.errors import InputError
 from ctx_embed.eval.markdown import markdown_table
 from ctx_embed.eval.reproduce.experiment import UNKNOWN, Outcome
-from ctx_embed.eval.reproduce.runner import Results
+from ctx_embed.eval.reproduce.runner import Results, RunOptions
 from ctx_embed.eval.tables import Table
-from ctx_embed.files import replaced_file, require_file
+from ctx_embed.files import locked, replaced_file, require_file
 
 FORMAT_VERSION = 1
-RESULTS, README, PLOT = "results.json", "README.md", "plot.png"
+RESULTS, README, PLOT, LOCK = "results.json", "README.md", "plot.png", ".lock"
 PACKAGES = ("torch", "sentence-transformers", "tokenizers", "numpy")
 
 
@@ -91,57 +94,72 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
         f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
         f"torch {version('torch')}; {UNKNOWN}: not worked out, or not known here."
     )
-    command = shlex.join(
-        ["ctx-embed", "reproduce", experiment.name, *(word for flag in _flags(results) for word in flag)]
-    )
+    flags = _flags(results.options, results.seed, results.tokenizer)
+    command = shlex.join(["ctx-embed", "reproduce", experiment.name, *(word for flag in flags for word in flag)])
     image = [f"![{experiment.title}]({plot})"] if plot else []
     return "\n\n".join([markdown_table(table_of(results)), *image, f"`{command}`", "\n".join(lines)]) + "\n"
 
 
-def _flags(results: Results) -> list[tuple[str, ...]]:
+def _flags(options: RunOptions, seed: int, tokenizer: Path | None) -> list[tuple[str, ...]]:
     """The options of the command that decide its figures, each with its value as it is read again."""
-    changes = {
-        name: value if isinstance(value, str) else json.dumps(value) for name, value in results.options.changes.items()
-    }
+    changes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.changes.items()}
     return [
-        *([("--quick",)] if results.options.quick else []),
+        *([("--quick",)] if options.quick else []),
         *(("--option", f"{name}={value}") for name, value in changes.items()),
-        *([("--seed", str(results.seed))] if results.seed else []),
-        *([("--tokenizer", results.tokenizer.name)] if results.tokenizer else []),
+        *([("--seed", str(seed))] if seed else []),
+        *([("--tokenizer", tokenizer.name)] if tokenizer else []),
     ]
 
 
-def report_folder(results: Results, folder: Path) -> Path:
-    """Where the report goes: ``folder``; that of a quick run, other options, seed or vocabulary has one in it."""
-    flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(results)]
-    if results.tokenizer:
+def report_folder(folder: Path, options: RunOptions, seed: int, tokenizer: Path | None) -> Path:
+    """Where the report goes: ``folder``; that of a quick run, other options, seed or vocabulary has one in it.
+
+    Raises:
+        InputError: one of the report's files cannot be written there.
+    """
+    flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(options, seed, tokenizer)]
+    if tokenizer:
         # Vocabularies are often of one name, tokenizer.json.
-        flags.append(hashlib.sha256(results.tokenizer.read_bytes()).hexdigest()[:8])
-    return folder / "_".join(re.sub("[ /]", "-", flag) for flag in flags)
+        flags.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest()[:8])
+    report = folder / "_".join(re.sub("[ /]", "-", flag) for flag in flags)
+    for place in (folder, report):
+        if os.path.lexists(place) and not place.is_dir():
+            raise InputError(f"{place} is a file, a folder is needed: move it, or name another folder with --out")
+    if report.is_dir():
+        for name in (RESULTS, README, PLOT):
+            require_file(report / name)
+    return report
 
 
 def write_tables(results: Results, folder: Path) -> None:
-    """Write ``results.json`` and ``README.md``.
-
-    Raises:
-        InputError: one of the report's files cannot be written; then none is.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in (RESULTS, README, PLOT):
-        require_file(folder / name)
-    _write(folder / RESULTS, json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
-    _write(folder / README, as_markdown(results, PLOT if (folder / PLOT).exists() else None))
+    """Write ``results.json`` and ``README.md``, with what other runs have kept since."""
+    with _alone(results, folder):
+        _write_tables(results, folder)
 
 
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
     """Write all files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
+    with _alone(results, folder):
+        drawn = [outcome for outcome in results.outcomes if outcome.figures]
+        if find_spec("matplotlib") is None:
+            tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")
+        elif drawn:
+            _plot(results, drawn, folder / PLOT)
+        _write_tables(results, folder)
+
+
+@contextmanager
+def _alone(results: Results, folder: Path) -> Iterator[None]:
+    """Keep other runs from the report, so that none writes an older one over a newer one."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = [outcome for outcome in results.outcomes if outcome.figures]
-    if find_spec("matplotlib") is None:
-        tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")
-    elif drawn:
-        _plot(results, drawn, folder / PLOT)
-    write_tables(results, folder)
+    with locked(folder / LOCK):
+        results.refresh()
+        yield
+
+
+def _write_tables(results: Results, folder: Path) -> None:
+    _write(folder / RESULTS, json.dumps(as_json(results), indent=2, ensure_ascii=False) + "\n")
+    _write(folder / README, as_markdown(results, PLOT if (folder / PLOT).exists() else None))
 
 
 def _write(path: Path, content: str) -> None:

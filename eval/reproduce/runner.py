@@ -55,7 +55,7 @@ class Results:
         folds: run at most.
         seed: of the run.
         tokenizer: the vocabulary's file; None is BERT's.
-        outcomes: of all cells in the order of the table.
+        files: of all cells in the order of the table.
     """
 
     experiment: Experiment
@@ -63,7 +63,17 @@ class Results:
     folds: int
     seed: int
     tokenizer: Path | None
-    outcomes: list[Outcome] = field(default_factory=list)
+    files: list[CellFile] = field(default_factory=list)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Of all cells in the order of the table."""
+        return [_outcome(self.experiment, file) for file in self.files]
+
+    def refresh(self) -> None:
+        """Take up what other runs have kept since."""
+        for file in self.files:
+            file.refresh()
 
 
 def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
@@ -131,7 +141,7 @@ def reproduce(
     workplace: Workplace,
     options: RunOptions | None = None,
     tell: Callable[[str], None] = print,
-    report: Callable[[Results], None] = lambda results: None,
+    after_cell: Callable[[Results], None] = lambda results: None,
 ) -> Results:
     """Work out the cells of an experiment that ``folder`` does not hold yet.
 
@@ -143,7 +153,7 @@ def reproduce(
         workplace: data and seed.
         options: which part of it.
         tell: is given a line for each part that has been worked out.
-        report: is given what is known so far, before the work and after each cell.
+        after_cell: is given what is known so far after each cell.
 
     Returns:
         All cells with what is known of them under the same settings, data and seed.
@@ -167,7 +177,7 @@ def reproduce(
             raise unknown_name(f"option of the cells of {experiment.name}", name, known)
     folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
     results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
-    files = []
+    files = results.files
     for cell in experiment.cells:
         if options.quick:
             cell = replace(cell, settings=experiment.quick(cell.settings))
@@ -180,7 +190,6 @@ def reproduce(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
-    results.outcomes.extend(_outcome(experiment, file) for file in files)
     todo = [
         (place, part)
         for place, file in enumerate(files)
@@ -191,7 +200,6 @@ def reproduce(
     # Told now, and not when the figures are there and cannot be kept.
     for place in {place for place, _ in todo}:
         require_file(files[place].path)
-    report(results)
     held: list[tuple[int, str]] = []
     with tqdm(total=len(todo), desc=experiment.name, unit=" parts", disable=None) as bar:
 
@@ -208,10 +216,8 @@ def reproduce(
                         bar.update()
                     else:
                         held.append((place, part))
-                for other, file in enumerate(files):
-                    file.refresh()
-                    results.outcomes[other] = _outcome(experiment, file)
-                report(results)
+                results.refresh()
+                after_cell(results)
     return results
 
 

@@ -104,7 +104,7 @@ TABLE2 = Experiment(
         "heads and the feed-forward width that gives the size, sinusoidal positions, dropout 0.1, mean of the token "
         "outputs. The token table is not counted.",
         "Milliseconds are medians over one batch of 32 tokenized MR texts: forwards, and with all gradients of a "
-        "training step.",
+        "training step, to be taken on a machine without other work.",
         "The paper's cells are not known here.",
     ),
     ("encoder", "size"),

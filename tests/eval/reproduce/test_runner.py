@@ -14,7 +14,7 @@ from threading import Event
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, reproduce
+from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, reproduce, write_report, write_tables
 from ctx_embed.eval.reproduce.cell_file import CellFile
 from ctx_embed.eval.reproduce.runner import FORMAT, chosen
 from ctx_embed.training.checkpoint import identity
@@ -138,7 +138,17 @@ def test_two_shells_at_one_table(workplace, tmp_path):
 
     folds = ["fold 1", "fold 2", "fold 3"]
     reproduce(replace(TABLE3, work=work), tmp_path, workplace, ONE, silent, note)
-    assert known == [{}, {"ones_k-1": folds, "learned_k-1": folds}]
+    assert known == [{"ones_k-1": folds, "learned_k-1": folds}]
+
+
+def test_a_report_has_what_other_runs_have_kept_since(workplace, tmp_path):
+    first = reproduce(TABLE3, tmp_path / "cells", workplace, ONE, silent)
+    second = reproduce(TABLE3, tmp_path / "cells", workplace, replace(ONE, patterns=("learned_k-1",)), silent)
+    for write in (lambda: write_tables(first, tmp_path), lambda: write_report(first, tmp_path, silent)):
+        write_report(second, tmp_path, silent)
+        write()
+        cells = json.loads((tmp_path / "results.json").read_text())["cells"]
+        assert [cell["cell"] for cell in cells if cell["parts"]] == ["ones_k-1", "learned_k-1"]
 
 
 def test_runs_at_one_cell_share_its_folds(workplace, tmp_path):
