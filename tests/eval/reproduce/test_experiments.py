@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -131,18 +131,20 @@ def test_the_tables_of_a_part_of_the_cells(workplace, tmp_path):
     assert known == [1, 1]
 
 
-def test_the_command_in_the_report_is_read_as_what_was_run():
+def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):
+    vocabulary = tmp_path / "my words.json"
+    vocabulary.write_text("{}")
     changes = {"like_length": False, "max_seq_length": None, "widths": [3, 4], "epochs": 3, "scale": "sum"}
-    results = Results(
-        find_experiment("lama-table3"), RunOptions(True, changes=changes), 2, 3, Path("data/my words.json")
-    )
+    results = Results(find_experiment("lama-table3"), RunOptions(True, changes=changes), 2, 3, vocabulary)
     (line,) = (line for line in as_markdown(results).splitlines() if line.startswith("`ctx-embed "))
     words = shlex.split(line.strip("`"))
     with reproduce_command.make_context("reproduce", words[2:]) as context:
         assert context.params["changes"] == changes
         assert (context.params["quick"], context.params["seed"]) == (True, 3)
         assert str(context.params["tokenizer"]) == "my words.json"
-    folder = (
-        "quick_like_length=false_max_seq_length=null_widths=[3,-4]_epochs=3_scale=sum_seed-3_tokenizer-my-words.json"
-    )
-    assert report_folder(results, Path("out")) == Path("out", folder)
+    flags = "quick_like_length=false_max_seq_length=null_widths=[3,-4]_epochs=3_scale=sum_seed-3"
+    folder = report_folder(tmp_path, results.options, results.seed, vocabulary)
+    assert folder == tmp_path / f"{flags}_tokenizer-my-words.json_{hashlib.sha256(b'{}').hexdigest()[:8]}"
+    vocabulary.write_text('{"model": null}')
+    assert report_folder(tmp_path, results.options, results.seed, vocabulary) != folder
+    assert report_folder(tmp_path, RunOptions(), 0, None) == tmp_path
