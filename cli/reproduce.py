@@ -59,7 +59,7 @@ def reproduce(
     gets results.json, README.md and plot.png (extra plots); quick runs, other options, seeds and vocabularies have a
     folder of their own in it. What is done is kept fold by fold in OUT/cells: the same command goes on where an
     interrupted one stood, further --cell or --folds add to the same table, tables that share a cell work it out once,
-    and several shells with the same command share its folds.
+    and several shells with the same command share its folds (set OMP_NUM_THREADS to each one's share of the cores).
 
     \b
     Example: ctx-embed reproduce table3 --data DIR --folds 3
