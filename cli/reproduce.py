@@ -37,7 +37,8 @@ NAMES = (
     multiple=True,
     callback=named_values,
     metavar="NAME=VALUE",
-    help="Change an encoder's or a training's option of each cell that has it, as scale=sum; may be repeated.",
+    help="Change an encoder's or a training's option, or what weights begin with (token_deviation, initial_b, "
+    "initial_gain), of each cell that has it, as scale=sum; may be repeated.",
 )
 @click.option("--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json in place of BERT's (extra peers).")
 @click.option("--list", "as_list", is_flag=True, help="Name the cells and run none.")

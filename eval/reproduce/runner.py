@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from tqdm import tqdm
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
+from ctx_embed.eval.reproduce.trained import INITIAL, initial_values
 from ctx_embed.eval.reproduce.workplace import Workplace
 from ctx_embed.files import require_file
 from ctx_embed.systems import option_defaults, sample
@@ -97,6 +99,7 @@ def changeable(settings: Settings) -> dict[str, set[str]]:
     names = {"training": set(settings.get("training", ()))}
     if "encoder" in settings:
         names["architecture"] = {"dimension", *option_defaults(settings["encoder"])}
+        names[INITIAL] = initial_values(settings["encoder"])
     return names
 
 
@@ -108,7 +111,7 @@ def _alike(value: Any, other: Any) -> bool:
         return isinstance(value, str)
     if isinstance(other, int):
         return isinstance(value, int) and value > 0
-    return isinstance(value, int | float) and value >= 0
+    return isinstance(value, int | float) and 0 <= value < math.inf
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
@@ -119,15 +122,15 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """
     for group, names in changeable(settings).items():
         for name in names & changes.keys():
-            kept = settings[group].get(name)
-            if group == "training" and not _alike(changes[name], kept):
+            kept = 1.0 if group == INITIAL else settings[group].get(name)
+            if group != "architecture" and not _alike(changes[name], kept):
                 raise InputError(f"{name}={changes[name]}: a value like {kept} is needed")
         if fitting := {name: value for name, value in changes.items() if name in names}:
-            settings = {**settings, group: {**settings[group], **fitting}}
+            settings = {**settings, group: {**settings.get(group, {}), **fitting}}
             # Told now, and not when the cell's turn comes.
             if group == "training":
                 SupervisedOptions(**settings[group])
-            else:
+            elif group == "architecture":
                 try:
                     sample(settings["encoder"], **settings[group])
                 except RuntimeError:

@@ -14,13 +14,16 @@ from sentence_transformers import SentenceTransformer
 from ctx_embed.eval.probes import check_classes, folds_of
 from ctx_embed.eval.reproduce.experiment import FOLDS, Figures, Settings
 from ctx_embed.eval.reproduce.workplace import Workplace
-from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 
 SPEED = "speed"
 TEST = "test"
+# The group of a cell's settings for what :func:`initial_values` names.
+INITIAL = "initial"
+TOKEN_DEVIATION = "token_deviation"
 
 
 def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = None, **architecture: Any) -> Settings:
@@ -63,7 +66,7 @@ def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransf
     start = settings.get("start")
     if start:
         return new_encoder(start, [], device="cpu")
-    return new_encoder(
+    encoder = new_encoder(
         None,
         [],
         str(workplace.vocabulary),
@@ -72,6 +75,20 @@ def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransf
         encoder=settings["encoder"],
         **settings["architecture"],
     )
+    module: Any = encoder[0]
+    with torch.no_grad():
+        for name, value in settings.get(INITIAL, {}).items():
+            if name == TOKEN_DEVIATION:
+                module.embedding.weight.mul_(value / DRAWN_DEVIATION)
+            else:
+                getattr(module.attention, name.removeprefix("initial_")).fill_(value)
+    return encoder
+
+
+def initial_values(encoder: str) -> set[str]:
+    """The names of what a system's weights may begin with in place of what the library draws: the standard deviation
+    of the token table, and of a Contextualizer the values of all b and of the layer normalisations' gains."""
+    return {TOKEN_DEVIATION, *(("initial_b", "initial_gain") if encoder == "contextualizer" else ())}
 
 
 def rows_of(labelled: Labelled, places: Any) -> Labelled:

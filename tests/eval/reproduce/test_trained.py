@@ -4,12 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from ctx_embed.eval.probes import folds_of
+from ctx_embed.eval.reproduce import find_experiment
+from ctx_embed.eval.reproduce.runner import changed, chosen
 from ctx_embed.eval.reproduce.tables import contextualizer
 from ctx_embed.eval.reproduce.trained import (
     accuracy_summary,
+    drawn,
     fold_parts,
     quick_training,
     settings_from,
@@ -125,3 +129,26 @@ def test_words_of_a_class_stand_in_more_of_its_texts():
     }
     assert most_attended(attention, "0") == ["bad", "dull"]
     assert most_attended(attention, "1") == ["film"]
+
+
+def test_what_the_weights_begin_with(workplace):
+    """Initial values that are changed, and nothing else of the weights."""
+    changes = {"token_deviation": 1, "initial_b": 0, "initial_gain": 0.1}
+    (cell,) = chosen(find_experiment("table3"), ["ones_k-5"])
+    plain = drawn(cell.settings, workplace, 0)[0].state_dict()
+    other = drawn(changed(cell.settings, changes), workplace, 0)[0].state_dict()
+    table = plain.pop("embedding.weight")
+    assert 0.025 < table.std() < 0.035
+    torch.testing.assert_close(other.pop("embedding.weight"), table / 0.03)
+    assert (plain.pop("attention.b").unique(), other.pop("attention.b").unique()) == (1, 0)
+    assert plain.pop("attention.gain").unique() == 1
+    torch.testing.assert_close(other.pop("attention.gain").unique(), torch.tensor([0.1]))
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+
+
+def test_initial_values_of_other_systems(workplace):
+    (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
+    settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
+    assert settings["initial"] == {"token_deviation": 0.5}
+    assert 0.4 < drawn(settings, workplace, 0)[0].embedding.weight.std() < 0.6
