@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import torch
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
@@ -26,6 +26,8 @@ from ctx_embed.training.supervised import SupervisedOptions
 
 # Raised when a cell of the same settings would come out differently.
 FORMAT = 1
+# That weights can hold.
+LARGEST = torch.finfo(torch.float32).max
 # Of a cell whose data are not there, or which the changes do not fit.
 UNKNOWN_RUN = "unknown"
 
@@ -111,7 +113,7 @@ def _alike(value: Any, other: Any) -> bool:
         return isinstance(value, str)
     if isinstance(other, int):
         return isinstance(value, int) and value > 0
-    return isinstance(value, int | float) and 0 <= value < math.inf
+    return isinstance(value, int | float) and 0 <= value <= LARGEST
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

@@ -81,7 +81,7 @@ def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransf
             if name == TOKEN_DEVIATION:
                 module.embedding.weight.mul_(value / DRAWN_DEVIATION)
             else:
-                getattr(module.attention, name.removeprefix("initial_")).fill_(value)
+                getattr(module.attention, name.removeprefix("initial_")).fill_(float(value))
     return encoder
 
 

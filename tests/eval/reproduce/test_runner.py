@@ -295,6 +295,7 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
         (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
         (RunOptions(changes={"token_deviation": -1}), "token_deviation=-1: a value like 1.0 is needed"),
         (RunOptions(changes={"token_deviation": float("inf")}), "token_deviation=inf: a value like 1.0 is needed"),
+        (RunOptions(changes={"initial_b": 1e39}), "initial_b=1e+39: a value like 1.0 is needed"),
         (RunOptions(changes={"initial_b": "ones"}), "initial_b=ones: a value like 1.0 is needed"),
         (RunOptions(changes={"head": 1}), "head=1: a value like zeros is needed"),
         (
