@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -56,14 +58,21 @@ def test_tokens_are_cut_by_the_models_own_setting(tokenizer):
     np.testing.assert_allclose(cut, make_model(tokenizer).encode(["the cat"]), atol=1e-6)
 
 
-def test_the_multi_process_pool_gives_the_same(tiny_model_path):
-    model = load(tiny_model_path, device="cpu")
-    pool = model.start_multi_process_pool(["cpu", "cpu"])
-    try:
-        pooled = model.encode(SENTENCES * 4, pool=pool, chunk_size=5)
-    finally:
-        model.stop_multi_process_pool(pool)
-    np.testing.assert_allclose(pooled, model.encode(SENTENCES * 4), atol=1e-6)
+def test_shared_memory_leaves_the_phrases_of_the_default_model():
+    model = load(device="cpu")
+    expected = model[0].text_tokenizer.phrases.pairs.copy()
+    model.share_memory()
+    for shared in (model, copy.deepcopy(model)):
+        phrases = shared[0].text_tokenizer.phrases
+        assert not np.shares_memory(phrases.pairs, shared[0].phrases.numpy())
+        assert (phrases.pairs == expected).all()
+
+
+def test_two_processes_embed_as_one_does():
+    model = load(device="cpu")
+    texts = [f"{sentence}, number {number}" for number in range(3) for sentence in SENTENCES]
+    pooled = model.encode(texts, device=["cpu", "cpu"], chunk_size=10)
+    np.testing.assert_allclose(pooled, model.encode(texts), atol=1e-6)
 
 
 def pairs() -> Dataset:

@@ -58,7 +58,8 @@ class Phrases:
     """
 
     def __init__(self, pairs: ArrayLike, entries: int) -> None:
-        self.pairs: NDArray[np.int32] = np.asarray(pairs, dtype=np.int32)
+        # A copy: share_memory() frees the memory of the torch buffer that a view would read.
+        self.pairs: NDArray[np.int32] = np.asarray(pairs, dtype=np.int32).copy()
         self.entries = entries
         if self.pairs.ndim != 2 or self.pairs.shape[1] != 2 or not len(self.pairs):
             raise InputError(f"phrases have shape {self.pairs.shape}, (phrases, 2) with at least one phrase is needed")
