@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 # From the bottom to the top; each may import from itself and from what is below it.
 LAYERS = [
     {"errors", "texts", "files", "fingerprint"},
+    {"text"},
     {"second_order"},
     {"modules"},
     {"systems"},

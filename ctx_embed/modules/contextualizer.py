@@ -86,7 +86,7 @@ class Contextualizer(TokenEncoder):
         scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
         initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (drawn by the text's own seed).
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
-        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.modules.phrases.Phrases`.
+        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
         weights: (entries, dimension) token table, entries the tokenizer's and the phrases; None draws it, normal, of
             standard deviation 0.03.
 

@@ -19,8 +19,8 @@ from typing_extensions import Self
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import storage
-from ctx_embed.modules.phrases import Phrases
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.tokenizer import TextTokenizer
 
 # Of a drawn token table. Layer normalisation takes the scale away, so that it decides how quickly words are learned
 # beside what was drawn: from scratch on MR by the paper's protocol 1 gives 74 and 70 % (K = 1, 5), 0.03 gives 77 %.
@@ -83,7 +83,7 @@ class TokenEncoder(InputModule):
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of a row of the table.
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
-        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.modules.phrases.Phrases`.
+        phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
         weights: (entries, dimension) token table, entries the tokenizer's and the phrases; None draws it, normal, of
             standard deviation 0.03.
 

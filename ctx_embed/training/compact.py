@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.tokenizer import TextTokenizer
 
 
 class _Renumbered:

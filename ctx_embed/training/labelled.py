@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import read_lines, well_formed
 from ctx_embed.training.packed import PackedTexts
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.tokenizer import TextTokenizer
 
 # Batches whose rows are sorted by length together.
 POOL_BATCHES = 50

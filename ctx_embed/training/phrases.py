@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules.phrases import Phrases
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.tokenizer import TextTokenizer
 
 # Of all phrases, the first part joins two words, the rest joins these to longer ones ("do n't" and "one of the").
 FIRST_SHARE = 0.7
@@ -45,7 +45,7 @@ def _strongest(
 
 
 def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDArray[np.int32] | None:
-    """The pairs of a :class:`ctx_embed.modules.phrases.Phrases`: frequent phrases of two to four words.
+    """The pairs of a :class:`ctx_embed.text.phrases.Phrases`: frequent phrases of two to four words.
 
     Args:
         texts: the corpus.

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.modules.tokenization import TextTokenizer
 from ctx_embed.systems import option_defaults, require_options, sample
+from ctx_embed.text.tokenizer import TextTokenizer
 
 # Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
 FREQUENCY_CONSTANT = 1e-3

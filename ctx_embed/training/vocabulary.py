@@ -45,7 +45,7 @@ def _repeated(counts: Counter[str]) -> Iterator[str]:
 def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool = True) -> Tokenizer:
     """Learn a lower-case WordPiece vocabulary; accents fall, punctuation stands alone.
 
-    The tokenizer works word by word, so that :class:`ctx_embed.modules.tokenization.TextTokenizer` can remember words.
+    The tokenizer works word by word, so that :class:`ctx_embed.text.tokenizer.TextTokenizer` can remember words.
     The same texts, in any order, give the same vocabulary.
 
     Args:

@@ -14,8 +14,8 @@ from ctx_embed import explanations
 from ctx_embed.errors import InputError
 from ctx_embed.explanations.page import html
 from ctx_embed.explanations.terminal import renderable
-from ctx_embed.modules.phrases import Phrases
 from ctx_embed.systems import SYSTEMS, system
+from ctx_embed.text.phrases import Phrases
 from tests.conftest import SENTENCES, make_model
 
 OPTIONS = [

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules.tokenization import TextTokenizer
 from ctx_embed.systems import system
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training import distillation
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.corpus import Block

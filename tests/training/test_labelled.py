@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.labelled import SPAN_TOKENS, LabelledSpans, read_labelled_files, read_skipped
 from tests.conftest import SENTENCES
 

@@ -6,8 +6,8 @@ import torch
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
-from ctx_embed.modules.phrases import Phrases
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.composition import Composition
 from ctx_embed.training.phrases import learn_phrases
 from ctx_embed.training.vocabulary import learn_vocabulary

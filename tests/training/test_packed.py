@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_embed.modules.tokenization import TextTokenizer
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.packed import PackedTexts, batches_per_epoch, like_length_batches, seeded_batches
 
 

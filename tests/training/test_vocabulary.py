@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules.tokenization import is_wordwise
+from ctx_embed.text.tokenizer import is_wordwise
 from ctx_embed.training import vocabulary
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 

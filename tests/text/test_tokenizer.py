@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 
-from ctx_embed.modules import tokenization
-from ctx_embed.modules.tokenization import TextTokenizer, is_wordwise
+from ctx_embed.text import tokenizer as tokenization
+from ctx_embed.text.tokenizer import TextTokenizer, is_wordwise
 
 ODD = [
     "\x0b",

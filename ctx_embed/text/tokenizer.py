@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ctx_embed.modules.phrases import Phrases
+from ctx_embed.text.phrases import Phrases
 from ctx_embed.texts import well_formed
 
 # Steps that treat each whitespace-separated word by itself: the ids of a text are then those of its words in order.
@@ -24,27 +24,31 @@ MEMO_CHARACTERS = 4_000_000
 ID = np.dtype(np.int32)
 
 
-def _parts(component: dict[str, Any] | None, key: str) -> list[str]:
-    """The type names of a normaliser or pre-tokenizer, sequences opened."""
-    if component is None:
-        return []
+def _parts(component: dict[str, Any], key: str) -> list[str]:
+    """Return the type names of a normaliser or pre-tokenizer, sequences opened."""
     if component["type"] == "Sequence":
         return [name for part in component[key] for name in _parts(part, key)]
     return [component["type"]]
 
 
+def _content(component: Any) -> dict[str, Any]:
+    """Return the JSON of a part of a tokenizer; the tokenizer's own holds the vocabulary, which takes long to read."""
+    content: dict[str, Any] = json.loads(component.__getstate__())
+    return content
+
+
 def is_wordwise(tokenizer: Tokenizer) -> bool:
-    """Whether a text's ids are the ids of its whitespace-separated words one after the other."""
-    content = json.loads(tokenizer.to_str())
-    normalizers = _parts(content["normalizer"], "normalizers")
-    pre_tokenizers = _parts(content["pre_tokenizer"], "pretokenizers")
-    added = content["added_tokens"]
+    """Return whether a text's ids are the ids of its whitespace-separated words one after the other."""
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    normalizers = [] if normalizer is None else _parts(_content(normalizer), "normalizers")
+    pre_tokenizers = [] if pre_tokenizer is None else _parts(_content(pre_tokenizer), "pretokenizers")
+    added = tokenizer.get_added_tokens_decoder().values()
     return (
         set(normalizers) <= WORDWISE_NORMALIZERS
         and bool(pre_tokenizers)
         and pre_tokenizers[0] != "Punctuation"
         and set(pre_tokenizers) <= WORDWISE_PRE_TOKENIZERS
-        and not any(token["lstrip"] or token["rstrip"] or len(token["content"].split()) != 1 for token in added)
+        and not any(token.lstrip or token.rstrip or len(token.content.split()) != 1 for token in added)
     )
 
 

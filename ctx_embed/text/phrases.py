@@ -74,12 +74,13 @@ class Phrases:
         keys = self.pairs[:, 0].astype(np.int64) * self._width + self.pairs[:, 1]
         if len(np.unique(keys)) < len(keys):
             raise InputError("a pair occurs twice among the phrases")
-        levels = np.zeros(self._width, dtype=np.int64)
-        for number, (first, second) in zip(numbers.tolist(), self.pairs.tolist(), strict=True):
-            levels[number] = 1 + max(levels[first], levels[second])
+        depths = [0] * entries
+        for first, second in self.pairs.tolist():
+            depths.append(1 + max(depths[first], depths[second]))
+        levels = np.array(depths[entries:])
         self._passes: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
         for level in range(1, int(levels.max()) + 1):
-            of_level = np.flatnonzero(levels[entries:] == level)
+            of_level = np.flatnonzero(levels == level)
             of_level = of_level[np.argsort(keys[of_level])]
             self._passes.append((keys[of_level], numbers[of_level]))
 

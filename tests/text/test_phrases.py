@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
-from ctx_embed.modules.phrases import Phrases
+from ctx_embed.text.phrases import Phrases
 
 # Of four entries: 4 = (0, 1), 5 = (1, 1), 6 = (4, 2), 7 = (6, 6).
 PAIRS = [[0, 1], [1, 1], [4, 2], [6, 6]]

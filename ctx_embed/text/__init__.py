@@ -1,0 +1,1 @@
+"""Text to token ids, without torch: the tokenizer, remembered words, and phrases."""
