@@ -72,7 +72,11 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--ranking-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the teacher's near neighbours.")
 @click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
 @click.option("--neighbour-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the text that follows.")
-@click.option("--held-out", default=4096, show_default=True, type=click.IntRange(min=2), help="Texts not trained on.")
+@click.option(
+    "--held-out",
+    type=click.IntRange(min=2),
+    help="Texts that are not trained on and measure the distance.  [default: 10 %, at most 4096]",
+)
 @click.option(
     "--exclude", multiple=True, metavar="FILE", help="Texts, or columns of them, that must not be trained on."
 )
@@ -133,4 +137,7 @@ def distill(
     summary = distill_from_files(sources, output, **options)
     if plot is not None:
         plot_log(output / LOG, plot)
-    click.echo(f"{output}: held-out 1 - cos {summary['held_out_distance']:.4f} after {summary['texts']} texts")
+    click.echo(
+        f"{output}: trained on {summary['trained_texts']:,} texts, held-out 1 - cos "
+        f"{summary['held_out_distance']:.4f} ({summary['held_out_texts']:,} held out)"
+    )

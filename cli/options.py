@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from glob import glob
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -158,7 +158,9 @@ def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
         if not found and data is not None:
             found = [data / match for match in sorted(glob(name, root_dir=data, recursive=True))]
         if not found:
-            where = f" and matches nothing under {data}" if data else "; patterns need --data or CTX_EMBED_DATA"
-            raise InputError(f"{name}: no such file{where}")
+            if data is not None:
+                raise InputError(f"{name}: no such file and matches nothing under {data}")
+            needed = "; patterns need --data or CTX_EMBED_DATA" if has_magic(name) else ""
+            raise InputError(f"{name}: no such file{needed}")
         files.extend(found)
     return files

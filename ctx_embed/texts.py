@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -172,6 +173,14 @@ def read_labelled(source: str | Path) -> tuple[list[str], list[str]]:
     if not labels:
         raise InputError(f"{_name(source)}: no rows, lines of label<TAB>text are needed")
     return labels, texts
+
+
+def header_hint(labels: Sequence[str]) -> str:
+    """Return what to look at where the first label alone occurs once, and an empty string elsewhere."""
+    once = [label for label, count in Counter(labels).items() if count == 1]
+    if len(labels) < 2 or once != [labels[0]]:
+        return ""
+    return f"the label {labels[0]!r} occurs once, on the first line: remove the line if it is a header"
 
 
 def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[list[int]]:

@@ -23,6 +23,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.classifiers import Fit
 from ctx_embed.eval.features import Features, Rows
 from ctx_embed.eval.statistics import Interval, wilson
+from ctx_embed.texts import header_hint
 
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
 INNER_FOLDS = 5
@@ -229,9 +230,10 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
         raise InputError(f"{where}{found}, a probe needs two classes or more")
     label, fewest = min(rows.items(), key=lambda item: item[1])
     if fewest < folds:
+        hint = header_hint(y)
         raise InputError(
             f"{where}the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}, "
-            f"{folds}-fold cross-validation needs {folds} or more of each class"
+            f"{folds}-fold cross-validation needs {folds} or more of each class" + (f"; {hint}" if hint else "")
         )
 
 

@@ -114,5 +114,8 @@ def notes(report: dict[str, Any]) -> list[str]:
             )
         if repeated := task.get("repeated"):
             tested = task["rows_by_subset"].get("test", task["rows"])
-            lines.append(f"{task['name']}: {repeated} of {tested} test texts may also stand among those trained on")
+            where = "texts occur more than once and may fall on both sides of a split"
+            if "test" in task["rows_by_subset"]:
+                where = "test texts are in the training part too"
+            lines.append(f"{task['name']}: {repeated:,} of {tested:,} {where}")
     return lines

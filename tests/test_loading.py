@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed import Contextualizer, load, loading
@@ -53,6 +54,25 @@ def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
 def test_sentence_transformers_itself_loads_the_same(tiny_model, tiny_model_path, sentences):
     theirs = SentenceTransformer(str(tiny_model_path), trust_remote_code=True, device="cpu")
     assert np.array_equal(theirs.encode(sentences), tiny_model.encode(sentences))
+
+
+@pytest.mark.parametrize(("rounded", "name"), [(False, "embedding.weight"), (True, "embedding.scales")])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_no_numbers(tokenizer, tmp_path, rounded, name, value):
+    model = make_model(tokenizer)
+    if rounded:
+        model[0].round_table()
+    model.save_pretrained(str(tmp_path))
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors[name][3] = value
+    save_file(tensors, tmp_path / "model.safetensors")
+    message = (
+        f"{tmp_path}: {tensors[name][3].numel()} of {tensors[name].numel():,} numbers of {name} are NaN or infinite; "
+        "the model diverged or its file is damaged: train it anew, or copy it again"
+    )
+    assert error(tmp_path) == message
+    with pytest.raises(InputError, match="NaN or infinite"):
+        SentenceTransformer(str(tmp_path), trust_remote_code=True)
 
 
 def test_what_a_model_says_of_itself_is_restored(tokenizer, tmp_path, sentences):

@@ -317,7 +317,7 @@ class TokenEncoder(InputModule):
                 otherwise, whatever was stored; others are not read.
 
         Raises:
-            InputError: a file is missing or does not fit.
+            InputError: a file is missing or does not fit, or a weight is NaN or infinite.
         """
         hub: dict[str, Any] = {
             "subfolder": subfolder,
@@ -332,7 +332,9 @@ class TokenEncoder(InputModule):
         config = cls.load_config(model_name_or_path, **hub)
         if not config:
             raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")
-        weights = storage.from_store(cls.load_torch_weights(model_name_or_path, **hub))
+        stored = cls.load_torch_weights(model_name_or_path, **hub)
+        storage.require_finite(stored, model_name_or_path)
+        weights = storage.from_store(stored)
         dtype = requested_dtype(kwargs.get("model_kwargs"))
         table = weights["embedding.weight"].to(dtype)
         module = cls(Tokenizer.from_file(path), **config, phrases=weights.get("phrases"), weights=table)

@@ -22,6 +22,7 @@ from typing_extensions import Self
 from ctx_embed.errors import InputError
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.texts import header_hint
 
 PREDICTION_BATCH = 256
 # Inverse strength of the l2 penalty under which the head is fitted to standardised embeddings.
@@ -46,9 +47,14 @@ class Labelled:
         try:
             first, second = train_test_split(rows, test_size=share, random_state=seed, stratify=list(self.labels))
         except ValueError:
+            labels = len(set(self.labels))
+            if labels > len(set(self.texts)) > 1:
+                hint = "the label comes first, label<TAB>text: are the columns swapped?"
+            else:
+                hint = header_hint(self.labels) or "give more texts, or --valid FILE"
             raise InputError(
-                f"{len(rows)} texts with {len(set(self.labels))} labels are too few to hold out {share:.0%} in which "
-                "each label occurs; give more texts, or --valid FILE"
+                f"{len(rows)} texts with {labels} labels are too few to hold out {share:.0%} in which each label "
+                f"occurs; {hint}"
             ) from None
         return self._rows(sorted(first)), self._rows(sorted(second))
 

@@ -46,6 +46,8 @@ from ctx_embed.training.progress import Pairs
 
 CHECKPOINT_STEPS = 500
 LOG_STEPS = 50
+# A short run logs its loss more often, so that its course can be seen.
+FEWEST_LOGGED = 40
 # Weights are averaged every so many steps: each costs a pass over the whole table.
 AVERAGING_STEPS = 10
 
@@ -98,6 +100,7 @@ class Distillation:
         pairs: Pairs | None = None,
         log: TrainingLog | None = None,
     ) -> None:
+        options = options.of_texts(len(mixture.texts))
         options.trained_on(len(mixture.texts), mixture.excluded)
         self.student = student
         self.composition = Composition(student)
@@ -157,6 +160,11 @@ class Distillation:
             followers = np.where(np.isin(mixture.followers, absent), -1, mixture.followers)
             terms["neighbours"] = Neighbours(self.packed, followers, options.neighbours), options.neighbour_weight
         return terms
+
+    @property
+    def trained_texts(self) -> int:
+        """How many texts are trained on: those neither held out nor excluded."""
+        return int((self.weights > 0).sum())
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
         return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1)
@@ -259,6 +267,7 @@ class Distillation:
         shown = len(weighted_rows(self.rows, self.weights, options.seed, 0))
         per_epoch = batches_per_epoch(shown, options.batch_size)
         total = per_epoch * options.epochs
+        log_steps = min(LOG_STEPS, max(1, total // FEWEST_LOGGED))
         hidden = None if progress else True
         began, first = time.monotonic(), self.step
         with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=hidden) as bar:
@@ -273,7 +282,7 @@ class Distillation:
                     losses = self._train_batch(rows[places], total)
                     require_finite(losses["loss"], self.step)
                     bar.update()
-                    if self.step % LOG_STEPS == 0:
+                    if self.step % log_steps == 0:
                         rate = learning_rate_at(self.step - 1, total, options)
                         speed = (self.step - first) / (time.monotonic() - began)
                         self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))

@@ -11,6 +11,9 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.texts import read_lines
 
+# So many are drawn as points on the line, more as the line alone.
+FEW_POINTS = 20
+
 
 class TrainingLog:
     """Appends entries, each with its ``step``, to a file of JSON lines.
@@ -68,12 +71,15 @@ def plot_log(log: Path, output: Path) -> None:
     except (ValueError, KeyError, TypeError):
         raise InputError(f'{log}: not the log of a training, lines of JSON with a "step"') from None
     measured = [entry for entry in entries if "epoch" in entry]
-    panels = ["loss", *sorted({name for entry in measured for name in entry} - {"step", "epoch"})]
+    panels = [
+        *["loss"] * any("loss" in entry for entry in entries),
+        *sorted({name for entry in measured for name in entry} - {"step", "epoch"}),
+    ]
     figure = Figure(figsize=(8, 2.2 * len(panels)))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
     for axis, name in zip(axes[:, 0], panels, strict=True):
         points = [(step, entry[name]) for step, entry in zip(steps, entries, strict=True) if name in entry]
-        axis.plot(*zip(*points, strict=True), marker="" if name == "loss" else "o")
+        axis.plot(*zip(*points, strict=True), marker="" if len(points) > FEW_POINTS else "o")
         axis.set_ylabel(name.replace("_", " "))
         axis.grid(alpha=0.3)
     axes[-1, 0].set_xlabel("step")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ctx_embed.errors import InputError, unknown_name
 
 LABELS_FROM = ("all", "spare")
+# More held-out texts measure the distance to the teacher no better.
+MOST_HELD_OUT = 4096
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ class DistillationOptions:
         genre_weight: of the family of files that a text came from.
         neighbour_weight: of the following text among others.
         neighbours: texts of a batch whose followers are read.
-        held_out: texts that are not trained on and measure the distance to the teacher.
+        held_out: texts that are not trained on and measure the distance to the teacher; None: a tenth of the texts,
+            4,096 at most.
         seed: of the order, the weights drawn and the held-out part.
 
     Raises:
@@ -58,7 +61,7 @@ class DistillationOptions:
     genre_weight: float = 0.0
     neighbour_weight: float = 0.0
     neighbours: int = 64
-    held_out: int = 4096
+    held_out: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -75,15 +78,20 @@ class DistillationOptions:
             raise InputError("labels_from is spare, but spare_dimensions is 0: set both")
         return spare if self.labels_from == "spare" else dimension
 
+    def of_texts(self, texts: int) -> DistillationOptions:
+        """Return these options with the held-out part of so many texts where none is given."""
+        return self if self.held_out is not None else replace(self, held_out=min(MOST_HELD_OUT, max(1, texts // 10)))
+
     def trained_on(self, texts: int, excluded: int = 0) -> int:
         """How many of so many texts are trained on at least: all but the held-out part and the excluded ones.
 
         Raises:
             InputError: fewer than two batches.
         """
-        count = texts - self.held_out - excluded
+        held_out = self.of_texts(texts).held_out or 0
+        count = texts - held_out - excluded
         if count < 2 * self.batch_size:
-            left_out = f"{self.held_out} are held out" + (f", {excluded} are excluded" if excluded else "")
+            left_out = f"{held_out} are held out" + (f", {excluded} are excluded" if excluded else "")
             raise InputError(
                 f"{texts} texts are too few: {left_out} and two batches of {self.batch_size} are needed; "
                 "give more text, or lower --held-out or --batch-size"

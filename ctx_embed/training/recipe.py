@@ -181,7 +181,7 @@ def distill_from_files(
         **options: of :class:`DistillationOptions` and of the system.
 
     Returns:
-        The record's summary: texts and held_out_distance.
+        The record's summary: texts, trained_texts, held_out_texts and held_out_distance.
 
     Raises:
         InputError: a file, name or size that cannot be used.
@@ -203,6 +203,7 @@ def distill_from_files(
     settings.label_dimensions(dimension, spare_dimensions)
     require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
     mixture = read_mixture(sources, settings.seed, read_excluded(exclude))
+    settings = settings.of_texts(len(mixture.texts))
     settings.trained_on(len(mixture.texts), mixture.excluded)
     if exclude and progress:
         # None is worth a look at the files: a wrong one leaves out nothing.
@@ -268,7 +269,12 @@ def distill_from_files(
         checkpoint.remove()
         raise
     model = SentenceTransformer(modules=[_stored(student, store), Normalize()], device="cpu")
-    summary = {"texts": len(mixture.texts), "held_out_distance": history[-1]["held_out_distance"]}
+    summary = {
+        "texts": len(mixture.texts),
+        "trained_texts": run.trained_texts,
+        "held_out_texts": len(run.held_out_rows),
+        "held_out_distance": history[-1]["held_out_distance"],
+    }
     with replaced_folder(output) as beside:
         model.save_pretrained(str(beside))
         record = {**record, "store": store, "versions": _versions(), "history": history, **summary}

@@ -178,7 +178,7 @@ def test_the_same_text_in_several_rows_is_told(tmp_path):
     path = tmp_path / "mine.tsv"
     path.write_text("joy\tgood\n" * 20 + "grief\tbad\n" * 20)
     result = run("--task", path)
-    assert f"{path}: 40 of 40 test texts may also stand among those trained on" in result.stdout
+    assert f"{path}: 40 of 40 texts occur more than once and may fall on both sides of a split" in result.stdout
 
 
 def test_usage():

@@ -285,12 +285,12 @@ def test_a_damaged_state_is_not_taken_up(train_file, here):
         (
             ["label\ttext", *ROWS],
             "41 texts with 3 labels are too few to hold out 10% in which each label occurs; "
-            "give more texts, or --valid FILE",
+            "the label 'label' occurs once, on the first line: remove the line if it is a header",
         ),
         (
-            [f"the text {number}\tpos" for number in range(99)],
+            [f"the text {number}\t{'pos' if number % 2 else 'neg'}" for number in range(99)],
             "99 texts with 99 labels are too few to hold out 10% in which each label occurs; "
-            "give more texts, or --valid FILE",
+            "the label comes first, label<TAB>text: are the columns swapped?",
         ),
         (["pos\t", "neg\t"], "the texts hold no word to learn a vocabulary from"),
     ],

@@ -180,6 +180,11 @@ def test_seeds_are_joined():
         ([], "there are no rows, a probe needs two classes or more"),
         (["1"] * 30, "all 30 rows are of the class '1', a probe needs two classes or more"),
         (["a"] * 30 + ["b"], "the class 'b' has 1 row, 10-fold cross-validation needs 10 or more of each class"),
+        (
+            ["label", *["a"] * 30],
+            "the class 'label' has 1 row, 10-fold cross-validation needs 10 or more of each class; the label 'label' "
+            "occurs once, on the first line: remove the line if it is a header",
+        ),
         (["a"] * 30 + ["b"] * 9, "the class 'b' has 9 rows, 10-fold cross-validation needs 10 or more of each class"),
     ],
 )

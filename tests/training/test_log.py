@@ -43,6 +43,16 @@ def test_the_picture_of_a_log(tmp_path):
     assert (tmp_path / "log.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_has_a_panel_for_each_thing_that_was_logged(tmp_path, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure", reason="plots need the extra plots")
+    panels = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *_, **__: panels.extend(figure.axes))
+    log = TrainingLog(tmp_path / "log.jsonl")
+    log.add(0, epoch=0, held_out_distance=0.5)
+    plot_log(log.path, tmp_path / "log.png")
+    assert [axis.get_ylabel() for axis in panels] == ["held out distance"]
+
+
 def test_a_picture_of_something_else(tmp_path, monkeypatch):
     path = tmp_path / "log.jsonl"
     for content in ("{", '{"loss": 1}', "3"):

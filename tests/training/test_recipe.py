@@ -14,6 +14,7 @@ from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training import recipe
 from ctx_embed.training.distillation import Distillation
 from ctx_embed.training.mixture import Source
+from ctx_embed.training.options import DistillationOptions
 from ctx_embed.training.recipe import distill_from_files, read_recipe
 from ctx_embed.training.teacher import TeacherCache
 
@@ -171,9 +172,23 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
     assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "span_words": 0, "weight": 1.0}]
     assert (record["exclude"], record["excluded_texts"]) == ({}, 0)
-    assert summary == {"texts": 80, "held_out_distance": record["history"][-1]["held_out_distance"]}
+    assert summary == {
+        "texts": 80,
+        "trained_texts": 64,
+        "held_out_texts": 16,
+        "held_out_distance": record["history"][-1]["held_out_distance"],
+    }
     assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
     assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
+
+
+def test_a_tenth_is_held_out_unless_more_is_asked_for(distill, tmp_path):
+    summary = distill(held_out=None)
+    assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)
+    assert json.loads((tmp_path / "model" / "training.json").read_text())["options"]["held_out"] == 8
+    assert DistillationOptions().of_texts(5_000).held_out == 500
+    assert DistillationOptions().of_texts(100_000).held_out == 4096
+    assert DistillationOptions(held_out=20).of_texts(5_000).held_out == 20
 
 
 def weights(folder) -> dict[str, torch.Tensor]:
@@ -229,8 +244,10 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     record = json.loads((folder / "training.json").read_text())
     assert record["phrases"] == 10
     assert {"held_out_label_accuracy", "pairs_spearman"} < record["history"][-1].keys()
-    epochs = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
-    assert [entry["epoch"] for entry in epochs] == [0, 1, 2]
+    log = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in log if "epoch" in entry] == [0, 1, 2]
+    # A short run shows its course too.
+    assert len([entry["loss"] for entry in log if "loss" in entry]) >= 20
     stored = weights(folder)
     assert stored["embedding.weight"].dtype == torch.int8
     model = load(folder)
