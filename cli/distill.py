@@ -19,6 +19,7 @@ from ctx_embed.cli.options import (
     corpus_files,
     data_option,
     encoder_options,
+    field_options,
 )
 
 
@@ -39,7 +40,12 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 
 
 @click.command()
-@click.option("--corpus", multiple=True, metavar="FILE...", help="Text files, a sentence a line.")
+@click.option(
+    "--corpus",
+    multiple=True,
+    metavar="FILE...",
+    help="Texts: a sentence a line, or a row of CSV, TSV, JSONL or Parquet.",
+)
 @click.argument("more", nargs=-1, metavar="")
 @click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
@@ -52,6 +58,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     metavar="FILE.toml",
     help="Options by name; those given here go first.",
 )
+@field_options
 @data_option
 @click.option("--cache", type=OUTPUT, metavar="DIR", help="Keeps the teacher's embeddings; else OUT.teacher.")
 @click.option("--sentences", type=click.IntRange(min=1), help="Read about so many sentences; else all.")
@@ -80,7 +87,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option(
     "--exclude", multiple=True, metavar="FILE", help="Texts, or columns of them, that must not be trained on."
 )
-@click.option("--labelled", multiple=True, metavar="FILE", help="label<TAB>text to learn beside the teacher.")
+@click.option(
+    "--labelled", multiple=True, metavar="FILE", help="label<TAB>text, or a table, to learn beside the teacher."
+)
 @click.option("--skip", metavar="FILE.json", help="Lines of the labelled files to leave out.")
 @click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Of the labels in the loss.")
 @click.option(
@@ -134,6 +143,7 @@ def distill(
         options[name] = str(corpus_files((value,), data)[0]) if value else None
     options["exclude"] = corpus_files(exclude, data)
     options["labelled"] = corpus_files(labelled, data)
+    options["text_field"], options["label_field"] = options.pop("field"), options.pop("label_field")
     summary = distill_from_files(sources, output, **options)
     if plot is not None:
         plot_log(output / LOG, plot)

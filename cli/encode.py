@@ -6,38 +6,41 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.options import OUTPUT
+from ctx_embed.cli.options import OUTPUT, field_option
 from ctx_embed.errors import InputError
 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("source", metavar="INPUT")
-@click.option("-o", "--output", required=True, metavar="OUT.npy", type=OUTPUT, help="Where to write.")
+@click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
-@click.option("--field", default="text", help="The JSONL field that holds the text.")
-@click.option("--batch-size", default=256, type=click.IntRange(1, 256), help="Texts in one batch, at most.")
-def encode(source: str, output: Path, model: str, field: str, batch_size: int) -> None:
-    """Embed the texts of INPUT, in order, into a .npy file: a float32 array (texts, dimension).
+@field_option
+@click.option("--batch-size", default=256, type=click.IntRange(min=1), help="Texts in one batch, at most.")
+def encode(source: str, output: Path, model: str, field: str | None, batch_size: int) -> None:
+    """Embed the texts of INPUT, in order.
 
-    INPUT is text (a text a line, blank lines skipped) or JSONL, plain or gzip, or - for standard input. OUT.npy is
-    written whole or not at all; numpy.load reads it.
+    INPUT is text (a text a line, blank lines skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard
+    input. The suffix of OUT names its format: .npy is the float32 array (texts, dimension) alone; .jsonl and .parquet
+    hold ids, texts and metadata too, with the embedding in the field `embedding`, and .csv with a column for each
+    dimension; - prints JSONL. A file is written whole or not at all.
 
+    \b
     Example: ctx-embed encode reviews.txt -o reviews.npy
+    Example: ctx-embed encode news.csv --field headline -o news.parquet
     """
-    import numpy as np
+    from ctx_embed.reading import read_documents, source_name
+    from ctx_embed.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
+
+    require_embeddings_file(output)
+    documents = list(read_documents(source, field))
+    if not documents:
+        raise InputError(f"{source_name(source)}: no texts, there is nothing to embed")
 
     from ctx_embed.eval.encoders import load_encoder
     from ctx_embed.eval.encoding import embed
-    from ctx_embed.files import replaced_file, require_file
-    from ctx_embed.texts import read_documents
 
-    require_file(output)
-    texts = [document.text for document in read_documents(source, field)]
-    if not texts:
-        raise InputError(f"{'standard input' if source == '-' else source}: no texts, there is nothing to embed")
-    embeddings = embed(load_encoder(model), texts, batch_size)
-    # numpy.save adds .npy to a name, but not to an open file.
-    with replaced_file(output) as beside, beside.open("wb") as file:
-        np.save(file, embeddings)
-    count, dimension = embeddings.shape
-    click.echo(f"{count} {'embedding' if count == 1 else 'embeddings'} of dimension {dimension} in {output}")
+    embeddings = embed(load_encoder(model), [document.text for document in documents], batch_size)
+    write_embeddings(output, documents, embeddings)
+    if output != STANDARD_OUTPUT:
+        count, dimension = embeddings.shape
+        click.echo(f"{count} {'embedding' if count == 1 else 'embeddings'} of dimension {dimension} in {output}")

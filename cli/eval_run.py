@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.options import OUTPUT, SEED, data_option
+from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
 from ctx_embed.eval.catalogue import DEFAULT_TASKS, TASKS
 
@@ -35,8 +35,9 @@ WIDTH_OF_FILES = 200
     multiple=True,
     default=DEFAULT_TASKS,
     metavar="NAME|FILE|DIR",
-    help="A task, a label<TAB>text file, plain or gzip, or a folder in BEIR layout; may be repeated.",
+    help="A task, a labelled file (label<TAB>text, CSV, JSONL, Parquet) or a folder in BEIR layout; may be repeated.",
 )
+@field_options
 @data_option
 @click.option(
     "--protocol",
@@ -54,6 +55,8 @@ WIDTH_OF_FILES = 200
 def run(
     encoders: tuple[str, ...],
     tasks: tuple[str, ...],
+    field: str | None,
+    label_field: str | None,
     data: Path | None,
     protocol: str,
     seeds: tuple[int, ...],
@@ -92,7 +95,7 @@ def run(
         require_file(out / "results.json")
     elif out.exists():
         raise InputError(f"cannot write {out}: it is a file, a folder is needed")
-    found = find_tasks(tasks)
+    found = find_tasks(tasks, field, label_field)
     reader = DataReader(data)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
 

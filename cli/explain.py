@@ -7,21 +7,24 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.options import OUTPUT
+from ctx_embed.cli.options import OUTPUT, field_option
 from ctx_embed.errors import InputError
 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
-    "--input", "source", metavar="FILE", help="Texts, a line each, or JSONL; - for standard input, as TEXT is."
+    "--input",
+    "source",
+    metavar="FILE",
+    help="Texts: a line each, CSV, TSV, JSONL or Parquet; - for standard input, as TEXT is.",
 )
-@click.option("--field", default="text", help="The JSONL field that holds the text.")
+@field_option
 @click.option("--encoder", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
 @click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.html or FILE.png (extra plots) instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: text, tokens, axes, weights, path.")
 def explain(
-    texts: tuple[str, ...], source: str | None, field: str, encoder: str, output: Path | None, as_json: bool
+    texts: tuple[str, ...], source: str | None, field: str | None, encoder: str, output: Path | None, as_json: bool
 ) -> None:
     """Show what the encoder looks at in each TEXT: per cent of each step or head that fall on each token.
 
@@ -35,7 +38,8 @@ def explain(
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
     from ctx_embed.explanations.writing import require_format
-    from ctx_embed.texts import read_documents, well_formed
+    from ctx_embed.reading import read_documents
+    from ctx_embed.texts import well_formed
 
     if as_json and output:
         raise click.UsageError("--json and -o exclude each other")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.options import field_option
+
 
 @click.command(context_settings={"show_default": True})
 @click.argument("sources", metavar="INPUT...", nargs=-1, required=True)
@@ -12,7 +14,7 @@ import click
 @click.option("--upsert", is_flag=True, help="Add to it, replacing the documents whose ids come again.")
 @click.option("--overwrite", is_flag=True, help="Replace the index that is there, once the new one is complete.")
 @click.option("--resume", is_flag=True, help="Go on where the same command was interrupted; else begin.")
-@click.option("--field", default="text", help="The field that holds the text.")
+@field_option
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings that the model has made already.")
 @click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
 @click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
@@ -24,7 +26,7 @@ def build(
     upsert: bool,
     overwrite: bool,
     resume: bool,
-    field: str,
+    field: str | None,
     embedding_field: str | None,
     model: str | None,
     factory: str | None,

@@ -51,7 +51,7 @@ def query(
     Example: ctx-embed index query reviews.index "slow plot" --mode hybrid --where 'stars >= 4'
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.texts import read_documents
+    from ctx_embed.reading import read_documents
 
     if as_json and as_jsonl:
         raise click.UsageError("--json and --jsonl exclude each other")

@@ -45,6 +45,17 @@ def data_option(command: Command) -> Command:
     )(command)
 
 
+def field_options(command: Command) -> Command:
+    """Add ``--field`` and ``--label-field``: the columns of a table of labelled texts."""
+    label = click.option("--label-field", metavar="NAME", help="The field that holds the label.  [default: label]")
+    return field_option(label(command))
+
+
+def field_option(command: Command) -> Command:
+    """Add ``--field``: the column of a table that holds the text."""
+    return click.option("--field", metavar="NAME", help="The field that holds the text.  [default: text]")(command)
+
+
 def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
     """Add the options of a Contextualizer's config with these defaults."""
 

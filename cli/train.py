@@ -19,6 +19,7 @@ from ctx_embed.cli.options import (
     architecture_options,
     chosen_options,
     encoder_options,
+    field_options,
 )
 
 OF_SYSTEM = {"encoder", "encoder_options", "score", "dimension", *CONTEXTUALIZER_OPTIONS}
@@ -28,13 +29,14 @@ FLAGS = {"encoder_options": "option"}
 
 
 @click.command()
-@click.argument("train_file", metavar="TRAIN.tsv")
+@click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option("--valid", "valid_file", metavar="FILE", help="Validation texts; else 10 % of TRAIN are held out.")
 @click.option("--test", "test_file", metavar="FILE", help="Also report the accuracy on these texts.")
 @click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json of a model from scratch; else learned from TRAIN.")
 @click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
+@field_options
 @encoder_options
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
 @click.option("--epochs", type=click.IntRange(min=1), help="[default: 10; with --from 8]")
@@ -56,6 +58,8 @@ def train(
     valid_file: str | None,
     test_file: str | None,
     start: str | None,
+    field: str | None,
+    label_field: str | None,
     tokenizer: str | None,
     vocabulary_size: int,
     epochs: int | None,
@@ -71,7 +75,10 @@ def train(
     score: str | None,
     **architecture: Any,
 ) -> None:
-    """Train on lines of label<TAB>text; the best epoch on validation texts is kept.
+    """Train on labelled texts; the best epoch on validation texts is kept.
+
+    TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
+    columns --field and --label-field name; plain or gzip.
 
     From scratch the defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The
     options of the architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its
@@ -79,6 +86,7 @@ def train(
 
     \b
     Example: ctx-embed train reviews.tsv -o reviews-model --from default
+    Example: ctx-embed train reviews.csv -o reviews-model --from default --field review --label-field stars
     Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
     from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
@@ -116,6 +124,8 @@ def train(
         device=device,
         encoder=encoder,
         architecture={**architecture, **of_system},
+        text_field=field,
+        label_field=label_field,
     )
     if as_json:
         click.echo(json.dumps({"model": str(output), **result}))

@@ -6,24 +6,27 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.options import OUTPUT
+from ctx_embed.cli.options import OUTPUT, field_option
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="TOKENIZER.json", help="The tokenizer to write.")
 @click.option("--size", default=32_000, show_default=True, type=click.IntRange(min=3), help="Entries at most.")
-def vocab(files: tuple[str, ...], output: Path, size: int) -> None:
-    """Learn a lower-case WordPiece vocabulary from text files (plain or gzip; `-` is standard input).
+@field_option
+def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) -> None:
+    """Learn a lower-case WordPiece vocabulary from FILEs.
+
+    A FILE is text, CSV, TSV, JSONL or Parquet, plain or gzip; `-` is standard input.
 
     Example: ctx-embed vocab corpus/*.txt.gz -o tokenizer.json --size 32000
     """
     from ctx_embed.files import replaced_file, require_file
-    from ctx_embed.texts import read_documents
+    from ctx_embed.reading import read_documents
     from ctx_embed.training.vocabulary import learn_vocabulary
 
     require_file(output)
-    texts = (document.text for file in files for document in read_documents(file))
+    texts = (document.text for file in files for document in read_documents(file, field))
     tokenizer = learn_vocabulary(texts, size)
     with replaced_file(output) as beside:
         tokenizer.save(str(beside))

@@ -21,3 +21,11 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     hint = f"did you mean {by_lower[near[0]]!r}? " if near else ""
     return InputError(f"unknown {kind} {name!r}: {hint}known are {', '.join(names)}")
+
+
+def described(value: object) -> str:
+    """Return what a value is, for a message: ``None``, ``an int``, ``a list``."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ctx_embed.errors import InputError, unknown_name
@@ -33,30 +34,32 @@ TASKS: Mapping[str, Task] = {
 DEFAULT_TASKS = ("MR", "CR", "SUBJ", "MPQA")
 
 
-def find_tasks(names: Sequence[str]) -> list[Task]:
+def find_tasks(names: Sequence[str], text_field: str | None = None, label_field: str | None = None) -> list[Task]:
     """The tasks of these names or paths, each once, in order; the four default tasks where there are none.
 
-    A path is that of a ``label<TAB>text`` file, or of a folder in BEIR layout.
+    A path is that of a labelled file (lines of ``label<TAB>text``, or a table with the named fields, see
+    :func:`ctx_embed.reading.read_labelled_rows`), or of a folder in BEIR layout.
 
     Raises:
         InputError: a name that is no task, and no such path either.
     """
-    return [_find(name) for name in dict.fromkeys(names or DEFAULT_TASKS)]
+    return [_find(name, text_field, label_field) for name in dict.fromkeys(names or DEFAULT_TASKS)]
 
 
-def _find(name: str) -> Task:
+def _find(name: str, text_field: str | None, label_field: str | None) -> Task:
     if name in TASKS:
         return TASKS[name]
     path, shown = Path(name), well_formed(name)
     # os.path answers False where pathlib would raise, as for a name that is too long.
     if os.path.isfile(name):
-        return ProbeTask(shown, ((File(shown, os.path.abspath(name), labelled),),))
+        read = partial(labelled, text_field=text_field, label_field=label_field)
+        return ProbeTask(shown, ((File(shown, os.path.abspath(name), read),),))
     if os.path.isfile(path / "corpus.jsonl"):
         return RetrievalTask(shown, (beir_layout(os.path.abspath(name)),))
     if os.path.isdir(name):
         raise InputError(
-            f"{name}: a folder without corpus.jsonl, a task is a name, a label<TAB>text file or a folder in BEIR layout"
+            f"{name}: a folder without corpus.jsonl, a task is a name, a labelled file or a folder in BEIR layout"
         )
     if path.name != name or path.suffix:
         raise InputError(f"{name}: no such file")
-    raise InputError(f"{unknown_name('task', name, TASKS)}, or the path of a label<TAB>text file")
+    raise InputError(f"{unknown_name('task', name, TASKS)}, or the path of a labelled file")

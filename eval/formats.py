@@ -15,12 +15,12 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks import Reader, Row
-from ctx_embed.texts import read_labelled, read_lines
+from ctx_embed.reading import read_labelled, read_lines
 
 
-def labelled(path: Path) -> list[Row]:
-    """``label<TAB>text``; errors as :func:`ctx_embed.texts.read_labelled`."""
-    return list(zip(*read_labelled(path), strict=True))
+def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
+    """Return the rows of a user's labelled file, see :func:`ctx_embed.reading.read_labelled`."""
+    return list(zip(*read_labelled(path, text_field, label_field), strict=True))
 
 
 def labelled_pairs(path: Path) -> list[Row]:
@@ -177,7 +177,8 @@ def _table(
     """The tab-separated fields of each line, ``count`` of them, or more where there may be more.
 
     Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`; another number of fields, a score that is no number, no rows.
+        InputError: as :func:`ctx_embed.reading.read_lines`; another number of fields; a score that is no number; no
+            rows.
     """
     rows: list[Row] = []
     for number, line in _lines(path):

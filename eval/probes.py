@@ -23,7 +23,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.classifiers import Fit
 from ctx_embed.eval.features import Features, Rows
 from ctx_embed.eval.statistics import Interval, wilson
-from ctx_embed.texts import header_hint
+from ctx_embed.reading import header_hint
 
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
 INNER_FOLDS = 5

@@ -15,7 +15,7 @@ from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.encoding import EmbeddingCache
 from ctx_embed.eval.protocols import PROTOCOLS
 from ctx_embed.eval.scores import Examples, score_probe
-from ctx_embed.texts import read_labelled
+from ctx_embed.reading import read_labelled
 
 
 class ProbeEvaluator(SentenceEvaluator):

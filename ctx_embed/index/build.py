@@ -24,7 +24,8 @@ from ctx_embed.index.merging import merge
 from ctx_embed.index.placing import locked
 from ctx_embed.index.plan import Plan, drop_if_empty, finished_before, make_way, place, require_free
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
-from ctx_embed.index.sources import estimated_count, expanded, read_sources
+from ctx_embed.index.sources import read_sources
+from ctx_embed.reading import estimated_count, expanded
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def build_index(
     *,
     mode: str = "create",
     resume: bool = False,
-    text_field: str = "text",
+    text_field: str | None = None,
     embedding_field: str | None = None,
     model: str | Path | SentenceTransformer | None = None,
     factory: str | None = None,
@@ -67,7 +68,7 @@ def build_index(
             documents whose ids come again, ``overwrite`` puts a new one in its place.
         resume: go on with an interrupted build of the same sources and options; begin where there is none, and do
             nothing where it was finished.
-        text_field: the field that holds the text.
+        text_field: the field that holds the text; None: ``text``.
         embedding_field: the field that holds embeddings made by the model; None: the texts are embedded.
         model: as in :meth:`SearchIndex.create`; to add, as in :meth:`SearchIndex.open`.
         factory: the kind of FAISS index, by default ``auto``; to add, the one it has.

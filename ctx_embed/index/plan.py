@@ -17,6 +17,7 @@ from ctx_embed.index.documents import DocumentStore
 from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
 from ctx_embed.index.placing import LOCK, locked, put_in_place, remove, remove_the_rest
+from ctx_embed.reading import TEXT_FIELD
 
 _OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
 
@@ -28,7 +29,7 @@ class Plan:
     sources: list[str]
     target: Path
     mode: str
-    text_field: str
+    text_field: str | None
     embedding_field: str | None
     model: Any
     factory: str
@@ -49,7 +50,7 @@ class Plan:
     def signature(self) -> str:
         """What two runs of one build have in common."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
-        fields = [names, self.mode, self.text_field, self.embedding_field, self.factory, self.chunk]
+        fields = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory, self.chunk]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 

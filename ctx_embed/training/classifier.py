@@ -22,7 +22,7 @@ from typing_extensions import Self
 from ctx_embed.errors import InputError
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.texts import header_hint
+from ctx_embed.reading import header_hint
 
 PREDICTION_BATCH = 256
 # Inverse strength of the l2 penalty under which the head is fitted to standardised embeddings.

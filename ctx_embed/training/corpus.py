@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.texts import read_documents, well_formed
+from ctx_embed.reading import read_documents
+from ctx_embed.texts import well_formed
 
 BLOCK_SENTENCES = 2048
 
@@ -62,7 +63,13 @@ def spans(lines: Sequence[str], most: int) -> list[str]:
 
 
 def read_blocks(
-    paths: Iterable[str | Path], texts: int | None = None, seed: int = 0, *, passage_lines: int = 1, span_words: int = 0
+    paths: Iterable[str | Path],
+    texts: int | None = None,
+    seed: int = 0,
+    *,
+    passage_lines: int = 1,
+    span_words: int = 0,
+    text_field: str | None = None,
 ) -> list[Block]:
     """Cut text files into blocks and put them into a seeded order that depends on the blocks' contents alone.
 
@@ -70,18 +77,19 @@ def read_blocks(
     small run serves a larger one.
 
     Args:
-        paths: text files, plain or gzip, a sentence a line.
+        paths: text, CSV, TSV, JSONL or Parquet, plain or gzip; a sentence a line or row.
         texts: stop after the block that reaches so many texts (None: all).
         seed: of the order.
         passage_lines: more than 1 joins consecutive lines to :func:`passages` of at most so many.
         span_words: above 0 cuts each text to one of its :func:`spans` of at most so many words.
+        text_field: the field of tables that holds the text, see :func:`ctx_embed.reading.read_documents`.
 
     Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`, or no sentence at all.
+        InputError: as :func:`ctx_embed.reading.read_lines`, or no sentence at all.
     """
     blocks: list[Block] = []
     for path in paths:
-        lines = [well_formed(document.text) for document in read_documents(path)]
+        lines = [well_formed(document.text) for document in read_documents(path, text_field)]
         blocks.extend(
             Block(
                 Path(path).name,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from ctx_embed.texts import read_documents
+from ctx_embed.reading import read_columns
 
 _WORD = re.compile(r"\w+")
 
@@ -17,13 +17,12 @@ def words_of(text: str) -> str:
 
 
 def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
-    """The :func:`words_of` every text of the files, and of every column where a line has tabs.
+    """Return the :func:`words_of` every text of the files, of all their columns.
 
     Raises:
-        InputError: as :func:`ctx_embed.texts.read_documents`.
+        InputError: as :func:`ctx_embed.reading.read_columns`.
     """
-    columns = (column for path in paths for document in read_documents(path) for column in document.text.split("\t"))
-    return frozenset(map(words_of, columns)) - {""}
+    return frozenset(words_of(column) for path in paths for column in read_columns(path)) - {""}
 
 
 def is_excluded(text: str, excluded: Set[str]) -> bool:

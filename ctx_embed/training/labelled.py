@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctx_embed.errors import InputError
+from ctx_embed.reading import read_labelled_rows, read_lines
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.texts import read_lines, well_formed
+from ctx_embed.texts import well_formed
 from ctx_embed.training.packed import PackedTexts
 
 SPAN_TOKENS = (8, 64)
@@ -36,29 +37,29 @@ def read_skipped(path: str | Path) -> dict[str, set[int]]:
 
 
 def read_labelled_files(
-    paths: Sequence[str | Path], skipped: Mapping[str, set[int]] | None = None
+    paths: Sequence[str | Path],
+    skipped: Mapping[str, set[int]] | None = None,
+    text_field: str | None = None,
+    label_field: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """The labels and texts of files whose lines begin with a label and end with a text, tabs between the columns.
+    """Return the labels and texts of files, see :func:`ctx_embed.reading.read_labelled_rows`.
 
     Args:
-        paths: plain or gzip; columns between the first and the last are not read.
+        paths: plain or gzip; in lines of tab-separated columns the last one is the text.
         skipped: line numbers to leave out by file name.
+        text_field, label_field: the columns of files that are tables.
 
     Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`; a line without a tab; one label only.
+        InputError: as :func:`ctx_embed.reading.read_labelled_rows`; one label only.
     """
     labels: list[str] = []
     texts: list[str] = []
     for path in paths:
         leave_out = (skipped or {}).get(Path(path).name, set())
-        for number, line in read_lines(path):
-            if number in leave_out or not line.strip():
-                continue
-            label, *columns = line.split("\t")
-            if not columns:
-                raise InputError(f"{path}, line {number}: {line[:40]!r} is not label<TAB>text")
-            labels.append(label.strip())
-            texts.append(well_formed(columns[-1]))
+        for number, label, text in read_labelled_rows(path, text_field, label_field):
+            if number not in leave_out:
+                labels.append(label)
+                texts.append(well_formed(text.rpartition("\t")[2]))
     if len(set(labels)) < 2:
         raise InputError(f"the labelled files have {len(set(labels))} label(s), at least two are needed")
     return labels, texts

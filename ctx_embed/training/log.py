@@ -9,7 +9,7 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
-from ctx_embed.texts import read_lines
+from ctx_embed.reading import read_lines
 
 # So many are drawn as points on the line, more as the line alone.
 FEW_POINTS = 20

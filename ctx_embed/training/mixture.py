@@ -19,7 +19,7 @@ class Source:
     """Text files that are read alike.
 
     Args:
-        files: plain or gzip, a sentence a line.
+        files: plain or gzip, a sentence a line or row.
         texts: about so many of them, spread over all files; None: all.
         passage_lines: more than 1 joins consecutive lines to passages of 2 to so many lines.
         span_words: above 0 cuts each text to a span of 1 to so many words.
@@ -78,7 +78,9 @@ def genre(file_name: str) -> str:
     return file_name.split(".")[0] or file_name
 
 
-def read_mixture(sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset()) -> Mixture:
+def read_mixture(
+    sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset(), text_field: str | None = None
+) -> Mixture:
     """Read all sources.
 
     Args:
@@ -86,6 +88,7 @@ def read_mixture(sources: Sequence[Source], seed: int, excluded: Set[str] = froz
         seed: of the order of their blocks.
         excluded: texts that no epoch shows, see :func:`ctx_embed.training.exclusion.read_excluded`. They keep their
             places, so that what is held of the blocks stays of use.
+        text_field: the field of tables that holds the text.
 
     Raises:
         InputError: as :func:`ctx_embed.training.corpus.read_blocks`, or every text is excluded.
@@ -99,6 +102,7 @@ def read_mixture(sources: Sequence[Source], seed: int, excluded: Set[str] = froz
                 seed,
                 passage_lines=source.passage_lines,
                 span_words=source.span_words,
+                text_field=text_field,
             ),
         )
         for source in sources

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.texts import read_lines, well_formed
+from ctx_embed.reading import read_lines
+from ctx_embed.texts import well_formed
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def read_pairs(path: str | Path) -> Pairs:
     """The pairs of a file of lines ``score<TAB>text<TAB>text``.
 
     Raises:
-        InputError: as :func:`ctx_embed.texts.read_lines`; another line; fewer than two pairs.
+        InputError: as :func:`ctx_embed.reading.read_lines`; another line; fewer than two pairs.
     """
     scores: list[float] = []
     texts: list[list[str]] = []

@@ -152,6 +152,8 @@ def distill_from_files(
     spare_dimensions: int = 0,
     teacher_dtype: str = "float32",
     store: str = "float32",
+    text_field: str | None = None,
+    label_field: str | None = None,
     progress: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def distill_from_files(
     ``training.jsonl`` in the model folder is the log of the training.
 
     Args:
-        sources: text files, plain or gzip, a sentence a line.
+        sources: text, CSV, TSV, JSONL or Parquet, plain or gzip, a sentence a line or row.
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
         teacher: a path or name for :func:`ctx_embed.load`.
         cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
@@ -177,6 +179,7 @@ def distill_from_files(
         spare_dimensions: so many of them are left to what is learned beside the teacher.
         teacher_dtype: in which the teacher computes.
         store: how the token table is saved: float32, float16 or int8.
+        text_field, label_field: the columns of corpora and labelled files that are tables.
         progress: show bars, and how many texts are excluded, on stderr.
         **options: of :class:`DistillationOptions` and of the system.
 
@@ -202,13 +205,15 @@ def distill_from_files(
     require_spare(spare_dimensions, dimension)
     settings.label_dimensions(dimension, spare_dimensions)
     require_dimension(dimension - spare_dimensions, teacher_model.get_embedding_dimension() or dimension)
-    mixture = read_mixture(sources, settings.seed, read_excluded(exclude))
+    mixture = read_mixture(sources, settings.seed, read_excluded(exclude), text_field)
     settings = settings.of_texts(len(mixture.texts))
     settings.trained_on(len(mixture.texts), mixture.excluded)
     if exclude and progress:
         # None is worth a look at the files: a wrong one leaves out nothing.
         tqdm.write(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded", file=sys.stderr)
-    labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None) if labelled else None
+    labels_and_texts = None
+    if labelled:
+        labels_and_texts = read_labelled_files(labelled, read_skipped(skip) if skip else None, text_field, label_field)
     if own_tokenizer is None:
         own_tokenizer = learn_vocabulary(mixture.texts, vocabulary_size, progress=progress)
     phrase_pairs = learn_phrases(mixture.texts, own_tokenizer, phrases)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.texts import read_labelled
+from ctx_embed.reading import read_labelled
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.classifier import Labelled
 from ctx_embed.training.supervised import SupervisedOptions, architecture_of, new_encoder, train_classifier
@@ -29,8 +29,10 @@ def train_from_files(
     device: str | None = None,
     encoder: str = "contextualizer",
     architecture: Mapping[str, Any] | None = None,
+    text_field: str | None = None,
+    label_field: str | None = None,
 ) -> dict[str, Any]:
-    """Train an encoder and a linear head on lines of label<TAB>text; ``training.json`` in the folder is the record.
+    """Train an encoder and a linear head on labelled texts; ``training.json`` in the folder is the record.
 
     Args:
         train: the file to train on.
@@ -40,6 +42,8 @@ def train_from_files(
         test: a file to report the accuracy on.
         start, tokenizer, vocabulary_size, device, encoder: of :func:`new_encoder`.
         architecture: the encoder's options.
+        text_field, label_field: the columns of files that are tables, see
+            :func:`ctx_embed.reading.read_labelled_rows`.
 
     Returns:
         ``best_epoch``, ``valid_accuracy`` and, with ``test``, ``test_accuracy``.
@@ -48,9 +52,9 @@ def train_from_files(
         InputError: a file, name or size that cannot be used.
     """
     require_replaceable(output, "modules.json")
-    data = Labelled(*read_labelled(train))
-    valid_data = Labelled(*read_labelled(valid)) if valid else None
-    test_data = Labelled(*read_labelled(test)) if test else None
+    data = Labelled(*read_labelled(train, text_field, label_field))
+    valid_data = Labelled(*read_labelled(valid, text_field, label_field)) if valid else None
+    test_data = Labelled(*read_labelled(test, text_field, label_field)) if test else None
     if test_data is not None:
         test_data.require_labels_of(data, "test")
     model = new_encoder(

@@ -110,6 +110,24 @@ def test_texts_of_evaluation_sets_are_left_out(here):
     assert fails("--corpus", "a.txt", "--exclude", "test.tsv") == message
 
 
+def test_a_corpus_and_labels_in_tables(here):
+    lines = (here / "a.txt").read_text().splitlines()
+    (here / "a.csv").write_text("body\n" + "".join(f'"{line}"\n' for line in lines))
+    (here / "labels.csv").write_text(
+        "stars,body\n" + "".join(f"{number % 2},{line}\n" for number, line in enumerate(lines))
+    )
+    fields = ["--field", "body", "--label-field", "stars"]
+    result = run("--corpus", "a.csv", "--labelled", "labels.csv", "-o", "model", *fields, spare_dimensions=2)
+    assert sentences_of(result) == 80
+    of_table = record()["history"]
+    (here / "labels.tsv").write_text("".join(f"{number % 2}\t{line}\n" for number, line in enumerate(lines)))
+    again = run("--corpus", "a.txt", "--labelled", "labels.tsv", "-o", "model", spare_dimensions=2)
+    assert sentences_of(again) == 80
+    assert [epoch["held_out_distance"] for epoch in record()["history"]] == [
+        epoch["held_out_distance"] for epoch in of_table
+    ]
+
+
 def test_data_from_the_environment(monkeypatch, here, tmp_path_factory):
     monkeypatch.setenv("CTX_EMBED_DATA", str(here))
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))

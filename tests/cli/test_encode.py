@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 
 from ctx_embed import loading
 from ctx_embed.cli.main import main
@@ -28,8 +30,8 @@ def fails(message: str, *arguments, **options) -> None:
     assert result.stderr.splitlines()[-1] == f"Error: {message}"
 
 
-def test_text_in_order_to_exactly_the_name_given(tiny_model, sentences, tmp_path):
-    source, out = tmp_path / "texts.txt", tmp_path / "embeddings"
+def test_text_in_order(tiny_model, sentences, tmp_path):
+    source, out = tmp_path / "texts.txt", tmp_path / "embeddings.npy"
     source.write_text("\n\n".join(sentences))
     result = run(source, "-o", out, "--batch-size", 3)
     assert (result.exit_code, result.stdout) == (0, f"8 embeddings of dimension 16 in {out}\n")
@@ -52,6 +54,78 @@ def test_jsonl_gzip_and_standard_input_with_a_model_of_ones_own(tiny_model, tiny
         out.unlink()
 
 
+NEWS = 'id,headline,year\n7,"oil, again",2003\nb,,2004\n'
+
+
+def test_the_field_of_a_table_is_embedded(tiny_model, tmp_path):
+    (tmp_path / "news.csv").write_text(NEWS)
+    result = run(tmp_path / "news.csv", "-o", tmp_path / "out.npy", "--field", "headline", "--batch-size", 512)
+    assert (result.exit_code, result.stdout) == (0, f"2 embeddings of dimension 16 in {tmp_path / 'out.npy'}\n")
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tiny_model.encode(["oil, again", ""]), atol=1e-6)
+    fails(
+        f"{tmp_path / 'news.csv'}: no field 'text' (fields: 'id', 'headline', 'year'), name the right one with --field",
+        tmp_path / "news.csv",
+        "-o",
+        tmp_path / "none.npy",
+    )
+
+
+def read_back(path):
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        return [
+            {
+                "id": int(row["id"]) if row["id"].isdigit() else row["id"],
+                "text": row["text"],
+                "metadata": json.loads(row["metadata"]),
+                "embedding": [float(row[f"embedding_{place}"]) for place in range(16)],
+            }
+            for row in rows
+        ]
+    if path.suffix == ".parquet":
+        rows = parquet.read_table(path).to_pylist()
+        return [{**row, "metadata": json.loads(row["metadata"])} for row in rows]
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_suffix_names_the_format(tiny_model, tmp_path):
+    (tmp_path / "news.csv").write_text(NEWS.replace("b,", "8,"))
+    vectors = tiny_model.encode(["oil, again", ""])
+    shown = run(tmp_path / "news.csv", "--field", "headline", "-o", "-")
+    (tmp_path / "stdout").write_text(shown.stdout)
+    for name in ("a.jsonl", "a.CSV", "a.parquet", "stdout"):
+        out = tmp_path / name
+        if name != "stdout":
+            assert run(tmp_path / "news.csv", "--field", "headline", "-o", out).exit_code == 0
+        rows = read_back(out.rename(tmp_path / name.lower()))
+        assert [(row["id"], row["text"], row["metadata"]) for row in rows] == [
+            (7, "oil, again", {"year": 2003}),
+            (8, "", {"year": 2004}),
+        ]
+        # To the bit: 9 digits decide a float32.
+        assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), vectors)
+    assert json.loads(run("-", "-o", "-", input="only text\n").stdout).keys() == {"text", "embedding"}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_what_was_encoded_can_be_indexed(tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "news.csv").write_text(NEWS)
+    assert run("news.csv", "--field", "headline", "-o", name).exit_code == 0
+    built = CliRunner().invoke(main, ["index", "build", name, "news.index", "--embedding-field", "embedding"])
+    assert built.exit_code == 0, built.output
+    found = CliRunner().invoke(main, ["index", "get", "news.index", "b"])
+    assert json.loads(found.stdout) == {"text": "", "id": "b", "metadata": {"year": 2004}}
+
+
+@pytest.mark.parametrize("name", ["out", "out.txt", "out.npy.gz"])
+def test_an_unknown_suffix(tmp_path, name):
+    out = tmp_path / name
+    message = f"cannot write {out}: its name must end in .npy, .csv, .jsonl, .parquet, or be - (standard output)"
+    fails(message, "nowhere.txt", "-o", out)
+
+
 def test_mistakes_leave_no_file(tmp_path):
     source, out = tmp_path / "texts.txt", tmp_path / "out.npy"
     fails(f"{source}: no such file", source, "-o", out)
@@ -63,9 +137,12 @@ def test_mistakes_leave_no_file(tmp_path):
     source.write_text("a text\n")
     fails("./absent: no such model folder", source, "-o", out, "--model", "./absent")
     absent = tmp_path / "absent" / "out.npy"
+    folder = tmp_path / "folder.npy"
+    folder.mkdir()
     # The output is looked at first: the input does not matter then.
     fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "nowhere", "-o", absent)
-    fails(f"cannot write {tmp_path}: it is a folder, a file is needed", "nowhere", "-o", tmp_path)
+    fails(f"cannot write {folder}: it is a folder, a file is needed", "nowhere", "-o", folder)
+    folder.rmdir()
     assert list(tmp_path.iterdir()) == [source]
 
 

@@ -71,6 +71,19 @@ def test_one_table_for_all_encoders_and_a_json_file(reviews, tiny_model, tiny_mo
     assert len(report["results"][0]["score"]["folds"]) == 10
 
 
+def test_a_table_is_scored_as_the_same_lines_are(reviews, tmp_path):
+    rows = [line.split("\t") for line in reviews.read_text().splitlines()]
+    table, out = tmp_path / "reviews.csv", tmp_path / "out.json"
+    table.write_text("review,stars\n" + "".join(f'"{text}",{label}\n' for label, text in rows))
+    fields = ["--field", "review", "--label-field", "stars"]
+    assert run("--task", table, "--protocol", "quick", "--json", out, *fields).exit_code == 0
+    (task,) = json.loads(out.read_text())["tasks"]
+    assert run("--task", reviews, "--protocol", "quick", "--json", out).exit_code == 0
+    assert json.loads(out.read_text())["tasks"][0]["sha256"] == task["sha256"]
+    result = run("--task", table, "--label-field", "stars")
+    assert f"{table}: no field 'text' (fields: 'review', 'stars'), name the right one with --field" in result.stderr
+
+
 def test_the_folder_of_results(reviews, tmp_path):
     pytest.importorskip("matplotlib")
     result = run("--task", reviews, "--encoder", "default", "--encoder", "random", "--protocol", "quick", cost=False)

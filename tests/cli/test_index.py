@@ -134,10 +134,10 @@ def broken(tmp_path, *lines: bytes, name: str = "broken.jsonl"):
 GOOD = b'{"text": "the cat", "id": "new"}'
 BAD_LINES = [
     (b'{"text": ', "line 2: not JSON (Expecting value: line 1 column 10 (char 9))"),
-    (b"[]", "line 2: a JSON list, an object with the field 'text' is needed"),
+    (b"[]", "line 2: must be a JSON object with the field 'text', got a list"),
     (b'{"body": "x"}', "line 2: no field 'text' (fields: 'body'), name the right one with --field"),
-    (b'{"text": 5}', "line 2: field 'text' is a int, a string is needed"),
-    (b'{"text": "x", "id": 1.5}', "line 2: the id is a float, a string or an integer is needed"),
+    (b'{"text": 5}', "line 2: the field 'text' must be a string, got an int"),
+    (b'{"text": "x", "id": 1.5}', "line 2: the id must be a string or an integer, got a float"),
     (b'{"text": "\xff"}', "line 2: not UTF-8 (byte 11 of the line), convert it first"),
 ]
 BAD_DOCUMENTS = [

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from ctx_embed import load, loading
 from ctx_embed.cli.main import main
+from ctx_embed.reading import read_labelled
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.texts import read_labelled
 from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
@@ -79,6 +79,24 @@ def test_a_model_and_its_record(train_file):
     assert record["options"]["modules"][0] == {"module": "Contextualizer", **load("model")[0].get_config_dict()}
     assert load("model").encode(["a good film"]).shape == (1, 8)
     assert set(TextClassifier.load("model").predict(["so good", "so bad"])) <= {"pos", "neg"}
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.tsv", "table.jsonl"])
+def test_a_table_trains_as_the_same_lines_do(train_file, name):
+    rows = [row.split("\t") for row in ROWS]
+    mark = "," if name.endswith(".csv") else "\t"
+    if name.endswith(".jsonl"):
+        file(name, *(json.dumps({"review": text, "stars": label}) for label, text in rows))
+    else:
+        file(name, f"stars{mark}review", *(f"{label}{mark}{text}" for label, text in rows))
+    fields = ["--field", "review", "--label-field", "stars"]
+    table = json.loads(succeeds(name, "-o", "of_table", "--json", "--test", name, *fields))
+    lines = json.loads(succeeds(train_file, "-o", "of_lines", "--json", "--test", train_file))
+    assert {**table, "model": 0} == {**lines, "model": 0}
+    if "tsv" not in name:
+        fields = "'stars', 'review'" if "csv" in name else "'review', 'stars'"
+        message = f"no field 'text' (fields: {fields}), name the right one with --field"
+        assert fails(name, "-o", "none", "--label-field", "stars").endswith(message)
 
 
 def test_the_defaults_are_the_papers():
@@ -283,9 +301,10 @@ def test_a_damaged_state_is_not_taken_up(train_file, here):
         (["pos\tfine", "", "\tno label"], "bad.tsv, line 3: '\\tno label' is not label<TAB>text"),
         (["pos\tgood"] * 20, "the training texts have one class only ('pos'), at least two are needed"),
         (
-            ["label\ttext", *ROWS],
+            ["stance\tsentence", *ROWS],
             "41 texts with 3 labels are too few to hold out 10% in which each label occurs; "
-            "the label 'label' occurs once, on the first line: remove the line if it is a header",
+            "the label 'stance' occurs once, on the first line; if that is a header, name its columns with --field and "
+            "--label-field",
         ),
         (
             [f"the text {number}\t{'pos' if number % 2 else 'neg'}" for number in range(99)],
@@ -333,7 +352,7 @@ def test_a_training_that_diverges_leaves_nothing(train_file):
     ("arguments", "message"),
     [
         (["a.tsv"], "Missing option '-o' / '--output'."),
-        (["-o", "m"], "Missing argument 'TRAIN.tsv'."),
+        (["-o", "m"], "Missing argument 'TRAIN'."),
         (["a.tsv", "b.tsv", "-o", "m"], "Got unexpected extra argument (b.tsv)"),
         (["--epochs", "0"], "Invalid value for '--epochs': 0 is not in the range x>=1."),
         (["--seed", "-1"], "Invalid value for '--seed': -1 is not in the range 0<=x<=4294967295."),

@@ -183,7 +183,7 @@ def test_seeds_are_joined():
         (
             ["label", *["a"] * 30],
             "the class 'label' has 1 row, 10-fold cross-validation needs 10 or more of each class; the label 'label' "
-            "occurs once, on the first line: remove the line if it is a header",
+            "occurs once, on the first line; if that is a header, name its columns with --field and --label-field",
         ),
         (["a"] * 30 + ["b"] * 9, "the class 'b' has 9 rows, 10-fold cross-validation needs 10 or more of each class"),
     ],

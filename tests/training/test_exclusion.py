@@ -27,7 +27,9 @@ def test_lines_and_columns_are_read(tmp_path):
     expected = {"1", "0", "a good film", "a book", "one line"}
     assert read_excluded([first, second]) == expected
     (tmp_path / "c.jsonl").write_text('{"_id": "7", "text": "Of a collection."}\n')
-    assert read_excluded([tmp_path / "c.jsonl"]) == {"of a collection"}
+    assert read_excluded([tmp_path / "c.jsonl"]) == {"7", "of a collection"}
+    (tmp_path / "d.csv").write_text('text,second\n"Well, well","One more"\n')
+    assert read_excluded([tmp_path / "d.csv"]) == {"well well", "one more"}
     with pytest.raises(InputError, match=r"^.*nowhere\.tsv: "):
         read_excluded([tmp_path / "nowhere.tsv"])
 

@@ -1,0 +1,496 @@
+"""Reading documents and labelled texts: plain text, JSONL, CSV, TSV and Parquet, plain or gzip, files and folders."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import decimal
+import gzip
+import io
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, cast
+
+from ctx_embed.errors import InputError, described
+from ctx_embed.texts import Document
+
+GZIP_MAGIC = b"\x1f\x8b"
+TEXT_FIELD, LABEL_FIELD = "text", "label"
+# A cell is read as a number where it is written as one in the usual way: 007 and 1e5 stay strings.
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(\.\d+)?")
+_ROWS_AT_ONCE = 2048
+_SAMPLED_BYTES = 1 << 20
+# A cell of a table may hold a whole book.
+csv.field_size_limit(2**31 - 1)
+
+Lines = Iterator[tuple[int, str]]
+
+
+def source_name(source: str | Path) -> str:
+    """Return the name of a source for messages."""
+    return "standard input" if str(source) == "-" else str(source)
+
+
+def _open(source: str | Path) -> IO[bytes]:
+    if str(source) == "-":
+        if sys.stdin is None:
+            raise InputError("standard input is closed")
+        return sys.stdin.buffer
+    if os.path.isdir(source):
+        raise InputError(f"{source}: is a folder, a file is needed")
+    try:
+        return open(source, "rb")
+    except FileNotFoundError:
+        raise InputError(f"{source}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source}: cannot be read ({getattr(error, 'strerror', error)})") from None
+
+
+@contextmanager
+def _unpacked(source: str | Path) -> Iterator[IO[bytes]]:
+    """The bytes of ``source`` (``-``: standard input), decompressed where they begin like gzip."""
+    raw = _open(source)
+    buffered = cast("io.BufferedReader", raw if hasattr(raw, "peek") else io.BufferedReader(cast(Any, raw)))
+    try:
+        if buffered.peek(2)[:2] == GZIP_MAGIC:
+            with gzip.open(buffered, "rb") as unpacked:
+                yield cast("IO[bytes]", unpacked)
+        else:
+            yield buffered
+    finally:
+        if str(source) != "-":
+            raw.close()
+
+
+def read_lines(source: str | Path) -> Lines:
+    """The lines of ``source`` with their numbers from 1, split on ``\\n`` only, without the line's end.
+
+    Args:
+        source: a path, plain or gzip, or ``-`` for standard input; UTF-8, with or without a byte order mark.
+
+    Raises:
+        InputError: no such file, a folder, broken gzip, or bytes that are not UTF-8; the line is named.
+    """
+    number = 0
+    try:
+        with _unpacked(source) as file:
+            for number, line in enumerate(file, 1):
+                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+                yield number, text.removeprefix("\ufeff") if number == 1 else text
+    except UnicodeDecodeError as error:
+        where = f"{source_name(source)}, line {number}"
+        raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line), convert it first") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(f"{source_name(source)}: broken gzip after line {number} ({error})") from None
+    except OSError as error:
+        raise InputError(f"{source_name(source)}: cannot be read after line {number} ({error.strerror})") from None
+
+
+def read_documents(source: str | Path, text_field: str | None = None) -> Iterator[Document]:
+    """Yield the documents of a file, in order and in bounded memory.
+
+    The name of a file (also with ``.gz``) says what it holds: ``.jsonl``, ``.ndjson`` and ``.json`` an object a line,
+    ``.csv`` and ``.tsv`` a table with a header, ``.parquet`` a table, and any other name a text a line, blank lines
+    skipped. Standard input is JSONL if its first line is a JSON object, else text; with ``text_field`` it, and a file
+    of another name, may also be a table whose first line names the field.
+
+    The field ``id`` (or ``_id``) of a row is its id; all others except the text are its metadata. Empty cells of CSV
+    and TSV and nulls and NaN of Parquet are left out; cells that are numbers are read as numbers.
+
+    Args:
+        source: a path, plain or gzip, or ``-`` for standard input.
+        text_field: the field that holds the text; None: ``text``, of text files the line.
+
+    Raises:
+        InputError: as :func:`read_lines`; a row that cannot be read or lacks the field; the place is named. A text
+            file, where a field is named.
+    """
+    needed = {text_field or TEXT_FIELD: "--field"}
+    reader, lines = READERS.get(_suffix(source)), read_lines(source)
+    if reader is None and (str(source) == "-" or text_field is not None):
+        reader, lines = _recognised(lines, needed if text_field is not None else None)
+    if reader is not None:
+        for number, row in reader.rows(source, lines, needed):
+            yield _document(f"{source_name(source)}, {reader.unit} {number}", row, text_field or TEXT_FIELD)
+        return
+    for _, line in lines:
+        if line.strip():
+            if text_field is not None:
+                raise InputError(
+                    f"{source_name(source)}: lines of text have no field {text_field!r}; give a CSV, TSV, JSONL or "
+                    "Parquet file, or leave --field out"
+                )
+            yield Document(line)
+
+
+def read_labelled_rows(
+    source: str | Path, text_field: str | None = None, label_field: str | None = None
+) -> Iterator[tuple[int, str, str]]:
+    """Yield number, label and text of each row of a labelled file.
+
+    JSONL, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines
+    of ``label<TAB>text``, unless a field is named or its first line names both columns: then it is a table.
+
+    Args:
+        source: a path, plain or gzip, or ``-`` for standard input.
+        text_field: the field that holds the text; None: ``text``.
+        label_field: the field that holds the label; None: ``label``.
+
+    Raises:
+        InputError: as :func:`read_lines`; a row that cannot be read, lacks a field or has an empty label.
+    """
+    text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
+    if text_name == label_name:
+        raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
+    needed = {text_name: "--field", label_name: "--label-field"}
+    reader, lines = READERS.get(_suffix(source)), read_lines(source)
+    if reader is None or _suffix(source) == ".tsv":
+        reader, lines = _recognised(lines, needed)
+    if reader is not None:
+        for number, row in reader.rows(source, lines, needed):
+            where = f"{source_name(source)}, {reader.unit} {number}"
+            yield number, _label(where, row[label_name], label_name), _text(where, row[text_name], text_name)
+        return
+    for number, line in lines:
+        if not line.strip():
+            continue
+        where = f"{source_name(source)}, line {number}"
+        if text_field is not None or label_field is not None:
+            raise InputError(f"{where}: {line[:40]!r} does not name the columns {label_name!r} and {text_name!r}")
+        label, tab, text = line.partition("\t")
+        if not tab or not label.strip():
+            raise InputError(f"{where}: {line[:40]!r} is not label<TAB>text")
+        yield number, label.strip(), text
+
+
+def read_labelled(
+    source: str | Path, text_field: str | None = None, label_field: str | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`; a text may be empty.
+
+    Raises:
+        InputError: as :func:`read_labelled_rows`, or a file without rows.
+    """
+    rows = list(read_labelled_rows(source, text_field, label_field))
+    if not rows:
+        raise InputError(f"{source_name(source)}: no rows, lines of label<TAB>text are needed")
+    _, labels, texts = zip(*rows, strict=True)
+    return list(labels), list(texts)
+
+
+def header_hint(labels: Sequence[str]) -> str:
+    """Return what to look at where the first label alone occurs once, and an empty string elsewhere."""
+    once = [label for label, count in Counter(labels).items() if count == 1]
+    if len(labels) < 2 or once != [labels[0]]:
+        return ""
+    hint = "if that is a header, name its columns with --field and --label-field"
+    return f"the label {labels[0]!r} occurs once, on the first line; {hint}"
+
+
+def read_columns(source: str | Path) -> Iterator[str]:
+    """Yield every text of a file: the string fields of JSONL, CSV and Parquet, else the tab-separated columns of lines.
+
+    Raises:
+        InputError: as :func:`read_lines`; a row that cannot be read.
+    """
+    reader, lines = READERS.get(_suffix(source)), read_lines(source)
+    if reader is None or reader is _TSV:
+        # A TSV file may have no header here.
+        for _, line in lines:
+            yield from line.split("\t")
+    else:
+        for _, row in reader.rows(source, lines, {}):
+            yield from (value for value in row.values() if isinstance(value, str))
+
+
+def expanded(sources: Sequence[str | Path]) -> list[str]:
+    """Return the files that sources name, those of folders by name, hidden ones left out; ``-`` is standard input.
+
+    Raises:
+        InputError: no source, a folder without files that can be read, or standard input named twice.
+    """
+    files: list[str] = []
+    for source in sources:
+        if str(source) != "-" and os.path.isdir(source):
+            found = sorted(_files_of(source))
+            if not found:
+                raise InputError(f"{source}: a folder without a file of {', '.join(FOLDER_SUFFIXES)}")
+            files += found
+        else:
+            files.append(str(source))
+    if not files:
+        raise InputError("no source of documents, a file, a folder or - is needed")
+    if files.count("-") > 1:
+        raise InputError("standard input is named twice, it can be read once")
+    return files
+
+
+def _files_of(source: str | Path) -> Iterator[str]:
+    for folder, inner, names in os.walk(source):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        for name in names:
+            if _suffix(name) in FOLDER_SUFFIXES and not name.startswith("."):
+                yield os.path.join(folder, name)
+
+
+def estimated_count(files: Sequence[str]) -> int | None:
+    """Return about how many rows files hold, from their sizes and beginnings; None if that cannot be known."""
+    total = 0.0
+    for file in files:
+        if not os.path.isfile(file):
+            return None
+        if _suffix(file) == ".parquet":
+            rows = _rows_of_parquet(file)
+            if rows is None:
+                return None
+            total += rows
+            continue
+        with open(file, "rb") as opened:
+            sample = opened.read(_SAMPLED_BYTES)
+        packed = len(sample)
+        if sample[:2] == GZIP_MAGIC:
+            try:
+                sample = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(sample)
+            except zlib.error:
+                return None
+        lines = sum(1 for line in sample.split(b"\n") if line.strip())
+        total += lines * os.path.getsize(file) / max(packed, 1)
+    return round(total) or None
+
+
+def _rows_of_parquet(file: str) -> int | None:
+    """Return the number of rows that a Parquet file states; None if it is compressed or damaged."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return int(parquet.read_metadata(file).num_rows)
+    except (pyarrow.ArrowException, OSError):
+        return None
+
+
+def _suffix(source: str | Path) -> str:
+    return os.path.splitext(str(source).lower().removesuffix(".gz"))[1]
+
+
+def _is_json_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _recognised(lines: Lines, needed: Mapping[str, str] | None) -> tuple[_Reader | None, Lines]:
+    """Return what reads lines of unknown format, by the first that is not blank (None: text), and all the lines.
+
+    A table is recognised by a header with the needed fields; None: only JSONL is.
+    """
+    seen: list[tuple[int, str]] = []
+    for number, line in lines:
+        seen.append((number, line))
+        if line.strip():
+            break
+    reader: _Reader | None = None
+    if seen:
+        first = seen[-1][1]
+        if _is_json_object(first):
+            reader = _JSONL
+        elif needed is not None:
+            reader = next((table for table in (_TSV, _CSV) if needed.keys() <= set(table.cells(first))), None)
+    return reader, chain(seen, lines)
+
+
+def _require_fields(where: str, names: Sequence[str], needed: Mapping[str, str]) -> None:
+    for name, option in needed.items():
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            raise InputError(f"{where}: no field {name!r} (fields: {known}), name the right one with {option}")
+
+
+def _with(needed: Mapping[str, str]) -> str:
+    return f" with the field {' and the field '.join(map(repr, needed))}" if needed else ""
+
+
+def _got(value: Any) -> str:
+    return "null" if value is None else described(value)
+
+
+def _text(where: str, value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: the field {field!r} must be a string, got {_got(value)}")
+    return value
+
+
+def _label(where: str, value: Any, field: str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        # A column of integers with gaps comes from pandas as floats.
+        return str(int(value))
+    if not isinstance(value, str | int | float) or value != value:
+        raise InputError(f"{where}: the label {field!r} must be a string or a number, got {_got(value)}")
+    label = str(value).strip()
+    if not label:
+        raise InputError(f"{where}: the label {field!r} is empty")
+    return label
+
+
+def _document(where: str, row: dict[str, Any], text_field: str) -> Document:
+    text = _text(where, row.pop(text_field), text_field)
+    identifier = row.pop("id", row.pop("_id", None))
+    if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
+        raise InputError(f"{where}: the id must be a string or an integer, got {_got(identifier)}")
+    return Document(text, identifier, row)
+
+
+class _Reader:
+    """Yields the rows of one format with their numbers."""
+
+    unit = "line"
+
+    def rows(self, source: str | Path, lines: Lines, needed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each row with its number; ``needed`` are the fields each has, with the option that names them."""
+        raise NotImplementedError
+
+
+class _Jsonl(_Reader):
+    def rows(self, source: str | Path, lines: Lines, needed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for number, line in lines:
+            if not line.strip():
+                continue
+            where = f"{source_name(source)}, line {number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{where}: not JSON ({error})") from None
+            except RecursionError:
+                raise InputError(f"{where}: nested too deeply to be read") from None
+            if not isinstance(row, dict):
+                raise InputError(f"{where}: must be a JSON object{_with(needed)}, got {_got(row)}")
+            _require_fields(where, list(row), needed)
+            yield number, row
+
+
+class _Delimited(_Reader):
+    def __init__(self, **dialect: Any) -> None:
+        self.dialect = dialect
+
+    def cells(self, line: str) -> list[str]:
+        """Return the cells of one line, none if it cannot be read."""
+        try:
+            return next(csv.reader([line], strict=True, **self.dialect), [])
+        except csv.Error:
+            return []
+
+    def rows(self, source: str | Path, lines: Lines, needed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        name = source_name(source)
+        table = csv.reader((f"{line}\n" for _, line in lines), strict=True, **self.dialect)
+        try:
+            header = next((row for row in table if row), None)
+            if header is None:
+                raise InputError(f"{name}: empty, a header{_with(needed)} is needed")
+            _check_header(name, header, needed)
+            for row in table:
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    count = f"{len(row)} {'field' if len(row) == 1 else 'fields'}"
+                    raise InputError(f"{name}, line {table.line_num}: {count}, the header has {len(header)}")
+                cells = zip(header, row, strict=True)
+                yield (
+                    table.line_num,
+                    {name: _value(name, cell, needed) for name, cell in cells if cell or name in needed},
+                )
+        except csv.Error as error:
+            raise InputError(f"{name}, line {table.line_num}: cannot be read ({error})") from None
+
+
+def _check_header(name: str, header: Sequence[str], needed: Mapping[str, str]) -> None:
+    double = next((field for place, field in enumerate(header) if field in header[:place]), None)
+    if double is not None:
+        raise InputError(f"{name}: the field {double!r} stands twice in the header")
+    _require_fields(name, header, needed)
+
+
+def _value(name: str, cell: str, needed: Mapping[str, str]) -> str | int | float:
+    match = None if name in needed or cell == "-0" else _NUMBER.fullmatch(cell)
+    if match is None or (match[1] and name in ("id", "_id")):
+        return cell
+    return float(cell) if match[1] else int(cell)
+
+
+class _Parquet(_Reader):
+    unit = "row"
+
+    def rows(self, source: str | Path, lines: Lines, needed: Mapping[str, str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        import pyarrow
+        from pyarrow import parquet
+
+        file = str(source)
+        if not os.path.isfile(file):
+            raise InputError(f"{file}: no such file")
+        try:
+            with _seekable(file) as path:
+                table = parquet.ParquetFile(path)
+                _check_header(file, table.schema_arrow.names, needed)
+                batches = (batch.to_pylist() for batch in table.iter_batches(_ROWS_AT_ONCE))
+                for number, row in enumerate(chain.from_iterable(batches), 1):
+                    plain = {name: _plain(value) for name, value in row.items()}
+                    yield number, {name: value for name, value in plain.items() if value is not None or name in needed}
+        except (pyarrow.ArrowException, OSError, EOFError, zlib.error) as error:
+            said = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise InputError(f"{file}: cannot be read as Parquet ({said:.120})") from None
+
+
+@contextmanager
+def _seekable(file: str) -> Iterator[str]:
+    """Yield the path of a file without gzip: of a temporary copy if it is compressed."""
+    with open(file, "rb") as opened:
+        packed = opened.read(2) == GZIP_MAGIC
+    if not packed:
+        yield file
+        return
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as copy:
+        with gzip.open(file, "rb") as opened:
+            shutil.copyfileobj(opened, copy)
+        copy.flush()
+        yield copy.name
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of Parquet as JSON has it: dates as ISO 8601, decimals as numbers, NaN as null."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return float(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+_JSONL, _CSV, _TSV = _Jsonl(), _Delimited(), _Delimited(delimiter="\t", quoting=csv.QUOTE_NONE)
+READERS: dict[str, _Reader] = {
+    ".jsonl": _JSONL,
+    ".ndjson": _JSONL,
+    ".json": _JSONL,
+    ".csv": _CSV,
+    ".tsv": _TSV,
+    ".parquet": _Parquet(),
+}
+# Of a folder these are read; a .json file there is more often a configuration than documents.
+FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
