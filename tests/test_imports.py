@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 LAYERS = [
     {"errors", "texts", "files", "fingerprint", "reading", "writing"},
     {"text"},
+    {"runtime"},
     {"second_order"},
     {"modules"},
     {"systems"},

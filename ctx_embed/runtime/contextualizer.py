@@ -1,0 +1,296 @@
+"""The K steps of second-order attention in NumPy: packed token ids in, c^K out.
+
+Texts of equal length are taken together, so that nothing is padded: ``x`` is (B, n, m). What depends on a vocabulary
+entry alone is computed once for each entry of a batch. The formulas, and the letters, are those of
+:mod:`ctx_embed.second_order`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.runtime.saved import Floats, SavedContextualizer, TokenTable
+
+LAYER_NORM_EPS = np.float32(1e-12)
+# Tokens that go through the steps together: their intermediate values stay in cache.
+GROUP_TOKENS = 768
+# Longer texts are summed block by block, in float64.
+BLOCK_TOKENS = 2048
+
+Ids = NDArray[np.int32]
+Lengths = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The parameters of one step, (m,) or as their letters' shapes say; the matrices as BLAS reads them quickest."""
+
+    U: Floats  # (u, m)
+    V_T: Floats  # (m, u)
+    W_T: Floats  # (u, m)
+    b: Floats
+    gain: Floats
+    bias: Floats
+
+    def corrected(self, context: Floats, total: Floats) -> Floats:
+        """Return c^{k-1} + LayerNorm(total), (B, m)."""
+        centred: Floats = total - total.mean(1, keepdims=True)
+        variance = np.einsum("bm,bm->b", centred, centred)[:, None] / np.float32(total.shape[1])
+        centred /= np.sqrt(variance + LAYER_NORM_EPS)
+        centred *= self.gain
+        centred += self.bias
+        centred += context
+        return centred
+
+
+def uniform_contexts(ids: Ids, lengths: Lengths, dimension: int) -> Floats:
+    """Return the first context of each text, (B, m) in (-1, 1), drawn by its own token ids as torch draws it.
+
+    torch's generator is a Mersenne Twister seeded with the lower 32 bits, and a float32 is 24 bits of its output.
+    """
+    rows = []
+    for part in np.split(ids, lengths.cumsum()[:-1]):
+        digest = hashlib.blake2b(part.astype(np.int64).tobytes(), digest_size=8).digest()
+        seed = (int.from_bytes(digest, "little") >> 1) & 0xFFFFFFFF
+        drawn = np.random.RandomState(seed).randint(0, 1 << 32, size=dimension, dtype=np.uint32)
+        rows.append((drawn & 0xFFFFFF).astype(np.float32) * np.float32(2.0**-24) * 2 - 1)
+    return np.stack(rows)
+
+
+def position_weights(kind: str, scale: str, n: int, s: Floats | None, first: int, last: int) -> Floats:
+    """Return exp of the position logits of tokens first..last of n, shifted by their maximum, not yet divided.
+
+    Args:
+        kind: ``absolute``, ``relative`` or ``none``.
+        scale: not read here.
+        n: tokens of the text.
+        s: (m,) the learned slopes; None under ``none``.
+        first, last: positions i counted from 1, both included.
+
+    Returns:
+        (last - first + 1, m), or (.., 1) under ``none``.
+    """
+    position = np.arange(first, last + 1, dtype=np.float32)[:, None]
+    if s is None:
+        return np.ones_like(position)
+    logits = np.where(s > 0, (position - np.float32(n)) * s, (position - 1) * s)
+    weights: Floats = np.exp(logits / np.float32(n) if kind == "relative" else logits)
+    return weights
+
+
+class NumpyContextualizer:
+    """The Contextualizer of a saved model.
+
+    Args:
+        saved: that holds its options and parameters.
+    """
+
+    def __init__(self, saved: SavedContextualizer) -> None:
+        config, tensors = saved.config, saved.tensors
+        self.dimension: int = config["dimension"]
+        self.rank: int = config["rank"]
+        self.positions: str = config["positions"]
+        self.scale: str = config["scale"]
+        self.initial_context: str = config["initial_context"]
+        self.table = TokenTable(tensors)
+        U, V, W, b, gain, bias = (tensors.floats(f"attention.{name}") for name in ("U", "V", "W", "b", "gain", "bias"))
+        self.steps = [
+            Step(U[k], np.ascontiguousarray(V[k].T), np.ascontiguousarray(W[k].T), b[k], gain[k], bias[k])
+            for k in range(config["steps"])
+        ]
+        self.s = tensors.floats("attention.s") if self.positions != "none" else None
+        self.c0: Floats = (
+            tensors.floats("attention.c0") if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
+        )
+
+    @property
+    def position_free(self) -> bool:
+        """Whether x_i is e(w_i), so that a text counts as a bag of entries."""
+        return self.positions == "none" and self.scale == "mean"
+
+    def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
+        """Return c^0 of packed texts, (B, m)."""
+        if self.initial_context == "uniform" and len(lengths):
+            return uniform_contexts(ids, lengths, self.dimension)
+        return np.broadcast_to(self.c0, (len(lengths), self.dimension))
+
+    def embed(self, ids: Ids, lengths: Lengths) -> Floats:
+        """Return c^K of packed texts, (B, m).
+
+        Args:
+            ids: (N,) the texts' token ids one after the other.
+            lengths: (B,) numbers of tokens, 0 included, whose sum is N.
+        """
+        # Texts without tokens keep c^0.
+        contexts = np.array(self.first_contexts(ids, lengths), dtype=np.float32)
+        products = self._products(ids) if self.position_free else None
+        for n, texts, places in equal_lengths(lengths, GROUP_TOKENS):
+            first = contexts[texts]
+            if n > BLOCK_TOKENS and products is None:
+                contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
+            elif products is None:
+                contexts[texts] = self._direct(self.table.rows(ids[places]), first)
+            elif n > BLOCK_TOKENS:
+                entries, counts = np.unique(products.places(ids[places[0]]), return_counts=True)
+                contexts[texts] = self._counted(products, entries, counts, first)
+            else:
+                contexts[texts] = self._group(products, products.places(ids[places]), first)
+        return contexts
+
+    # Texts as bags of entries --------------------------------------------------------------------------------------
+
+    def _products(self, ids: Ids) -> Products:
+        """Return what the steps need of each entry that occurs in ``ids``."""
+        seen = np.zeros(self.table.shape[0], bool)
+        seen[ids] = True
+        entries = np.flatnonzero(seen)
+        place = np.empty(len(seen), np.int32)
+        place[entries] = np.arange(len(entries), dtype=np.int32)
+        rows = self.table.rows(entries)
+        shared = self.initial_context != "uniform"
+        first = None
+        if shared:
+            step = self.steps[0]
+            first = ((rows @ step.U.T) * (self.c0 @ step.V_T)) @ step.W_T
+            first += step.b
+            first *= rows
+        return Products(place, rows, first, [rows @ step.U.T for step in self.steps[1 if shared else 0 :]])
+
+    def _group(self, products: Products, places: NDArray[np.int32], context: Floats) -> Floats:
+        """Return c^K of B texts of n entries each.
+
+        Args:
+            products: of the batch's entries.
+            places: (B, n) of the entries among them.
+            context: (B, m) c^0.
+        """
+        steps = self.steps
+        if products.first is not None:
+            context = steps[0].corrected(context, products.first.take(places, 0).sum(1))
+            steps = steps[1:]
+        if not steps:
+            return context
+        B, n = places.shape
+        x = products.rows.take(places, 0)
+        t = x.sum(1)
+        for step, of_step in zip(steps, products.of_steps, strict=True):
+            a = of_step.take(places, 0)
+            a *= (context @ step.V_T)[:, None]
+            a = (a.reshape(B * n, -1) @ step.W_T).reshape(B, n, -1)
+            context = step.corrected(context, np.einsum("bnm,bnm->bm", a, x) + step.b * t)
+        return context
+
+    def _counted(self, products: Products, entries: Any, counts: Any, context: Floats) -> Floats:
+        """Return c^K (1, m) of one text of which each entry occurs ``counts`` times, however long it is."""
+        steps = self.steps
+        blocks = [slice(start, start + BLOCK_TOKENS) for start in range(0, len(entries), BLOCK_TOKENS)]
+        if products.first is not None:
+            total = sum(counts[block].astype(np.float64) @ products.first[entries[block]] for block in blocks)
+            context = steps[0].corrected(context, np.float32(total)[None])
+            steps = steps[1:]
+        for step, of_step in zip(steps, products.of_steps, strict=True):
+            total = np.zeros(self.dimension)
+            for block in blocks:
+                a = (of_step[entries[block]] * (context @ step.V_T)) @ step.W_T
+                a += step.b
+                a *= products.rows[entries[block]]
+                total += counts[block].astype(np.float64) @ a
+            context = step.corrected(context, total.astype(np.float32)[None])
+        return context
+
+    # Texts whose order counts --------------------------------------------------------------------------------------
+
+    def _direct(self, x: Floats, context: Floats) -> Floats:
+        """Return c^K of B texts from their token embeddings (B, n, m)."""
+        B, n, m = x.shape
+        weights = position_weights(self.positions, self.scale, n, self.s, 1, n)
+        weights /= weights.sum(0)
+        x *= weights * np.float32(n) if self.scale == "mean" else weights
+        t = x.sum(1)
+        for step in self.steps:
+            a = (x.reshape(B * n, m) @ step.U.T).reshape(B, n, -1)
+            a *= (context @ step.V_T)[:, None]
+            a = (a.reshape(B * n, -1) @ step.W_T).reshape(B, n, m)
+            context = step.corrected(context, np.einsum("bnm,bnm->bm", a, x) + step.b * t)
+        return context
+
+    def _moments(self, ids: Ids) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return M = sum_i x_i x_i^T (m, m) and t = sum_i x_i (m,) of one text, block by block."""
+        n = len(ids)
+        blocks = [(start, min(start + BLOCK_TOKENS, n)) for start in range(0, n, BLOCK_TOKENS)]
+
+        def weights(begin: int, end: int) -> Floats:
+            return position_weights(self.positions, self.scale, n, self.s, begin + 1, end)
+
+        Z = sum(weights(*block).sum(0, dtype=np.float64) for block in blocks)
+        if self.scale == "mean":
+            Z = Z / n
+        M, t = np.zeros((self.dimension, self.dimension)), np.zeros(self.dimension)
+        for begin, end in blocks:
+            x = self.table.rows(ids[begin:end]) * (weights(begin, end) / Z).astype(np.float32)
+            M += x.T @ x
+            t += x.sum(0, dtype=np.float64)
+        return M, t
+
+    def folded(self, M: NDArray[np.float64], t: NDArray[np.float64], context: Floats) -> Floats:
+        """Return c^K (m,) of one text from the second and first moments of its tokens.
+
+        sum_i a_i * x_i = rowsum((M U^T) * W * (V c)^T) + b * t
+        """
+        contexts: Floats = context[None]
+        for step in self.steps:
+            total = ((M @ step.U.T) * step.W_T.T) @ (contexts @ step.V_T)[0] + step.b * t
+            contexts = step.corrected(contexts, total.astype(np.float32)[None])
+        of_text: Floats = contexts[0]
+        return of_text
+
+
+@dataclass(frozen=True)
+class Products:
+    """What the steps need of each entry of a batch.
+
+    Attributes:
+        place: (entries of the vocabulary,) where each entry of the batch is among the rows.
+        rows: (E, m) token embeddings.
+        first: (E, m) the whole first step's a^1 * e; None where c^0 differs between texts.
+        of_steps: U_k e, (E, u), of each step that ``first`` does not hold.
+    """
+
+    place: NDArray[np.int32]
+    rows: Floats
+    first: Floats | None
+    of_steps: list[Floats]
+
+    def places(self, ids: Ids) -> NDArray[np.int32]:
+        """Return where the entries are among the rows."""
+        return self.place[ids]
+
+
+def equal_lengths(lengths: Lengths, most: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield groups of texts of equal length; texts without tokens are left out.
+
+    Args:
+        lengths: (B,) tokens of packed texts.
+        most: tokens of a group, unless a single text has more.
+
+    Yields:
+        The length n, the texts' numbers (G,), and where their tokens are, (G, n).
+    """
+    begins = lengths.cumsum() - lengths
+    order = np.argsort(lengths, kind="stable")
+    ordered = lengths[order]
+    bounds = np.flatnonzero(np.diff(ordered, prepend=-1, append=-1))
+    for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        n = int(ordered[start])
+        if n == 0:
+            continue
+        size = max(most // n, 1)
+        for begin in range(start, stop, size):
+            texts = order[begin : min(begin + size, stop)]
+            yield n, texts, begins[texts][:, None] + np.arange(n)
