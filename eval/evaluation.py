@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
 from ctx_embed.eval.encoders import Encoder, as_encoder
@@ -26,6 +28,7 @@ from ctx_embed.eval.scores import (
 from ctx_embed.eval.store import Store
 from ctx_embed.eval.task_data import DataReader, TaskData
 from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, SimilarityTask, Task
+from ctx_embed.training.labelled_texts import are_known, warning
 
 CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 
@@ -70,6 +73,7 @@ class Evaluation:
         scores: by (encoder's name, task's name).
         curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
         costs: by encoder's name.
+        labelled: how many texts of a probe task an encoder learned from with labels, by (encoder's name, task's name).
         failures: a line for each thing that could not be done.
     """
 
@@ -80,6 +84,7 @@ class Evaluation:
     scores: dict[tuple[str, str], Score] = field(default_factory=dict)
     curves: dict[tuple[str, str], dict[int, ProbeScore]] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
+    labelled: dict[tuple[str, str], int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -144,6 +149,9 @@ def evaluate(
         embed = EmbeddingCache(encoder, cache)
         for task in tasks:
             if task.name in result.data and _suits(encoder, task):
+                if count := _labelled(encoder, task, result.data[task.name]):
+                    result.labelled[encoder.name, task.name] = count
+                    tell(warning(encoder.name, task.name, count, result.data[task.name].rows))
                 cell = _Cell(task, result.data[task.name], embed, store, options)
                 try:
                     score = result.scores[encoder.name, task.name] = cell.score()
@@ -163,6 +171,15 @@ def _as_published(task: Task, options: Options) -> Task:
     """The task with all its pairs, where it is to be measured as SentEval did."""
     is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
     return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
+
+
+def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
+    """Return how many rows of a probe hold a text that the encoder learned from with labels."""
+    hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
+    if hashes is None or not isinstance(task, ProbeTask):
+        return 0
+    columns = zip(*(row[1:] for rows in data.subsets.values() for row in rows), strict=True)
+    return int(np.any([are_known(texts, hashes) for texts in columns], axis=0).sum())
 
 
 def _suits(encoder: Encoder, task: Task) -> bool:

@@ -48,7 +48,8 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         ``format_version``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where they were set), ``units``,
         ``versions``, ``encoders`` (name, fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256, floor,
         published figures, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
-        interval, what the rows got, and the difference from the first encoder), ``curves`` and ``failures``.
+        interval, what the rows got, the difference from the first encoder, and how many of the texts the encoder
+        learned from with labels), ``curves`` and ``failures``.
     """
     options = evaluation.options
     tasks = [task for task in evaluation.tasks if task.name in evaluation.data]
@@ -77,7 +78,10 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         "tasks": list(described.values()),
         "published_sources": {name: source for name, source in PUBLISHED_SOURCES.items() if name in cited},
         "results": [
-            _result(evaluation, encoder, task, score, described[task].get("gold", {}))
+            {
+                **_result(evaluation, encoder, task, score, described[task].get("gold", {})),
+                "labelled": evaluation.labelled.get((encoder, task), 0),
+            }
             for (encoder, task), score in evaluation.scores.items()
         ],
         "curves": [

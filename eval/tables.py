@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ctx_embed.training.labelled_texts import warning
+
 TITLES = {
     "probe": "Accuracy in %, mean ± standard deviation over the folds",
     "similarity": "Spearman's rank correlation times 100",
@@ -118,4 +120,10 @@ def notes(report: dict[str, Any]) -> list[str]:
             if "test" in task["rows_by_subset"]:
                 where = "test texts are in the training part too"
             lines.append(f"{task['name']}: {repeated:,} of {tested:,} {where}")
+    rows = {task["name"]: task["rows"] for task in report["tasks"]}
+    lines += [
+        warning(result["encoder"], result["task"], result["labelled"], rows[result["task"]])
+        for result in report["results"]
+        if result.get("labelled")
+    ]
     return lines

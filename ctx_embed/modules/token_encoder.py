@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from sentence_transformers.base.modules.input_module import InputModule
 from tokenizers import Tokenizer
@@ -27,6 +28,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 DRAWN_DEVIATION = 0.03
 # A batch of more token places than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
+LABELLED_TEXTS = "labelled_texts.npy"
 
 
 def require_size(name: str, value: int) -> None:
@@ -98,6 +100,9 @@ class TokenEncoder(InputModule):
     # What a linear head over it begins as where it is trained from drawn weights: ``drawn``, as torch's Linear, or
     # ``zeros``.
     first_head: str = "drawn"
+    # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`. They
+    # are saved with it, and are no part of what decides its embeddings.
+    labelled_texts: NDArray[np.uint64] | None = None
 
     def __init__(
         self,
@@ -294,6 +299,8 @@ class TokenEncoder(InputModule):
         tensors = storage.to_store(self.state_dict())
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
         self.tokenizer.save(str(folder / "tokenizer.json"))
+        if self.labelled_texts is not None:
+            np.save(folder / LABELLED_TEXTS, self.labelled_texts)
 
     @classmethod
     def load(
@@ -339,4 +346,6 @@ class TokenEncoder(InputModule):
         table = weights["embedding.weight"].to(dtype)
         module = cls(Tokenizer.from_file(path), **config, phrases=weights.get("phrases"), weights=table)
         module.load_state_dict(weights)
+        if known := cls.load_file_path(model_name_or_path, LABELLED_TEXTS, **hub):
+            module.labelled_texts = np.load(known)
         return module.to(dtype)

@@ -45,6 +45,7 @@ def untrained(
         InputError: an unknown name or option, or a dimension that the shipped table does not have.
     """
     require_options(name, options)
+    labelled_texts = None
     if tokenizer is None:
         shipped = Contextualizer.load(str(SHIPPED), local_files_only=True)
         tokenizer, phrases, weights = shipped.tokenizer, shipped.phrases, shipped.embedding.weight.detach()
@@ -53,8 +54,9 @@ def untrained(
                 f"dimension {dimension} is not the shipped token table's {shipped.dimension}: leave it out, or give a "
                 "tokenizer, for which a table is drawn"
             )
-        dimension = shipped.dimension
+        dimension, labelled_texts = shipped.dimension, shipped.labelled_texts
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = system(name)(tokenizer, dimension or 256, phrases=phrases, weights=weights, **options)
+    module.labelled_texts = labelled_texts
     return SentenceTransformer(modules=[module, Normalize()], device="cpu")

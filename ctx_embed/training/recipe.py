@@ -32,6 +32,7 @@ from ctx_embed.training.corpus import Block
 from ctx_embed.training.distillation import Distillation
 from ctx_embed.training.exclusion import read_excluded
 from ctx_embed.training.labelled import read_labelled_files, read_skipped
+from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.log import TrainingLog
 from ctx_embed.training.mixture import Source, read_mixture
 from ctx_embed.training.options import DistillationOptions
@@ -273,6 +274,10 @@ def distill_from_files(
         log.unlink(missing_ok=True)
         checkpoint.remove()
         raise
+    # What a teacher learned from labels, its student learns of it.
+    student.labelled_texts = joined(
+        getattr(teacher_model[0], "labelled_texts", None), hashes_of(labels_and_texts[1]) if labels_and_texts else None
+    )
     model = SentenceTransformer(modules=[_stored(student, store), Normalize()], device="cpu")
     summary = {
         "texts": len(mixture.texts),

@@ -10,9 +10,11 @@ from typing import Any
 
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.reading import read_labelled
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.classifier import Labelled
+from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.supervised import SupervisedOptions, architecture_of, new_encoder, train_classifier
 
 
@@ -69,6 +71,9 @@ def train_from_files(
     result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
     if test_data is not None:
         result["test_accuracy"] = classifier.accuracy(test_data)
+    if isinstance(encoder_module := model[0], TokenEncoder):
+        learned_from = [*data.texts, *(valid_data.texts if valid_data is not None else ())]
+        encoder_module.labelled_texts = joined(encoder_module.labelled_texts, hashes_of(learned_from))
     with replaced_folder(output) as beside:
         classifier.save(beside)
         record = {"options": settings, "result": result, "history": history}

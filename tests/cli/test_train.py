@@ -16,6 +16,7 @@ from ctx_embed.cli.main import main
 from ctx_embed.reading import read_labelled
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.classifier import Labelled, TextClassifier
+from ctx_embed.training.labelled_texts import are_known
 from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
 
@@ -145,6 +146,7 @@ def test_from_a_model(train_file, tiny_model_path, tiny_model, monkeypatch):
     for start in ("default", tiny_model_path):
         succeeds(train_file, "-o", "model", "--from", start)
         model = load("model")
+        assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
         assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
         assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
 

@@ -13,6 +13,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training import recipe
 from ctx_embed.training.distillation import Distillation
+from ctx_embed.training.labelled_texts import hashes_of
 from ctx_embed.training.mixture import Source
 from ctx_embed.training.options import DistillationOptions
 from ctx_embed.training.recipe import distill_from_files, read_recipe
@@ -250,6 +251,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     assert len([entry["loss"] for entry in log if "loss" in entry]) >= 20
     stored = weights(folder)
     assert stored["embedding.weight"].dtype == torch.int8
+    assert (load(folder)[0].labelled_texts == hashes_of(sentences)).all()
     model = load(folder)
     assert model[0].entries == len(stored["embedding.weight"]) == model[0].tokenizer.get_vocab_size() + 10
     # What was trained is what was saved: the phrases' rows hold their parts.

@@ -1,0 +1,47 @@
+"""Hashes of the labelled texts that a model learned from: an evaluation on the same texts would flatter it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.training.exclusion import words_of
+
+Hashes = NDArray[np.uint64]
+
+
+def text_hash(text: str) -> int | None:
+    """Return 64 bits over a text's words, whatever its case and punctuation; None of a text without a word."""
+    words = words_of(text)
+    return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little") if words else None
+
+
+def hashes_of(texts: Iterable[str]) -> Hashes:
+    """Return the hashes of texts, ascending, each once."""
+    found = {hashed for text in texts if (hashed := text_hash(text)) is not None}
+    return np.array(sorted(found), dtype=np.uint64)
+
+
+def joined(*parts: Hashes | None) -> Hashes | None:
+    """Return all hashes of the parts, ascending, each once; None where no part has any."""
+    known = [part for part in parts if part is not None and len(part)]
+    return np.unique(np.concatenate(known)) if known else None
+
+
+def are_known(texts: Iterable[str], hashes: Hashes) -> NDArray[np.bool_]:
+    """Return for each of n texts whether its hash is among ``hashes``, (n,)."""
+    wanted = [text_hash(text) for text in texts]
+    found: NDArray[np.bool_] = np.isin(np.array([hashed or 0 for hashed in wanted], dtype=np.uint64), hashes)
+    found &= np.array([hashed is not None for hashed in wanted], dtype=bool)
+    return found
+
+
+def warning(encoder: str, task: str, count: int, rows: int) -> str:
+    """Return the line that tells of a score on texts that an encoder has learned from."""
+    return (
+        f"{task}: {count:,} of {rows:,} texts are among the labelled texts that {encoder} was trained on; "
+        "its score says less about new texts"
+    )
