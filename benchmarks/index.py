@@ -26,8 +26,8 @@ from common import report
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex
-from ctx_embed.index.kinds import effort_of
-from ctx_embed.index.vectors import VectorIndex
+from ctx_embed.index.ann.factories import effort_of
+from ctx_embed.index.ann.vector_index import VectorIndex
 
 HELD_OUT = 1000
 KINDS = "SQ8 IVF4096,Flat IVF4096,PQ64 HNSW16,SQ8 HNSW32"
@@ -170,7 +170,7 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
 
 def with_kind(index: SearchIndex, work: Path, kind: str) -> dict[str, Any]:
     """Let ``index`` search with a FAISS index of another kind over the same vectors, tuned as `auto` is."""
-    from ctx_embed.index.tuning import AUTO_RECALL, search_effort
+    from ctx_embed.index.ann.tuning import AUTO_RECALL, search_effort
 
     folder = work / f"{kind.replace(',', '-')}.faiss"
     folder.mkdir(exist_ok=True)

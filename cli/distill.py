@@ -26,7 +26,7 @@ from ctx_embed.cli.options import (
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
     """Make the recipe's values the defaults of the other options."""
     if value is not None:
-        from ctx_embed.training.recipe import read_recipe
+        from ctx_embed.training.distillation.recipe import read_recipe
 
         given = {"recipe", "output", "data", "cache", "more", "plot", "score"}
         names = {option.name or "" for option in context.command.params} - given | {"sources"}
@@ -124,9 +124,9 @@ def distill(
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """
     from ctx_embed.files import require_file
-    from ctx_embed.training.log import plot_log, require_matplotlib
-    from ctx_embed.training.mixture import Source
-    from ctx_embed.training.recipe import LOG, distill_from_files
+    from ctx_embed.training.distillation.log import plot_log, require_matplotlib
+    from ctx_embed.training.distillation.mixture import Source
+    from ctx_embed.training.distillation.recipe import LOG, distill_from_files
 
     options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
     if plot is not None:

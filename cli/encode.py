@@ -36,8 +36,8 @@ def encode(source: str, output: Path, model: str, field: str | None, batch_size:
     if not documents:
         raise InputError(f"{source_name(source)}: no texts, there is nothing to embed")
 
-    from ctx_embed.eval.encoders import load_encoder
-    from ctx_embed.eval.encoding import embed
+    from ctx_embed.eval.encoders.embedding import embed
+    from ctx_embed.eval.encoders.registry import load_encoder
 
     embeddings = embed(load_encoder(model), [document.text for document in documents], batch_size)
     write_embeddings(output, documents, embeddings)

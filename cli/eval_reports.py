@@ -20,7 +20,7 @@ def print_report(report: dict[str, Any], width: int | None) -> None:
     """The tables and notes on standard output, ``width`` columns wide; None: as wide as the terminal."""
     from rich.console import Console
 
-    from ctx_embed.eval.tables import notes, tables
+    from ctx_embed.eval.reports.tables import notes, tables
 
     console = Console(width=width)
     for table in tables(report):
@@ -46,7 +46,7 @@ def _print_table(console: Any, table: Any) -> None:
 
 def write_report(report: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
     """Write results.json, results.md and the plots into ``folder``; ``tell`` hears where plots cannot be drawn."""
-    from ctx_embed.eval.markdown import as_markdown
+    from ctx_embed.eval.reports.markdown import as_markdown
 
     folder.mkdir(exist_ok=True)
     drawn = _plots(report, tell)
@@ -59,7 +59,7 @@ def write_report(report: dict[str, Any], folder: Path, tell: Callable[[str], Non
 
 
 def _plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str, str]:
-    from ctx_embed.eval.plots import plots
+    from ctx_embed.eval.reports.plots import plots
 
     try:
         return plots(report)
@@ -91,8 +91,8 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
     Example: ctx-embed eval compare before/results.json after/results.json
     Example: ctx-embed eval compare results results --encoder minilm --encoder default
     """
-    from ctx_embed.eval.comparison import compare_reports
-    from ctx_embed.eval.results import read_results
+    from ctx_embed.eval.reports.comparison import compare_reports
+    from ctx_embed.eval.reports.results import read_results
 
     if len(encoders) > 2:
         raise click.UsageError("--encoder is given once for both, or twice")
@@ -117,8 +117,8 @@ def report(folder: Path, output: Path | None) -> None:
 
     Example: ctx-embed eval report results
     """
-    from ctx_embed.eval.page import as_html
-    from ctx_embed.eval.results import read_results
+    from ctx_embed.eval.reports.html import as_html
+    from ctx_embed.eval.reports.results import read_results
     from ctx_embed.files import require_file
 
     page = output or (folder if folder.is_dir() else folder.parent) / "report.html"

@@ -10,7 +10,7 @@ import click
 
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
-from ctx_embed.eval.catalogue import DEFAULT_TASKS, TASKS
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
 
 # Where the output is no terminal, tables are not squeezed into 80 columns.
 WIDTH_OF_FILES = 200
@@ -79,11 +79,11 @@ def run(
     Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
     """
     from ctx_embed.cli.eval_reports import print_report, write_report
-    from ctx_embed.eval.catalogue import find_tasks
-    from ctx_embed.eval.encoders import load_encoder
+    from ctx_embed.eval.encoders.registry import load_encoder
     from ctx_embed.eval.evaluation import Options, evaluate
-    from ctx_embed.eval.results import as_json
-    from ctx_embed.eval.task_data import DataReader
+    from ctx_embed.eval.reports.results import as_json
+    from ctx_embed.eval.tasks.catalogue import find_tasks
+    from ctx_embed.eval.tasks.data import DataReader
     from ctx_embed.files import replaced_file, require_file, require_folder
 
     # All that can be found wrong at once is looked at before the long work.

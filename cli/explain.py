@@ -34,7 +34,7 @@ def explain(
 
     Example: ctx-embed explain "a dull film without one good idea" -o film.html
     """
-    from ctx_embed.eval.encoders import load_encoder
+    from ctx_embed.eval.encoders.registry import load_encoder
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
     from ctx_embed.explanations.writing import require_format

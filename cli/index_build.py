@@ -43,7 +43,7 @@ def build(
     Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review
     Example: ctx-embed index build articles/ articles.index --chunk tokens:256 --resume
     """
-    from ctx_embed.index.build import build_index
+    from ctx_embed.index.building.build import build_index
 
     chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
     if len(chosen) > 1:

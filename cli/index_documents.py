@@ -13,7 +13,7 @@ from ctx_embed.errors import InputError
 
 def _ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
     """Ids as they are written: digits are an integer, unless strings are meant."""
-    from ctx_embed.index.documents import checked_id
+    from ctx_embed.index.storage.documents import checked_id
 
     found: list[str | int] = []
     for value in values:
@@ -41,7 +41,7 @@ def get(path: str, ids: tuple[str, ...], strings: bool) -> None:
     Example: ctx-embed index get reviews.index 17 tt0133093
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     wanted = _ids(ids, strings)
     with SearchIndex(IndexFolder(path)) as index:
@@ -64,7 +64,7 @@ def delete(path: str, ids: tuple[str, ...], strings: bool) -> None:
     Example: ctx-embed index delete reviews.index 17 tt0133093
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     wanted = _ids(ids, strings)
     with SearchIndex(IndexFolder(path)) as index:
@@ -80,7 +80,7 @@ def export(path: str, output: Path) -> None:
     Example: ctx-embed index export reviews.index reviews
     """
     from ctx_embed.index.exchange import export_index
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     folder = IndexFolder(path)
     try:

@@ -23,8 +23,8 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
 
     Example: ctx-embed index duplicates reviews.index --threshold 0.95
     """
-    from ctx_embed.index.duplicates import find_duplicates
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.analysis.duplicates import find_duplicates
+    from ctx_embed.index.storage.folder import IndexFolder
 
     folder = IndexFolder(path)
     try:
@@ -51,8 +51,8 @@ def topics(path: str, count: int | None, seed: int, as_json: bool) -> None:
 
     Example: ctx-embed index topics reviews.index -n 10
     """
-    from ctx_embed.index.folder import IndexFolder
-    from ctx_embed.index.topics import find_topics
+    from ctx_embed.index.analysis.topics import find_topics
+    from ctx_embed.index.storage.folder import IndexFolder
 
     folder = IndexFolder(path)
     try:

@@ -18,7 +18,7 @@ def info(path: str, as_json: bool) -> None:
 
     Example: ctx-embed index info reviews.index
     """
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     folder = IndexFolder(path)
     facts = folder.describe()
@@ -46,7 +46,7 @@ def tune(path: str, recall: float, as_json: bool) -> None:
     Example: ctx-embed index tune reviews.index --recall 0.98
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     with SearchIndex(IndexFolder(path)) as index:
         tuning = index.tune(recall)
@@ -69,7 +69,7 @@ def verify(path: str, no_model: bool) -> None:
     Example: ctx-embed index verify reviews.index
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     with SearchIndex(IndexFolder(path)) as index:
         found = index.verify(embed=not no_model)
@@ -89,7 +89,7 @@ def compact(path: str) -> None:
     Example: ctx-embed index compact reviews.index
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.folder import IndexFolder
+    from ctx_embed.index.storage.folder import IndexFolder
 
     with SearchIndex(IndexFolder(path)) as index:
         removed = index.compact()

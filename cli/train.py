@@ -89,8 +89,8 @@ def train(
     Example: ctx-embed train reviews.csv -o reviews-model --from default --field review --label-field stars
     Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
-    from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
-    from ctx_embed.training.supervised_files import train_from_files
+    from ctx_embed.training.supervised.files import train_from_files
+    from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 
     context = click.get_current_context()
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}

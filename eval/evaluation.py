@@ -11,12 +11,12 @@ import numpy as np
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
-from ctx_embed.eval.encoders import Encoder, as_encoder
-from ctx_embed.eval.encoding import EmbeddingCache
-from ctx_embed.eval.end_to_end import FOLDS, end_to_end, training_options
-from ctx_embed.eval.probes import ProbeScore, mean_of_seeds
-from ctx_embed.eval.protocols import PAPER, PROTOCOL_NAMES, PROTOCOLS
-from ctx_embed.eval.scores import (
+from ctx_embed.eval.encoders.embedding import EmbeddingCache
+from ctx_embed.eval.encoders.registry import Encoder, as_encoder
+from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
+from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
+from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, PROTOCOLS
+from ctx_embed.eval.scoring.score import (
     Examples,
     Score,
     from_json,
@@ -26,8 +26,8 @@ from ctx_embed.eval.scores import (
     to_json,
 )
 from ctx_embed.eval.store import Store
-from ctx_embed.eval.task_data import DataReader, TaskData
-from ctx_embed.eval.tasks import ProbeTask, RetrievalTask, SimilarityTask, Task
+from ctx_embed.eval.tasks.data import DataReader, TaskData
+from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task
 from ctx_embed.training.labelled_texts import are_known, warning
 
 CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)

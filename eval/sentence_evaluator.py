@@ -11,10 +11,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import as_encoder
-from ctx_embed.eval.encoding import EmbeddingCache
-from ctx_embed.eval.protocols import PROTOCOLS
-from ctx_embed.eval.scores import Examples, score_probe
+from ctx_embed.eval.encoders.embedding import EmbeddingCache
+from ctx_embed.eval.encoders.registry import as_encoder
+from ctx_embed.eval.scoring.protocols import PROTOCOLS
+from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.reading import read_labelled
 
 
@@ -28,7 +28,7 @@ class ProbeEvaluator(SentenceEvaluator):
         labels: of the rows.
         texts: of the rows.
         name: put before the names of the metrics.
-        protocol: one of :data:`ctx_embed.eval.protocols.PROTOCOLS`.
+        protocol: one of :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`.
         seed: of the folds.
 
     Raises:

@@ -12,8 +12,8 @@ state or the new one.
 
 from __future__ import annotations
 
+from ctx_embed.index.fulltext import snippet
 from ctx_embed.index.hits import Hit
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.words import snippet
 
 __all__ = ["Hit", "SearchIndex", "snippet"]

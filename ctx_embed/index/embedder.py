@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.manifest import Manifest
-from ctx_embed.index.shards import Vectors
+from ctx_embed.index.storage.manifest import Manifest
+from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.texts import length_batches
 
 if TYPE_CHECKING:

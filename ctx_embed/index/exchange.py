@@ -12,11 +12,11 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_file
-from ctx_embed.index.edit import Embedded
-from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.building.readers import unwrapped
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.snapshot import Snapshot
-from ctx_embed.index.sources import unwrapped
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.snapshot import Snapshot
+from ctx_embed.index.writing.transaction import Embedded
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.index.documents import DocumentStore
-from ctx_embed.index.edit import as_list
+from ctx_embed.index.ann.vector_index import Ranking
 from ctx_embed.index.ranking import MODES
-from ctx_embed.index.vectors import Ranking
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.writing.transaction import as_list
 from ctx_embed.texts import well_formed
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.index.documents import DocumentStore, Mask
-from ctx_embed.index.shards import Vectors
-from ctx_embed.index.snapshot import Snapshot
-from ctx_embed.index.vectors import Ranking, VectorIndex
-from ctx_embed.index.words import search_words
+from ctx_embed.index.ann.vector_index import Ranking, VectorIndex
+from ctx_embed.index.fulltext import search_words
+from ctx_embed.index.storage.documents import DocumentStore, Mask
+from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.snapshot import Snapshot
 
 # Reciprocal rank fusion as Cormack, Clarke and Buettcher (SIGIR 2009) propose it: sum over lists of 1 / (60 + rank).
 FUSION_CONSTANT = 60

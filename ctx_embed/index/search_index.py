@@ -15,19 +15,20 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
-from ctx_embed.index import chunks, kinds
-from ctx_embed.index.documents import DocumentStore, Id, checked_id
-from ctx_embed.index.edit import as_list, documents_of
+from ctx_embed.index.ann import factories
+from ctx_embed.index.ann.tuning import Tuning
+from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.folder import IndexFolder
 from ctx_embed.index.hits import Hit, checked_queries, hits_of
-from ctx_embed.index.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
 from ctx_embed.index.ranking import MODES, Searched
-from ctx_embed.index.shards import Vectors
-from ctx_embed.index.snapshot import LiveRows, Snapshot
-from ctx_embed.index.tuning import Tuning
-from ctx_embed.index.vectors import VectorIndex
-from ctx_embed.index.writer import Writer
+from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
+from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
+from ctx_embed.index.writing import chunking
+from ctx_embed.index.writing.transaction import as_list, documents_of
+from ctx_embed.index.writing.writer import Writer
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class SearchIndex:
         cls,
         path: str | Path,
         model: str | Path | SentenceTransformer | None = None,
-        factory: str = kinds.AUTO,
+        factory: str = factories.AUTO,
         chunk: str = "none",
     ) -> SearchIndex:
         """Make an empty index in a folder that does not exist yet or is empty.
@@ -73,7 +74,7 @@ class SearchIndex:
             path: the folder; its parent exists.
             model: what embeds documents and queries: None (the default model), a folder or name, or a loaded model.
             factory: the kind of FAISS index: ``auto`` compares with every vector up to about 50,000 and then takes
-                inverted lists of vectors in bytes; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds.
+                inverted lists of vectors in bytes; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed factory.
                 Those that are trained compare with every vector as long as there are too few to train on.
             chunk: ``none`` embeds a document whole, ``sentences`` and ``tokens:N`` cut it into passages.
 
@@ -84,9 +85,9 @@ class SearchIndex:
         taken = f"{folder}: exists already and is not empty, open it or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(taken)
-        chunks.checked_chunk(chunk)
+        chunking.checked_chunk(chunk)
         embedder = Embedder.of(model)
-        kinds.checked_factory(factory, embedder.dimension)
+        factories.checked_factory(factory, embedder.dimension)
         manifest = Manifest(
             uuid.uuid4().hex, embedder.fingerprint, embedder.reference, embedder.dimension, factory, chunk
         )
@@ -244,7 +245,7 @@ class SearchIndex:
             mode: ``dense`` by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by both,
                 fused by reciprocal ranks.
             where: what the metadata must meet, e.g. ``'year >= 2020 and lang = "en"'``; applied before ranking. The
-                grammar stands in :mod:`ctx_embed.index.filters`.
+                grammar stands in :mod:`ctx_embed.index.storage.filters`.
             threshold: the lowest cosine of a hit.
 
         Returns:
@@ -257,7 +258,7 @@ class SearchIndex:
         self._require_open()
         texts = checked_queries(query, k, mode, threshold)
         if where is not None:
-            from ctx_embed.index.filters import parse_filter
+            from ctx_embed.index.storage.filters import parse_filter
 
             parse_filter(where)
         if not texts or not self.count():
@@ -319,7 +320,7 @@ class SearchIndex:
         Returns:
             A line for each problem; none means that the index is whole.
         """
-        from ctx_embed.index.verification import problems
+        from ctx_embed.index.analysis.verification import problems
 
         self._require_open()
         return problems(self._folder, self.embedder if embed else None)

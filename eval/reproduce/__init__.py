@@ -2,9 +2,9 @@
 
 from ctx_embed.eval.reproduce.catalogue import EXPERIMENTS, find_experiment
 from ctx_embed.eval.reproduce.experiment import Cell, Experiment
+from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.report import write_report, write_tables
 from ctx_embed.eval.reproduce.runner import Results, RunOptions, reproduce
-from ctx_embed.eval.reproduce.workplace import Workplace
 
 __all__ = [
     "EXPERIMENTS",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ctx_embed.errors import unknown_name
+from ctx_embed.eval.reproduce.attended_words import LAMA_FIGURE2, LAMA_TABLE4
 from ctx_embed.eval.reproduce.complexity import TABLE1
 from ctx_embed.eval.reproduce.experiment import Experiment
 from ctx_embed.eval.reproduce.lama import LAMA_FIGURE3, LAMA_FIGURE4, LAMA_FIGURE5, LAMA_TABLE3
 from ctx_embed.eval.reproduce.tables import TABLE2, TABLE3, TABLE4
-from ctx_embed.eval.reproduce.words import LAMA_FIGURE2, LAMA_TABLE4
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctx_embed.eval.reproduce.experiment import Cell, Column, Experiment, Figures, Outcome, Settings, number, published
+from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.plotting import lines
-from ctx_embed.eval.reproduce.workplace import Workplace
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.systems.groups import groups_of
 from ctx_embed.systems.transformer import Layer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ctx_embed.eval.reproduce.workplace import Workplace
+    from ctx_embed.eval.reproduce.inputs import Workplace
 
 # JSON values: what decides the outcome of a cell, and what comes out of it.
 Settings = Mapping[str, Any]

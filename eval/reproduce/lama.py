@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctx_embed.eval.reproduce.experiment import Cell, Column, Experiment, Figures, Outcome, Settings, number, published
-from ctx_embed.eval.reproduce.plotting import bars, lines
-from ctx_embed.eval.reproduce.tables import ACCURACY, PARAMETERS
-from ctx_embed.eval.reproduce.trained import (
+from ctx_embed.eval.reproduce.classifier_cells import (
     accuracy_summary,
     quick_training,
     settings_of,
     single_part,
     train_and_test,
 )
-from ctx_embed.eval.reproduce.workplace import Workplace
+from ctx_embed.eval.reproduce.experiment import Cell, Column, Experiment, Figures, Outcome, Settings, number, published
+from ctx_embed.eval.reproduce.inputs import Workplace
+from ctx_embed.eval.reproduce.plotting import bars, lines
+from ctx_embed.eval.reproduce.tables import ACCURACY, PARAMETERS
 from ctx_embed.systems import parameter_count, sample
 
 PAPER = "Mehta, Rangwala & Ramakrishnan 2019, arXiv:1912.00835"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ctx_embed.eval.plots import COLOURS
+from ctx_embed.eval.reports.plots import COLOURS
 from ctx_embed.eval.reproduce.experiment import Outcome
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ import torch
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError
-from ctx_embed.eval.markdown import markdown_table
+from ctx_embed.eval.reports.markdown import markdown_table
+from ctx_embed.eval.reports.tables import Table
 from ctx_embed.eval.reproduce.experiment import UNKNOWN, Outcome
 from ctx_embed.eval.reproduce.runner import Results, RunOptions
-from ctx_embed.eval.tables import Table
 from ctx_embed.files import locked, replaced_file, require_file
 
 FORMAT_VERSION = 1

@@ -16,13 +16,13 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
+from ctx_embed.eval.reproduce.classifier_cells import INITIAL, initial_values
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
-from ctx_embed.eval.reproduce.trained import INITIAL, initial_values
-from ctx_embed.eval.reproduce.workplace import Workplace
+from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.files import require_file
 from ctx_embed.systems import option_defaults, sample
 from ctx_embed.training.checkpoint import identity
-from ctx_embed.training.supervised import SupervisedOptions
+from ctx_embed.training.supervised.train import SupervisedOptions
 
 # Raised when a cell of the same settings would come out differently.
 FORMAT = 1

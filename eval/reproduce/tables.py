@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctx_embed.eval.catalogue import TASKS
-from ctx_embed.eval.probe_tasks import CONTEXTUALIZER, USE
+from ctx_embed.eval.reproduce.classifier_cells import (
+    accuracy_summary,
+    fold_parts,
+    quick_training,
+    settings_from,
+    settings_of,
+    train_and_test,
+)
 from ctx_embed.eval.reproduce.experiment import (
     Cell,
     Column,
@@ -17,14 +23,8 @@ from ctx_embed.eval.reproduce.experiment import (
     published,
 )
 from ctx_embed.eval.reproduce.plotting import bars, lines
-from ctx_embed.eval.reproduce.trained import (
-    accuracy_summary,
-    fold_parts,
-    quick_training,
-    settings_from,
-    settings_of,
-    train_and_test,
-)
+from ctx_embed.eval.tasks.catalogue import TASKS
+from ctx_embed.eval.tasks.probe import CONTEXTUALIZER, USE
 
 PAPER = "Maupome & Meurs 2022, Information 13(6):290"
 M, K, LAYERS, HEADS = 128, 5, 5, 4

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from ctx_embed import load
 from ctx_embed.cli.main import main
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.distillation import Distillation
+from ctx_embed.training.distillation.trainer import Distillation
 
 SMALL = {
     "dimension": 8,

@@ -300,7 +300,7 @@ def test_every_help_text_has_an_example(arguments):
 
 
 def test_overwriting_waits_for_no_writer(texts, index):
-    from ctx_embed.index.documents import DocumentStore
+    from ctx_embed.index.storage.documents import DocumentStore
 
     succeeds("build", texts, index)
     store = DocumentStore(index / "documents.sqlite")

@@ -15,9 +15,9 @@ from ctx_embed import load, loading
 from ctx_embed.cli.main import main
 from ctx_embed.reading import read_labelled
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.classifier import Labelled, TextClassifier
 from ctx_embed.training.labelled_texts import are_known
-from ctx_embed.training.supervised import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
 
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed.eval.catalogue import find_tasks
-from ctx_embed.eval.encoders import Encoder
+from ctx_embed.eval.encoders.registry import Encoder
 from ctx_embed.eval.evaluation import Options, evaluate
-from ctx_embed.eval.results import as_json
-from ctx_embed.eval.task_data import DataReader
+from ctx_embed.eval.reports.results import as_json
+from ctx_embed.eval.tasks.catalogue import find_tasks
+from ctx_embed.eval.tasks.data import DataReader
 
 
 def draw(text: str) -> np.ndarray:

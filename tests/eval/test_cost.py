@@ -5,8 +5,8 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cost import cost_of, measure, sample_of
-from ctx_embed.eval.encoders import Encoder, load_encoder
-from ctx_embed.eval.task_data import TaskData
+from ctx_embed.eval.encoders.registry import Encoder, load_encoder
+from ctx_embed.eval.tasks.data import TaskData
 
 
 def test_the_sample_is_drawn_evenly_without_judgements():

@@ -7,15 +7,15 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval import evaluation
-from ctx_embed.eval.catalogue import find_tasks
-from ctx_embed.eval.cosines import paired
-from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.encoders.registry import Encoder, load_encoder
 from ctx_embed.eval.evaluation import Options, evaluate
 from ctx_embed.eval.features import frozen
-from ctx_embed.eval.probes import mean_of_seeds
-from ctx_embed.eval.protocols import PROTOCOLS
-from ctx_embed.eval.similarity import spearman
-from ctx_embed.eval.task_data import DataReader
+from ctx_embed.eval.scoring.cosines import paired
+from ctx_embed.eval.scoring.probes import mean_of_seeds
+from ctx_embed.eval.scoring.protocols import PROTOCOLS
+from ctx_embed.eval.scoring.similarity import spearman
+from ctx_embed.eval.tasks.catalogue import find_tasks
+from ctx_embed.eval.tasks.data import DataReader
 
 
 def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from datasets import Dataset, DatasetDict
 
-from ctx_embed.eval.similarity import spearman
+from ctx_embed.eval.scoring.similarity import spearman
 from ctx_embed.loading import load
 
 FIRST = ["a cat sat on the mat", "prices rise faster than wages", "the film was a joy", "rain fell all night"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hash_model import HashModel
+
+from tests.index.support.hash_model import HashModel
 
 
 @pytest.fixture

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hash_model import hash_vectors
-from stored import stored
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index import compaction
-from ctx_embed.index.documents import DocumentStore
-from ctx_embed.index.folder import IndexFolder
-
-HERE = Path(__file__).parent
-
-
-def child(script: str, *arguments: object, **options) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, str(HERE / script), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, **options)
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.writing import compaction
+from tests.index.support.child import child
+from tests.index.support.hash_model import hash_vectors
+from tests.index.support.stored import stored
 
 
 @pytest.mark.parametrize(("factory", "stride"), [("Flat", 3), ("HNSW8", 11)])
@@ -36,7 +25,7 @@ def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model
         index.add([f"old {number}" for number in range(20)])
         index.add(["old and alone"])
     (tmp_path / "work").mkdir()
-    process = child("crash_points.py", base, tmp_path / "work", stride)
+    process = child("crash_points", base, tmp_path / "work", stride)
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0
     kills, old, new = map(int, output.split())
@@ -52,7 +41,7 @@ def test_random_kills_lose_no_acknowledged_document(tmp_path, hash_model):
     expected: dict[str, str] = {}
     batch = 0
     for _ in range(4):
-        process = child("writer.py", path, batch)
+        process = child("writer", path, batch)
         for _ in range(generator.randint(1, 12)):
             batch = int(process.stdout.readline()) + 1
         time.sleep(generator.random() * 0.03)
@@ -74,7 +63,7 @@ def test_random_kills_lose_no_acknowledged_document(tmp_path, hash_model):
 def test_a_reader_sees_whole_additions_while_another_process_writes(tmp_path, hash_model):
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model) as index:
-        process = child("writer.py", path, 0)
+        process = child("writer", path, 0)
         try:
             process.stdout.readline()
             before = 0

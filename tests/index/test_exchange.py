@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hash_model import hash_vectors
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.build import build_index
+from ctx_embed.index.building.build import build_index
 from ctx_embed.index.exchange import add_dataset, export_index, to_dataset
+from tests.index.support.hash_model import hash_vectors
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -12,19 +11,12 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from killed import applied, states
-from stored import stored
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.build import build_index
-
-HERE = Path(__file__).parent
-
-
-def child(*arguments: object) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, str(HERE / "killed.py"), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+from ctx_embed.index.building.build import build_index
+from tests.index.support.child import ENVIRONMENT, child
+from tests.index.support.killed import applied, states
+from tests.index.support.stored import stored
 
 
 def kills_while_editing(path: Path, model, kills: int, factory: str) -> None:
@@ -33,7 +25,7 @@ def kills_while_editing(path: Path, model, kills: int, factory: str) -> None:
     generator = random.Random(0)
     number, state = 0, {}
     for _ in range(kills):
-        process = child("edits", path, number)
+        process = child("killed", "edits", path, number)
         for _ in range(generator.randint(1, 8)):
             assert int(process.stdout.readline()) == number
             state, number = applied(number, state), number + 1
@@ -67,7 +59,7 @@ def kills_while_building(folder: Path, model, kills: int) -> int:
         for mode, given, before, after in (("create", source, None, first), ("append", more, first, both)):
             finished = False
             while not finished:
-                process = child("build", given, path, mode)
+                process = child("killed", "build", given, path, mode)
                 lines = []
                 for _ in range(generator.randint(0, 6)):
                     lines.append(process.stdout.readline().strip())
@@ -105,8 +97,9 @@ def test_kills_while_building(tmp_path, hash_model):
 
 KILLED_WHILE_CREATING = """
 import os, signal, sys
-from ctx_embed.index import build, search_index
-from hash_model import HashEmbedder
+from ctx_embed.index import search_index
+from ctx_embed.index.building import build
+from tests.index.support.hash_model import HashEmbedder
 search_index.Embedder.of = lambda model: HashEmbedder()
 search_index.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 build.build_index(sys.argv[1], sys.argv[2])
@@ -119,8 +112,8 @@ def test_a_kill_in_the_first_moment_of_a_build_leaves_nothing_for_long(tmp_path,
     # As a kill in the last moment of an earlier build leaves it.
     (tmp_path / ".index.partial.removed" / "vectors").mkdir(parents=True)
     command = [sys.executable, "-c", KILLED_WHILE_CREATING, str(source), str(path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    assert subprocess.run(command, env=environment, check=False).returncode == -9
+
+    assert subprocess.run(command, env=ENVIRONMENT, check=False).returncode == -9
     (left,) = {entry.name for entry in tmp_path.iterdir()} - {"source.txt"}
     assert left.startswith(".index.partial.")
     build_index(source, path, model=hash_model, resume=True)
@@ -131,7 +124,7 @@ def test_a_kill_in_the_first_moment_of_a_build_leaves_nothing_for_long(tmp_path,
 def test_a_reader_sees_whole_states_while_another_process_edits(tmp_path, hash_model, factory):
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model, factory) as index:
-        process = child("edits", path, 0)
+        process = child("killed", "edits", path, 0)
         try:
             process.stdout.readline()
             before, number, looks = states(), -1, 0
@@ -199,7 +192,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, hash_model):
 
 
 def test_a_build_on_a_full_disk_goes_on_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
-    from ctx_embed.index import build
+    from ctx_embed.index.building import build
 
     monkeypatch.setattr(build, "CHUNK_DOCUMENTS", 16)
     monkeypatch.setattr(build, "STEP_DOCUMENTS", 16)

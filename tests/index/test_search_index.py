@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hash_model import HashModel
 
 from ctx_embed import Hit, InputError, SearchIndex
 from ctx_embed.index import search_index
-from ctx_embed.index.documents import DEEPEST_METADATA
-from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.storage.documents import DEEPEST_METADATA
+from ctx_embed.index.storage.folder import IndexFolder
+from tests.index.support.hash_model import HashModel
 
 REMEDY = "restore it from a copy, or build the index again"
 
@@ -172,11 +172,12 @@ def test_metadata_without_a_json_form(index):
 
 
 def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
-    from ctx_embed.index import edit, search_index
+    from ctx_embed.index import search_index
+    from ctx_embed.index.writing import transaction
     from ctx_embed.texts import Document
 
     monkeypatch.setattr(search_index, "CHUNK_DOCUMENTS", 4)
-    monkeypatch.setattr(edit, "SHARD_ROWS", 8)
+    monkeypatch.setattr(transaction, "SHARD_ROWS", 8)
     index.add(["kept"])
 
     def stream():
@@ -499,8 +500,8 @@ def test_a_kind_that_faiss_cannot_build_is_told_once(path, monkeypatch, caplog):
     def failing(self, snapshot):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
 
-    monkeypatch.setattr("ctx_embed.index.vectors.VectorIndex.is_stale", lambda self, snapshot: True)
-    monkeypatch.setattr("ctx_embed.index.vectors.VectorIndex.build", failing)
+    monkeypatch.setattr("ctx_embed.index.ann.vector_index.VectorIndex.is_stale", lambda self, snapshot: True)
+    monkeypatch.setattr("ctx_embed.index.ann.vector_index.VectorIndex.build", failing)
     with SearchIndex.create(path, factory="HNSW8") as index:
         index.add(["a cat"])
         index.add(["a dog"])

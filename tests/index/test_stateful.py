@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hash_model import HashEmbedder, HashModel, hash_vectors
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from stored import stored
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.folder import IndexFolder
+from ctx_embed.index.storage.folder import IndexFolder
+from tests.index.support.hash_model import HashEmbedder, HashModel, hash_vectors
+from tests.index.support.stored import stored
 
 texts = st.one_of(st.sampled_from(["cat", "dog", "the cat", "house", ""]), st.text(max_size=8))
 ids = st.one_of(st.none(), st.integers(-3, 30), st.sampled_from(["a", "b", "1", "2", ""]))

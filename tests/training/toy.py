@@ -9,8 +9,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.classifier import Labelled, TextClassifier
-from ctx_embed.training.supervised import SupervisedOptions, new_encoder
+from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.train import SupervisedOptions, new_encoder
 
 GOOD = ["joy", "good", "fine", "glad"]
 BAD = ["dull", "bad", "sad", "poor"]

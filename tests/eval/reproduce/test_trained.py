@@ -7,11 +7,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from ctx_embed.eval.probes import folds_of
 from ctx_embed.eval.reproduce import find_experiment
-from ctx_embed.eval.reproduce.runner import changed, chosen
-from ctx_embed.eval.reproduce.tables import contextualizer
-from ctx_embed.eval.reproduce.trained import (
+from ctx_embed.eval.reproduce.attended_words import most_attended, words_of
+from ctx_embed.eval.reproduce.classifier_cells import (
     accuracy_summary,
     drawn,
     fold_parts,
@@ -21,7 +19,9 @@ from ctx_embed.eval.reproduce.trained import (
     train_and_test,
     trained,
 )
-from ctx_embed.eval.reproduce.words import most_attended, words_of
+from ctx_embed.eval.reproduce.runner import changed, chosen
+from ctx_embed.eval.reproduce.tables import contextualizer
+from ctx_embed.eval.scoring.probes import folds_of
 from ctx_embed.systems import AttentionWeights
 
 TINY = {**settings_of("MR", "mean", {"epochs": 3, "learning_rate": 0.05}, dimension=8), "speed": True}

@@ -1,0 +1,1 @@
+"""What an index holds: verification, near-duplicates and topics."""

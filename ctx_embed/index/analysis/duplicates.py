@@ -1,0 +1,116 @@
+"""Pairs of documents that say nearly the same: those whose vectors have a high cosine."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.ann.exact import Rows
+from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.storage.documents import Id, Mask
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import CACHE
+from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
+
+ROWS_AT_ONCE = 1024
+# Neighbours asked for at first; four times as many where all of them are near enough.
+NEIGHBOURS = 32
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two passages, the one added first on the left, and the cosine of their vectors."""
+
+    score: float
+    left: Id
+    right: Id
+    left_text: str
+    right_text: str
+
+
+def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: bool = False) -> list[Pair]:
+    """The pairs of passages of different documents with the highest cosines, the highest first.
+
+    Up to 50,000 passages every pair is compared; beyond, where the index has FAISS's file, each with its neighbours.
+
+    Args:
+        folder: of the index.
+        threshold: the lowest cosine.
+        most: pairs, at most.
+        progress: show a bar on standard error, where that is a terminal.
+
+    Raises:
+        InputError: a threshold that is no cosine, or a damaged file.
+    """
+    if not -1 <= threshold <= 1:
+        raise InputError(f"the threshold is {threshold}, a cosine is needed, a number from -1 to 1")
+    index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map=True)
+
+    def found(snapshot: Snapshot) -> list[Pair]:
+        index.refresh(snapshot)
+        allowed = LiveRows(folder.documents).allowed(snapshot, None)
+        best: list[tuple[float, int, int]] = []
+        with tqdm(total=snapshot.rows, unit=" passages", disable=None if progress else True) as bar:
+            for first in range(0, snapshot.rows, ROWS_AT_ONCE):
+                rows = np.arange(first, min(first + ROWS_AT_ONCE, snapshot.rows))
+                near = _near(index, snapshot, rows, allowed, threshold)
+                for score, left, right in near:
+                    heapq.heappush(best, (score, -left, -right))
+                    if len(best) > most:
+                        heapq.heappop(best)
+                bar.update(len(rows))
+        passages = folder.documents.fetch({-row for _, *rows in best for row in rows})
+        pairs = [(score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)]
+        return [
+            Pair(score, left.document.id, right.document.id, left.text, right.text)
+            for score, left, right in pairs
+            if left.document.row != right.document.row
+        ]
+
+    return folder.read(found)
+
+
+def _near(
+    index: VectorIndex, snapshot: Snapshot, rows: Rows, allowed: Mask | None, threshold: float
+) -> Iterator[tuple[float, int, int]]:
+    """The pairs (cosine, row, later row) of some rows with all others."""
+    if allowed is not None:
+        rows = rows[allowed[rows]]
+    if not len(rows):
+        return
+    vectors = index.vectors.gather(snapshot.shards, rows)
+    if index.index is None:
+        yield from _compared(index, snapshot, rows, vectors, allowed, threshold)
+        return
+    waiting, k = np.arange(len(rows)), NEIGHBOURS
+    while len(waiting):
+        rankings = index.search(vectors[waiting], k, snapshot, allowed)
+        again = []
+        for place, ranking in zip(waiting, rankings, strict=True):
+            if len(ranking) == k and ranking[-1][0] >= threshold and k < NEIGHBOURS * 64:
+                again.append(place)
+            else:
+                yield from (
+                    (score, int(rows[place]), row) for score, row in ranking if row > rows[place] and score >= threshold
+                )
+        waiting, k = np.array(again, np.int64), 4 * k
+
+
+def _compared(
+    index: VectorIndex, snapshot: Snapshot, rows: Rows, vectors: Vectors, allowed: Mask | None, threshold: float
+) -> Iterator[tuple[float, int, int]]:
+    for shard in snapshot.shards:
+        if shard.first + shard.rows <= rows[0]:
+            continue
+        scores = vectors @ index.vectors.scan(shard).T
+        for place, column in np.argwhere(scores >= threshold - 1e-6):
+            other = shard.first + int(column)
+            if other > rows[place] and (allowed is None or allowed[other]):
+                score = float(np.clip(scores[place, column], -1, 1))
+                yield max(score, threshold), int(rows[place]), other

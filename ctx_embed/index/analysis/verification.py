@@ -1,0 +1,137 @@
+"""Everything that can be wrong with an index, looked for: checksums, counts, words, and vectors against documents."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.ann.cache import Cache
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS
+from ctx_embed.index.storage.shards import Shard, crc32_of
+from ctx_embed.index.storage.snapshot import Snapshot
+
+# Passages embedded again and compared with their vectors.
+SAMPLED_PASSAGES = 64
+# How far the embedding of a text may be from the stored one: batches and machines round differently.
+LARGEST_DISTANCE = 0.02
+
+
+def problems(folder: IndexFolder, embedder: Embedder | None = None) -> list[str]:
+    """What is wrong with an index, a line each; none means that it is whole.
+
+    Args:
+        folder: of the index.
+        embedder: its model, to embed some passages again; None leaves that out.
+    """
+    with closing(DocumentStore(folder.path / DOCUMENTS)) as store, store.reading():
+        snapshot = Snapshot.of(store.state(), store.shards())
+        return [line for check in _CHECKS for line in check(folder, store, snapshot)] + (
+            [] if embedder is None else list(_vectors_of_texts(folder, store, snapshot, embedder))
+        )
+
+
+def _database(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    try:
+        with store.told():
+            found = [str(line) for (line,) in store.connection.execute("PRAGMA integrity_check")]
+            found = [] if found == ["ok"] else found
+    except InputError as error:
+        found = [str(error)]
+    yield from (f"{store.path}: {line}" for line in found[:20])
+
+
+def _shards(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    for shard in snapshot.shards:
+        yield from _shard(folder, shard)
+
+
+def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
+    path = folder.vectors.folder / shard.name
+    try:
+        vectors = folder.vectors.read(shard)
+    except InputError as error:
+        yield str(error)
+    except OSError as error:
+        yield f"{path}: cannot be read ({error.strerror})"
+    else:
+        lengths = np.linalg.norm(vectors, axis=1)
+        if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
+            yield f"{path}: holds vectors that are not of length 1"
+
+
+def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    """Whether each row belongs to one document or was deleted."""
+    state = store.state()
+    owners = np.zeros(state.rows, np.int64)
+    documents = 0
+    beyond = 0
+    with store.told():
+        for table in ("documents", "deleted"):
+            for row, passages in store.connection.execute(f"SELECT row, passages FROM {table}"):
+                owners[row : row + passages] += 1
+                documents += table == "documents"
+                beyond += row + passages > state.rows
+    if beyond:
+        yield f"{store.path}: {beyond} documents lie beyond the {state.rows} rows of the index"
+    if (owners != 1).any():
+        yield f"{store.path}: {int((owners != 1).sum())} of {state.rows} rows belong to no document, or to several"
+    if documents != state.documents:
+        yield f"{store.path}: holds {documents} documents, {state.documents} are counted"
+
+
+def _words(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    try:
+        with store.told():
+            (words,) = store.connection.execute("SELECT count(*) FROM words_docsize").fetchone()
+    except (InputError, sqlite3.Error) as error:
+        yield f"{store.path}: the word lists cannot be read ({error})"
+        return
+    passages = snapshot.rows - store.deleted_rows()
+    if words != passages:
+        yield f"{store.path}: the words of {words} passages are listed, there are {passages}"
+
+
+def _cache(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    for cached in Cache(folder.path / CACHE, folder.manifest.dimension).fitting(snapshot):
+        try:
+            whole = crc32_of(cached.path) == cached.crc32
+        except OSError:
+            continue
+        if not whole:
+            yield f"{cached.path}: damaged (its checksum is wrong), remove it and run `ctx-embed index compact`"
+
+
+_CHECKS: tuple[Callable[[IndexFolder, DocumentStore, Snapshot], Iterator[str]], ...] = (
+    _database,
+    _shards,
+    _rows,
+    _words,
+    _cache,
+)
+
+
+def _vectors_of_texts(
+    folder: IndexFolder, store: DocumentStore, snapshot: Snapshot, embedder: Embedder
+) -> Iterator[str]:
+    """Whether some passages, embedded again, have the vectors that are stored for them."""
+    live = np.flatnonzero(store.live(snapshot.rows))
+    if not len(live):
+        return
+    rows = live[np.unique(np.linspace(0, len(live) - 1, SAMPLED_PASSAGES, dtype=np.int64))]
+    try:
+        passages = store.fetch(rows.tolist())
+        stored = folder.vectors.gather(snapshot.shards, rows)
+    except (InputError, OSError):
+        # Told by the other checks.
+        return
+    again = embedder.documents([passages[int(row)].text for row in rows])
+    apart = int((np.linalg.norm(stored - again, axis=1) > LARGEST_DISTANCE).sum())
+    if apart:
+        yield f"{folder.path}: {apart} of {len(rows)} passages embedded again have other vectors than those stored"

@@ -1,0 +1,98 @@
+"""The files of FAISS: each holds the rows of an earlier generation, and is left aside where it does not fit."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faiss
+
+from ctx_embed.files import sync_file
+from ctx_embed.index.storage.shards import crc32_of
+from ctx_embed.index.storage.snapshot import Snapshot
+
+_NAME = re.compile(r"n(\d+)-g(\d+)-r(\d+)-([0-9a-f]{8})\.faiss")
+
+
+class _Cached(NamedTuple):
+    generation: int
+    rows: int
+    numbering: int
+    crc32: int
+    path: Path
+
+
+class Cache:
+    """The cache files of an index, named by the numbering of their rows, generation, number of rows and checksum.
+
+    Rows of one numbering are only ever added, so a file remains a beginning of every later state.
+
+    Args:
+        folder: where they lie.
+        dimension: numbers in a vector.
+    """
+
+    def __init__(self, folder: Path, dimension: int) -> None:
+        self.folder = folder
+        self.dimension = dimension
+
+    def fitting(self, snapshot: Snapshot) -> list[_Cached]:
+        """The files that hold the first rows of a snapshot, the newest first."""
+        matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.glob("*.faiss")]
+        found = [_Cached(int(m[2]), int(m[3]), int(m[1]), int(m[4], 16), path) for m, path in matches if m]
+        return sorted(
+            (
+                cached
+                for cached in found
+                if cached.numbering == snapshot.numbering
+                and cached.generation <= snapshot.generation
+                and cached.rows <= snapshot.rows
+            ),
+            reverse=True,
+        )
+
+    def load(self, snapshot: Snapshot, flags: int, more_than: int = 0) -> Any:
+        """The newest fitting index of more than so many rows; None where there is none that is whole.
+
+        Args:
+            snapshot: what it must fit.
+            flags: of FAISS's reader, 0 to read all of the file into memory.
+            more_than: rows.
+        """
+        for cached in self.fitting(snapshot):
+            # Another process may remove the file at any time, and whatever is wrong with it, the vectors are there.
+            with suppress(OSError, RuntimeError):
+                if cached.rows <= more_than or crc32_of(cached.path) != cached.crc32:
+                    continue
+                index = faiss.read_index(str(cached.path), flags)
+                if index.ntotal == cached.rows and index.d == self.dimension:
+                    return index
+        return None
+
+    def remove_other_numberings(self, snapshot: Snapshot) -> None:
+        """Remove files whose rows have other numbers by now."""
+        fitting = {cached.path for cached in self.fitting(snapshot)}
+        for path in set(self.folder.glob("*.faiss")) - fitting:
+            with suppress(OSError):
+                path.unlink()
+
+    def write(self, index: Any, snapshot: Snapshot) -> None:
+        """Put ``index`` in the place of all other files; one process at a time may call this.
+
+        Raises:
+            OSError, RuntimeError: the disk does not take it.
+        """
+        beside = self.folder / "next.tmp"
+        try:
+            faiss.write_index(index, str(beside))
+            sync_file(beside)
+            name = f"n{snapshot.numbering}-g{snapshot.generation}-r{index.ntotal}-{crc32_of(beside):08x}.faiss"
+            beside.replace(self.folder / name)
+        finally:
+            beside.unlink(missing_ok=True)
+        for path in self.folder.glob("*.faiss"):
+            if path.name != name:
+                with suppress(OSError):
+                    path.unlink()

@@ -1,0 +1,166 @@
+"""Kinds of FAISS index: what a factory string may be, what `auto` means, and the parameters of a search."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import faiss as _faiss
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.storage.documents import Mask
+
+# FAISS's stubs know neither the keyword arguments that its Python layer adds nor the types of its array arguments.
+faiss: Any = _faiss
+
+AUTO = "auto"
+# `auto` compares with every vector up to so many rows.
+EXACT_ROWS = 50_000
+# A kind that is trained learns from so many vectors for each centroid, and waits for the fewer ones.
+MOST_TRAINING, LEAST_TRAINING = 64, 39
+OPQ_CENTROIDS = 256
+LARGEST_LISTS = 65_536
+_ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
+
+
+def reason(error: Exception) -> str:
+    """What FAISS says, without its place in the C++ source."""
+    return re.split(r"failed: |cpp:\d+: (?:Error: )?", " ".join(str(error).split()))[-1] or type(error).__name__
+
+
+def auto_factory(rows: int) -> str:
+    """The factory for so many vectors: exact, then inverted lists (about 4 sqrt(rows)) of vectors in bytes."""
+    if rows <= EXACT_ROWS:
+        return "Flat"
+    lists = min(2 ** round(np.log2(4 * rows**0.5)), LARGEST_LISTS)
+    return f"IVF{lists},SQ8"
+
+
+def checked_factory(factory: Any, dimension: int) -> str:
+    """``factory`` itself.
+
+    Args:
+        factory: ``auto`` or a FAISS factory string, e.g. ``Flat``, ``HNSW32`` or ``IVF256,PQ32``.
+        dimension: numbers in a vector.
+
+    Raises:
+        InputError: FAISS does not know it, or it cannot take vectors piece by piece or compare by inner products.
+    """
+    if not isinstance(factory, str):
+        raise InputError(f"the FAISS factory is a {type(factory).__name__}, a string is needed, e.g. 'Flat'")
+    if factory != AUTO:
+        new_index(factory, dimension)
+    return factory
+
+
+def new_index(factory: str, dimension: int) -> Any:
+    """An empty FAISS index of inner products.
+
+    Raises:
+        InputError: as :func:`checked_factory`.
+    """
+    try:
+        index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
+    except (RuntimeError, MemoryError) as error:
+        raise InputError(f"FAISS factory {factory!r}: {reason(error)}; {_ADVICE}") from None
+    kind = type(index).__name__
+    problem = ""
+    # FAISS takes sizes of 0, and then divides by them or never answers.
+    if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
+        problem = "a size in it is too small"
+    elif "IDMap" in kind:
+        problem = "ids are kept beside the vectors already, leave IDMap out"
+    elif "NSG" in kind or "NNDescent" in kind:
+        problem = "its graph cannot grow by additions, take HNSW instead"
+    elif index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        problem = "it cannot compare by inner products"
+    if problem:
+        raise InputError(f"FAISS factory {factory!r}: {problem}; {_ADVICE}")
+    return index
+
+
+def centroids(index: Any) -> int:
+    """The most centroids that training a part of ``index`` looks for; 0 where nothing is trained.
+
+    FAISS's advice on more training vectors is silenced: :data:`LEAST_TRAINING` follows it already.
+    """
+    needed = 0 if index.is_trained else 1
+    for part in ("rq", "lsq", "prq", "plsq"):
+        if hasattr(index, part):
+            bits = faiss.vector_to_array(getattr(index, part).nbits)
+            needed = max(needed, 2 ** int(bits.max()))
+    if hasattr(index, "nlist"):
+        needed = max(needed, index.nlist)
+        index.cp.min_points_per_centroid = 1
+    if hasattr(index, "pq"):
+        needed = max(needed, index.pq.ksub)
+        index.pq.cp.min_points_per_centroid = 1
+    if hasattr(index, "chain"):
+        for place in range(index.chain.size()):
+            transform = faiss.downcast_VectorTransform(index.chain.at(place))
+            if isinstance(transform, faiss.OPQMatrix):
+                # The product quantizer that its rotation is fitted to.
+                needed = max(needed, OPQ_CENTROIDS)
+    for part in ("index", "base_index", "storage"):
+        if hasattr(index, part):
+            needed = max(needed, centroids(faiss.downcast_index(getattr(index, part))))
+    return needed
+
+
+def inner(index: Any) -> Any:
+    """The part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
+    index = faiss.downcast_index(index)
+    for part in ("base_index", "index"):
+        if hasattr(index, part) and not hasattr(index, "nlist"):
+            return inner(getattr(index, part))
+    return index
+
+
+def effort_of(index: Any) -> tuple[str, int, int] | None:
+    """The name of the search parameter of ``index``, its usual and its largest value; None where it has none."""
+    part = inner(index)
+    if hasattr(part, "nlist"):
+        # FAISS itself would look into one list.
+        return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
+    if hasattr(part, "hnsw"):
+        return "efSearch", 64, 4096
+    return None
+
+
+def is_coarse(index: Any) -> bool:
+    """Whether vectors are kept so coarsely (product quantization, a bit a number) that many must be scored anew."""
+    part = faiss.downcast_index(index)
+    names = [type(part).__name__, type(inner(part)).__name__]
+    names += [
+        type(faiss.downcast_index(owner.storage)).__name__ for owner in (inner(part),) if hasattr(owner, "storage")
+    ]
+    return any(word in name for name in names for word in ("PQ", "RaBitQ", "FastScan", "Residual", "PreTransform"))
+
+
+def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
+    """FAISS's parameters of one search.
+
+    Args:
+        index: searched.
+        effort: nprobe or efSearch; None where it has none.
+        selector: of rows, or None.
+    """
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return faiss.SearchParametersPreTransform(index_params=search_parameters(index.index, effort, selector))
+    if isinstance(index, faiss.IndexRefine):
+        return faiss.IndexRefineSearchParameters(
+            k_factor=4, base_index_params=search_parameters(index.base_index, effort, selector)
+        )
+    options = {} if selector is None else {"sel": selector}
+    if isinstance(index, faiss.IndexIVF):
+        return faiss.SearchParametersIVF(nprobe=effort or 1, **options)
+    if isinstance(index, faiss.IndexHNSW):
+        return faiss.SearchParametersHNSW(efSearch=effort or 64, **options)
+    return faiss.SearchParameters(**options) if options else None
+
+
+def selector_of(mask: Mask) -> Any:
+    """FAISS's selector of the rows where ``mask`` is true; keep it as long as the search runs."""
+    return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

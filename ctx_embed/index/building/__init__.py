@@ -1,0 +1,1 @@
+"""Building an index from files, with resume."""

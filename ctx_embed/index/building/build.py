@@ -1,0 +1,252 @@
+"""An index from files of documents: in steps that are kept in INDEX.partial, so that an interrupted build goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import require_folder
+from ctx_embed.index.ann.factories import AUTO
+from ctx_embed.index.building import progress
+from ctx_embed.index.building.merging import merge
+from ctx_embed.index.building.placing import locked
+from ctx_embed.index.building.plan import Plan, drop_if_empty, finished_before, make_way, place, require_free
+from ctx_embed.index.building.readers import read_sources
+from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
+from ctx_embed.index.storage.documents import DocumentStore, checked_id
+from ctx_embed.index.storage.manifest import DOCUMENTS, read_manifest
+from ctx_embed.reading import estimated_count, expanded
+from ctx_embed.texts import Document
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# A step is committed after so many documents, or so many seconds.
+STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
+MODES = ("create", "append", "upsert", "overwrite")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did: the documents it took from its sources, and whether it had been complete before."""
+
+    documents: int
+    was_complete: bool = False
+
+
+def build_index(
+    sources: str | Path | Sequence[str | Path],
+    path: str | Path,
+    *,
+    mode: str = "create",
+    resume: bool = False,
+    text_field: str | None = None,
+    embedding_field: str | None = None,
+    model: str | Path | SentenceTransformer | None = None,
+    factory: str | None = None,
+    chunk: str | None = None,
+    progress: bool = False,
+) -> Built:
+    """Read documents, embed them and store them; ``path`` changes only when all of them are ready, and then as a whole.
+
+    What is done so far is kept in ``path`` + ``.partial``, a step of some seconds at a time.
+
+    Args:
+        sources: files or folders, or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
+        path: the folder of the index.
+        mode: ``create`` needs that there is none yet, ``append`` adds to it, ``upsert`` adds to it and replaces the
+            documents whose ids come again, ``overwrite`` puts a new one in its place.
+        resume: go on with an interrupted build of the same sources and options; begin where there is none, and do
+            nothing where it was finished.
+        text_field: the field that holds the text; None: ``text``.
+        embedding_field: the field that holds embeddings made by the model; None: the texts are embedded.
+        model: as in :meth:`SearchIndex.create`; to add, as in :meth:`SearchIndex.open`.
+        factory: the kind of FAISS index, by default ``auto``; to add, the one it has.
+        chunk: how documents are cut into passages, by default ``none``; to add, as the index does.
+        progress: show a bar on standard error, where that is a terminal.
+
+    Raises:
+        InputError: an input or an index that cannot be used, sources without documents, an interrupted build that is
+            in the way, or sources that have changed since.
+    """
+    listed = [sources] if isinstance(sources, str | Path) else list(sources)
+    target = Path(path).absolute()
+    if target.is_symlink():
+        # The link stays, and what it points to is replaced.
+        target = Path(os.path.realpath(target))
+    if mode in ("append", "upsert"):
+        manifest = read_manifest(target)
+        for name, given, there in (("factory", factory, manifest.factory), ("chunk", chunk, manifest.chunk)):
+            if given not in (None, there):
+                raise InputError(f"{target}: its {name} is {there!r}, not {given!r}: append without --{name}")
+        factory, chunk = manifest.factory, manifest.chunk
+        model = manifest.model if model is None else model
+    files = expanded(listed)
+    plan = Plan(
+        [str(name) for name in listed],
+        target,
+        mode,
+        text_field,
+        embedding_field,
+        model,
+        factory or AUTO,
+        chunk or "none",
+        progress,
+    )
+    make_way(plan, resume)
+    if resume and not plan.partial.exists() and (finished := finished_before(plan)) is not None:
+        return Built(finished.documents, was_complete=True)
+    if not plan.adds:
+        require_free(plan)
+    return _build(plan, files)
+
+
+def _build(plan: Plan, files: list[str]) -> Built:
+    documents = read_sources(files, plan.text_field, plan.embedding_field)
+    if not plan.partial.exists():
+        # Found out before anything is written or a model loaded.
+        documents = _some(documents, plan.sources)
+    ours = False
+    try:
+        with ExitStack() as stack:
+            if not plan.partial.exists():
+                require_folder(plan.target)
+                index = stack.enter_context(
+                    SearchIndex.create(plan.partial, plan.model, "Flat" if plan.adds else plan.factory, plan.chunk)
+                )
+                stack.enter_context(locked(plan.partial, "another build is at work"))
+                ours = True
+                if plan.adds:
+                    _require_same_model(index, plan)
+            else:
+                stack.enter_context(locked(plan.partial, "another build is at work"))
+                ours = True
+                index = stack.enter_context(SearchIndex.open(plan.partial, plan.model))
+            state = _begun(index, plan)
+            if not state.finished:
+                state = _fill(index, plan, state, documents, estimated_count(files) if plan.progress else None)
+            if plan.adds:
+                merge(index, plan.target, state, replacing=plan.mode == "upsert")
+        place(plan)
+    except (InputError, OSError) as error:
+        # What another build keeps is not ours to remove.
+        kept = drop_if_empty(plan) if ours else 0
+        said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
+        hint = f"; {kept} documents are kept in {plan.partial}: go on with --resume" if kept else ""
+        raise InputError(f"{said}{hint}") from None
+    except BaseException:
+        if ours:
+            drop_if_empty(plan)
+        raise
+    return Built(state.documents)
+
+
+def _fill(
+    index: SearchIndex, plan: Plan, state: progress.Progress, documents: Iterator[Document], total: int | None
+) -> progress.Progress:
+    """Take the documents that are not yet in, step by step, and let FAISS's file follow."""
+    digest = progress.Digest()
+    done = 0
+    for document in islice(documents, state.documents):
+        digest.update(document)
+        done += 1
+    if (done, digest.hexdigest()) != (state.documents, state.digest or digest.hexdigest()):
+        raise InputError(
+            f"{', '.join(plan.sources)}: changed since this build began: restore what the first {state.documents} "
+            f"documents were, or remove {plan.partial} and begin again"
+        )
+    others = closing(DocumentStore(plan.target / DOCUMENTS)) if plan.mode == "append" else None
+    with ExitStack() as stack:
+        taken = stack.enter_context(others) if others else None
+        bar = stack.enter_context(
+            tqdm(total=total, initial=done, desc="indexing", unit=" documents", disable=None if plan.progress else True)
+        )
+        more = True
+        while more:
+            with index.writer.editing(tidy=False, counted=state.documents) as edit:
+                begun = time.monotonic()
+                while edit.counted - state.documents < STEP_DOCUMENTS and time.monotonic() - begun < STEP_SECONDS:
+                    chunk = list(islice(documents, CHUNK_DOCUMENTS))
+                    if not chunk:
+                        more = False
+                        break
+                    if taken is not None:
+                        _require_new(taken, chunk, edit.counted)
+                    ids = edit.add(chunk, replacing=plan.mode == "upsert")
+                    if plan.adds:
+                        pairs = list(zip(ids, chunk, strict=True))
+                        progress.mark_given(edit.store, [name for name, document in pairs if document.id is not None])
+                        progress.mark_automatic(edit.store, [name for name, document in pairs if document.id is None])
+                    for document in chunk:
+                        digest.update(document)
+                    bar.update(len(chunk))
+                state = replace(state, documents=edit.counted, digest=digest.hexdigest())
+                progress.record(edit.store, state)
+            edit.vectors.remove_unlisted(edit.shards)
+        bar.set_description("finishing")
+    with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+        if not state.documents:
+            raise InputError(_no_documents(plan.sources))
+        index.writer.tidy(store)
+        state = replace(state, finished=True)
+        with store.writing():
+            progress.record(store, state)
+    return state
+
+
+def _begun(index: SearchIndex, plan: Plan) -> progress.Progress:
+    """The progress of the build in INDEX.partial, from its beginning where it has none."""
+    with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+        known = progress.builds(store)
+        if not known:
+            state = progress.Progress(uuid.uuid4().hex, plan.signature)
+            next_id = 0
+            if plan.adds:
+                with closing(DocumentStore(plan.target / DOCUMENTS)) as target:
+                    next_id = target.state().next_id
+            progress.begin(store, state, next_id)
+            return state
+    if known[-1].signature != plan.signature:
+        raise InputError(
+            f"{plan.partial}: was begun with other sources or options: repeat them with --resume, or remove it"
+        )
+    return known[-1]
+
+
+def _require_same_model(index: SearchIndex, plan: Plan) -> None:
+    from ctx_embed.index.embedder import Embedder
+
+    Embedder.require(plan.target, read_manifest(plan.target), index.embedder)
+
+
+def _require_new(store: DocumentStore, documents: Sequence[Document], counted: int) -> None:
+    """Refuse ids that the index has already, before the work of embedding is done."""
+    numbers = {
+        checked_id(document.id, number): number
+        for number, document in enumerate(documents, counted + 1)
+        if document.id is not None
+    }
+    for taken in store.find(list(numbers)):
+        raise InputError(f"document {numbers[taken]}: the id {taken!r} is already in the index, ids are unique")
+
+
+def _some(documents: Iterator[Document], sources: Sequence[str]) -> Iterator[Document]:
+    """The documents, of which there is at least one."""
+    first = next(documents, None)
+    if first is None:
+        raise InputError(_no_documents(sources))
+    return chain([first], documents)
+
+
+def _no_documents(sources: Sequence[str]) -> str:
+    return f"{', '.join(sources)}: no documents, at least one line of text is needed"

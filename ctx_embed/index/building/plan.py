@@ -1,0 +1,145 @@
+"""What a build was asked for, and the two folders that it moves between: INDEX.partial and INDEX."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import require_folder
+from ctx_embed.index.building import progress
+from ctx_embed.index.building.placing import LOCK, locked, put_in_place, remove, remove_the_rest
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
+from ctx_embed.reading import TEXT_FIELD
+
+_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A build as it was asked for."""
+
+    sources: list[str]
+    target: Path
+    mode: str
+    text_field: str | None
+    embedding_field: str | None
+    model: Any
+    factory: str
+    chunk: str
+    progress: bool
+
+    @property
+    def partial(self) -> Path:
+        """Where the index stays until it is whole."""
+        return self.target.with_name(f"{self.target.name}.partial")
+
+    @property
+    def adds(self) -> bool:
+        """Whether the documents go into an index that stays."""
+        return self.mode in ("append", "upsert")
+
+    @property
+    def signature(self) -> str:
+        """What two runs of one build have in common."""
+        names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
+        fields = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory, self.chunk]
+        return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+def place(plan: Plan) -> None:
+    """Let the finished index, or nothing, be left of INDEX.partial."""
+    if plan.adds:
+        remove(plan.partial)
+    else:
+        with _kept_from_writers(plan.target):
+            put_in_place(plan.partial, plan.target)
+        with suppress(OSError):
+            (plan.target / LOCK).unlink()
+
+
+@contextmanager
+def _kept_from_writers(target: Path) -> Iterator[None]:
+    """Be the writer of the index that is about to be replaced, so that nobody changes it in vain."""
+    try:
+        store: DocumentStore | None = DocumentStore(target / DOCUMENTS)
+    except InputError:
+        # There is none, or it is damaged, and nobody can write to it.
+        store = None
+    if store is None:
+        yield
+    else:
+        with closing(store), store.writing():
+            yield
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder holds nothing but the files of an index, and those that a killed writer leaves beside them."""
+    names = {entry.name for entry in folder.iterdir()}
+    return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
+
+
+def drop_if_empty(plan: Plan) -> int:
+    """Remove an INDEX.partial in which no step was finished; otherwise tell how many documents it keeps."""
+    try:
+        with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+            kept = sum(state.documents for state in progress.builds(store))
+        if not kept:
+            remove(plan.partial)
+    except (InputError, OSError):
+        return 0
+    return kept
+
+
+def make_way(plan: Plan, resume: bool) -> None:
+    """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
+    for folder in (plan.partial, plan.target):
+        remove_the_rest(folder)
+    if not plan.partial.exists():
+        return
+    if not plan.partial.is_dir() or not _is_index(plan.partial):
+        raise InputError(f"{plan.partial}: in the way of the build, and no interrupted one: choose another name")
+    # Without a lock it is an index that a new one has taken the place of, or a build that had not begun.
+    if (plan.partial / LOCK).is_file():
+        if resume:
+            return
+        with locked(plan.partial, "another build is at work"):
+            if plan.mode != "overwrite":
+                raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
+    remove(plan.partial)
+
+
+def finished_before(plan: Plan) -> progress.Progress | None:
+    """The finished build in INDEX that this one repeats; None where it has not been done."""
+    if not (plan.target / MANIFEST).is_file():
+        return None
+    folder = IndexFolder(plan.target)
+    try:
+        same = [state for state in progress.builds(folder.documents) if state.signature == plan.signature]
+    finally:
+        folder.documents.close()
+    return same[-1] if same else None
+
+
+def require_free(plan: Plan) -> None:
+    """Refuse to write over what is no index, and over an index unless that is wanted."""
+    target = plan.target
+    require_folder(target)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not target.is_dir():
+        raise InputError(f"{target}: a file, the index needs a folder of its own")
+    if not _is_index(target):
+        raise InputError(f"{target}: a folder with other files than those of an index, choose another one")
+    if plan.mode != "overwrite":
+        raise InputError(f"{target}: exists already, add to it with --append or replace it with --overwrite")
+    with _kept_from_writers(target):
+        # Found out now rather than after the work.
+        return

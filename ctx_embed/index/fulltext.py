@@ -1,0 +1,91 @@
+"""Search by words: SQLite's full-text index, BM25, and snippets with the matching words marked."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+
+from ctx_embed.index.storage.database import TOKENIZER
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.texts import well_formed
+
+_WORD = re.compile(r"[^\W_]+")
+# Distinct words of a query that are looked for; SQLite limits an expression.
+MOST_WORDS = 256
+# In a large index, words that stand in so large a part of the passages say next to nothing and cost the most.
+COMMON_PART = 0.05
+LARGE = 20_000
+REMEMBERED_TERMS = 100_000
+SNIPPET_WORDS = 24
+_BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
+
+
+def expression(query: str) -> str:
+    """The FTS5 expression that finds any word of a query; quoted, so that none is an operator. May be empty."""
+    words = dict.fromkeys(word.lower() for word in _WORD.findall(well_formed(query)))
+    return " OR ".join(f'"{word}"' for word in list(words)[:MOST_WORDS])
+
+
+def search_words(
+    store: DocumentStore, query: str, k: int, rows: int, allowed: Callable[[int], bool] | None
+) -> list[int]:
+    """The rows of the k best passages by BM25, the best first; passages without any of the words are none.
+
+    Args:
+        store: inside :meth:`Database.reading`.
+        query: any text.
+        k: at least 1.
+        rows: in the index, to know a large one.
+        allowed: which rows may be found; None: all that are not deleted.
+    """
+    terms = expression(query).split(" OR ")
+    if rows > LARGE and len(terms) > 1:
+        terms = _rare(store, terms, rows) or terms
+    if terms == [""]:
+        return []
+    condition = "" if allowed is None else "AND allowed(rowid)"
+    with store.told():
+        if allowed is not None:
+            store.connection.create_function("allowed", 1, allowed)
+        found = store.connection.execute(
+            f"SELECT rowid FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?",
+            (" OR ".join(terms), k),
+        )
+        return [row for (row,) in found]
+
+
+def _rare(store: DocumentStore, terms: list[str], rows: int) -> list[str]:
+    """The terms that stand in fewer than :data:`COMMON_PART` of all passages; which those are is remembered."""
+    most = int(COMMON_PART * rows)
+    if store.common_words[0] != rows:
+        store.common_words = (rows, {})
+    known = store.common_words[1]
+    count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+    for term in terms:
+        if term not in known and len(known) < REMEMBERED_TERMS:
+            with store.told():
+                known[term] = store.connection.execute(count, (term, most)).fetchone()[0] == most
+    return [term for term in terms if not known.get(term, False)]
+
+
+def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
+    """The part of a text that holds most words of a query, with these marked; the beginning where it holds none.
+
+    Args:
+        query: any text.
+        text: of a document.
+        opening: put before each matching word.
+        closing_mark: put after it.
+    """
+    terms = expression(query)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+        connection.execute("INSERT INTO words VALUES (?)", (well_formed(text),))
+        select = "SELECT snippet(words, 0, ?, ?, '…', ?) FROM words WHERE words MATCH ?"
+        found = connection.execute(select, (opening, closing_mark, SNIPPET_WORDS, terms)).fetchone() if terms else None
+    if found is not None:
+        return str(found[0])
+    beginning = _BEGINNING.match(text)
+    return text if beginning is None or beginning.end() == len(text) else f"{beginning[0].rstrip()}…"

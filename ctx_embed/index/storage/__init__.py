@@ -1,0 +1,1 @@
+"""What an index keeps on disk: manifest, shards of vectors, documents and their filters."""

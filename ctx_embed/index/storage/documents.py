@@ -1,0 +1,299 @@
+"""The documents of an index in SQLite: their ids, texts, metadata and passages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import numbers
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.manifest import REMEDY
+from ctx_embed.texts import Document, well_formed
+
+Id: TypeAlias = str | int
+Span: TypeAlias = tuple[int, int]
+Mask: TypeAlias = NDArray[np.bool_]
+
+LARGEST_ID = 2**63 - 1
+# Values asked for in one statement, below SQLite's limit on parameters.
+VALUES_A_QUERY = 500
+# Metadata nest no deeper than this: JSON readers, SQLite's among them, give up somewhere above it.
+DEEPEST_METADATA = 100
+# Documents read at a time where all are read.
+DOCUMENTS_AT_ONCE = 2048
+
+
+class Stored(NamedTuple):
+    """A document as it is stored: the row of its first passage, the number of passages, id, metadata and text."""
+
+    row: int
+    passages: int
+    id: Id
+    metadata: dict[str, Any]
+    text: str
+
+
+class Passage(NamedTuple):
+    """A passage of a document: characters ``start`` to ``stop`` of its text."""
+
+    document: Stored
+    start: int
+    stop: int
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+        return self.document.text[self.start : self.stop]
+
+
+def checked_id(identifier: Any, number: int) -> Id:
+    """An id as it is stored.
+
+    Args:
+        identifier: a string or an integer of 64 bits; integers of numpy count.
+        number: of the document, from 1, for the message.
+
+    Raises:
+        InputError: anything else.
+    """
+    if isinstance(identifier, str):
+        if well_formed(identifier) != identifier:
+            raise InputError(f"document {number}: the id {identifier!r} has a lone surrogate, give it another id")
+        return str(identifier)
+    if isinstance(identifier, bool) or not isinstance(identifier, numbers.Integral):
+        raise InputError(
+            f"document {number}: the id is a {type(identifier).__name__}, a string or an integer is needed"
+        )
+    if not -LARGEST_ID - 1 <= int(identifier) <= LARGEST_ID:
+        raise InputError(f"document {number}: the id {identifier} does not fit into 64 bits, give it as a string")
+    return int(identifier)
+
+
+def metadata_json(metadata: Any, number: int) -> str:
+    """Metadata as the JSON that is stored; lone surrogates become U+FFFD.
+
+    Raises:
+        InputError: no dictionary with names as keys, a value that JSON cannot hold (NaN among them), or one that is
+            nested too deeply.
+    """
+    if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
+        raise InputError(f"document {number}: the metadata {metadata!r:.60} are no dictionary with strings as keys")
+    try:
+        written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        nested = _is_deep(metadata)
+    except (TypeError, ValueError) as error:
+        name = next(name for name, value in metadata.items() if not _is_json(value))
+        raise InputError(f"document {number}: the metadata field {name!r} cannot be kept as JSON ({error})") from None
+    except RecursionError:
+        nested = True
+    if nested:
+        raise InputError(
+            f"document {number}: the metadata are nested more than {DEEPEST_METADATA} levels deep, flatten them"
+        )
+    return well_formed(written)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST_METADATA):
+        level = [
+            item
+            for parent in level
+            if isinstance(parent, dict | list | tuple)
+            for item in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+        if not level:
+            return False
+    return any(isinstance(item, dict | list | tuple) for item in level)
+
+
+def text_hash(text: str) -> int:
+    """64 bits of a text's BLAKE2, as SQLite's signed integer."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+class DocumentStore(Database):
+    """The documents of ``documents.sqlite``; what changes them runs inside :meth:`Database.writing`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # Whether words are too common to search for, as :mod:`ctx_embed.index.fulltext` found, in so many rows.
+        self.common_words: tuple[int, dict[str, bool]] = (0, {})
+
+    def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
+        """The passages of some rows.
+
+        Raises:
+            InputError: the database lacks a row.
+        """
+        select = (
+            "SELECT d.row, d.passages, d.id, d.metadata, d.text, p.start, p.stop FROM documents d "
+            "LEFT JOIN passages p ON p.row = ?1 WHERE d.row <= ?1 ORDER BY d.row DESC LIMIT 1"
+        )
+        found: dict[int, Passage] = {}
+        for row in rows:
+            with self.told():
+                values = self.connection.execute(select, (row,)).fetchone()
+            if values is None or row >= values[0] + values[1]:
+                raise InputError(f"{self.path}: damaged (documents are missing), {REMEDY}")
+            document = self._stored(values[:5])
+            start, stop = values[5:]
+            found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
+        return found
+
+    def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
+        """The documents of those ids that there are."""
+        found: dict[Id, Stored] = {}
+        for start in range(0, len(ids), VALUES_A_QUERY):
+            part = ids[start : start + VALUES_A_QUERY]
+            select = f"SELECT row, passages, id, metadata, text FROM documents WHERE id IN ({_marks(part)})"
+            with self.told():
+                values = self.connection.execute(select, part).fetchall()
+            found |= {document.id: document for document in map(self._stored, values)}
+        return found
+
+    def after(self, row: int, count: int) -> list[Stored]:
+        """The next documents after a row, in order."""
+        select = "SELECT row, passages, id, metadata, text FROM documents WHERE row > ? ORDER BY row LIMIT ?"
+        with self.told():
+            return list(map(self._stored, self.connection.execute(select, (row, count)).fetchall()))
+
+    def all(self) -> Iterator[Stored]:
+        """Every document in the order of rows, in bounded memory, inside :meth:`reading` or :meth:`writing`."""
+        row = -1
+        while documents := self.after(row, DOCUMENTS_AT_ONCE):
+            yield from documents
+            row = documents[-1].row
+
+    def spans(self, document: Stored) -> list[Span]:
+        """The passages of a document."""
+        select = "SELECT start, stop FROM passages WHERE row >= ? AND row < ? ORDER BY row"
+        with self.told():
+            spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
+        return spans or [(0, len(document.text))]
+
+    def _stored(self, values: Sequence[Any]) -> Stored:
+        row, passages, identifier, metadata, text = values
+        try:
+            return Stored(row, passages, identifier, json.loads(metadata), text)
+        except ValueError as error:
+            raise InputError(f"{self.path}: damaged (metadata: {error}), {REMEDY}") from None
+
+    def last_row(self) -> int:
+        """The number of rows up to the end of the last document, deleted or not."""
+        ends = []
+        for table in ("documents", "deleted"):
+            with self.told():
+                last = self.connection.execute(f"SELECT row + passages FROM {table} ORDER BY row DESC LIMIT 1")
+                ends.append(int((last.fetchone() or (0,))[0]))
+        return max(ends)
+
+    def deleted_rows(self) -> int:
+        """The number of rows of deleted documents."""
+        with self.told():
+            return int(self.connection.execute("SELECT ifnull(sum(passages), 0) FROM deleted").fetchone()[0])
+
+    def live(self, rows: int) -> Mask:
+        """Which of ``rows`` rows belong to documents that were not deleted."""
+        mask = np.ones(rows, bool)
+        with self.told():
+            for row, passages in self.connection.execute("SELECT row, passages FROM deleted"):
+                mask[row : row + passages] = False
+        return mask
+
+    def matching(self, condition: str, values: Sequence[Any], rows: int) -> Mask:
+        """Which rows belong to documents whose metadata meet a condition, see :mod:`.filters`."""
+        mask = np.zeros(rows, bool)
+        with self.told():
+            for row, passages in self.connection.execute(
+                f"SELECT row, passages FROM documents WHERE {condition}", values
+            ):
+                mask[row : row + passages] = True
+        return mask
+
+    def rows_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
+        """For those texts that are passages already, the row of one; a look at the text itself excludes chance."""
+        by_hash = {text_hash(text): text for text in texts}
+        hashes = sorted(by_hash)
+        found: dict[str, int] = {}
+        for start in range(0, len(hashes), VALUES_A_QUERY):
+            part = hashes[start : start + VALUES_A_QUERY]
+            with self.told():
+                pairs = self.connection.execute(
+                    f"SELECT hash, row FROM hashes WHERE hash IN ({_marks(part)})", part
+                ).fetchall()
+            for digest, row in pairs:
+                if self._is_passage(row, by_hash[digest]):
+                    found[by_hash[digest]] = row
+        return found
+
+    def _is_passage(self, row: int, text: str) -> bool:
+        # The row may be that of a deleted document.
+        try:
+            return self.fetch([row])[row].text == text
+        except InputError:
+            return False
+
+    def insert(self, row: int, document: Document, metadata: str, spans: Sequence[Span]) -> None:
+        """Add a document whose id is free.
+
+        Args:
+            row: of its first passage.
+            document: with an id.
+            metadata: its metadata as JSON.
+            spans: the passages.
+        """
+        text = document.text
+        values = (row, len(spans), document.id, metadata, text)
+        passages = [(row + place, *span) for place, span in enumerate(spans)]
+        with self.told():
+            self.connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", values)
+            if list(spans) != [(0, len(text))]:
+                self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", passages)
+            self.connection.executemany(
+                "INSERT INTO words (rowid, text) VALUES (?, ?)",
+                [(place, text[start:stop]) for place, start, stop in passages],
+            )
+
+    def keep_hashes(self, rows: dict[str, int]) -> None:
+        """Remember in which row each text was embedded."""
+        pairs = sorted((text_hash(text), row) for text, row in rows.items())
+        with self.told():
+            self.connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
+
+    def remove(self, document: Stored) -> None:
+        """Delete a document; its rows are never given again before the next compaction."""
+        rows = (document.row, document.row + document.passages)
+        words = [
+            (row, document.text[start:stop]) for row, (start, stop) in enumerate(self.spans(document), document.row)
+        ]
+        with self.told():
+            self.connection.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
+            self.connection.execute("DELETE FROM passages WHERE row >= ? AND row < ?", rows)
+            self.connection.execute("DELETE FROM documents WHERE row = ?", (document.row,))
+            self.connection.execute("INSERT INTO deleted VALUES (?, ?)", (document.row, document.passages))
+
+    def documents_up_to(self, first: int, row: int) -> int:
+        """How many documents begin in the rows ``first`` to ``row``, both included."""
+        with self.told():
+            select = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
+            return int(self.connection.execute(select, (first, row)).fetchone()[0])
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values))

@@ -1,0 +1,106 @@
+"""The folder of an index on disk, without its model: opened, checked, and read in one unchanging state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.manifest import DOCUMENTS, REMEDY, VECTORS, read_manifest
+from ctx_embed.index.storage.shards import ShardFolder
+from ctx_embed.index.storage.snapshot import Snapshot
+
+Result = TypeVar("Result")
+
+# A writer may join and remove a listed shard before a reader opens it; the reader then looks at the new list.
+ATTEMPTS = 20
+
+
+class IndexFolder:
+    """The manifest, documents and vectors of an index, found to belong together.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        InputError: no index, a damaged one, or one of a newer format.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(self.path)
+        self.vectors = ShardFolder(self.path / VECTORS, self.manifest.dimension)
+        self.documents = DocumentStore(self.path / DOCUMENTS)
+        try:
+            self.read(self._check)
+        except BaseException:
+            self.documents.close()
+            raise
+
+    def _check(self, snapshot: Snapshot) -> None:
+        state = self.documents.state()
+        if state.index_id != self.manifest.index_id or state.generation < self.manifest.generation:
+            raise InputError(f"{self.path}: manifest and documents come from different states of the index, {REMEDY}")
+        self.vectors.check(snapshot.shards)
+        listed = sum(shard.rows for shard in snapshot.shards)
+        rows = self.documents.last_row()
+        if not rows == snapshot.rows == listed:
+            raise InputError(f"{self.path}: documents with {rows} passages but {listed} vectors are listed, {REMEDY}")
+
+    def read(self, work: Callable[[Snapshot], Result]) -> Result:
+        """What ``work`` makes of the newest state, which does not change while it reads.
+
+        Raises:
+            InputError: a listed file is missing, or another index lies in the folder by now.
+        """
+        for _ in range(ATTEMPTS):
+            with self.documents.reading():
+                snapshot = Snapshot.of(self.documents.state(), self.documents.shards())
+                try:
+                    return work(snapshot)
+                except FileNotFoundError as error:
+                    missing = error.filename
+        self.require_in_place()
+        raise InputError(f"{missing}: missing, {REMEDY}")
+
+    def require_in_place(self) -> None:
+        """Refuse to go on where another index has taken the place of the one that was opened.
+
+        Raises:
+            InputError: it has, or there is none any more.
+        """
+        if read_manifest(self.path).index_id != self.manifest.index_id:
+            raise InputError(f"{self.path}: another index has taken its place meanwhile, open it again")
+
+    def count(self) -> int:
+        """The number of documents."""
+        return self.documents.state().documents
+
+    def describe(self) -> dict[str, Any]:
+        """What can be said of the index without loading its model, as JSON values."""
+        size = 0
+        for file in self.path.rglob("*"):
+            # Files come and go while a writer works.
+            with suppress(OSError):
+                size += file.stat().st_size if file.is_file() else 0
+        state = self.documents.state()
+        return {
+            "path": str(self.path),
+            "documents": state.documents,
+            "vectors": state.rows,
+            "vectors_of_deleted": self.documents.deleted_rows(),
+            "dimension": self.manifest.dimension,
+            "dtype": self.manifest.dtype,
+            "factory": self.manifest.factory,
+            "chunk": self.manifest.chunk,
+            "tuned": json.loads(state.tuned),
+            "model": self.manifest.model,
+            "model_fingerprint": self.manifest.model_fingerprint,
+            "generation": state.generation,
+            "format_version": self.manifest.format_version,
+            "bytes": size,
+        }

@@ -1,0 +1,81 @@
+"""One unchanging state of an index, and which of its rows a search may find."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.storage.database import State
+from ctx_embed.index.storage.documents import DocumentStore, Mask
+from ctx_embed.index.storage.filters import parse_filter
+from ctx_embed.index.storage.shards import Shard
+
+# Filters whose rows are remembered, as long as the index does not change.
+REMEMBERED_FILTERS = 8
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The vectors of one generation.
+
+    Args:
+        generation: the number of commits.
+        numbering: the generation that gave the rows their numbers.
+        rows: the number of vectors, those of deleted documents included.
+        shards: where they are.
+        tuned: search parameters by FAISS factory, as JSON.
+    """
+
+    generation: int
+    numbering: int
+    rows: int
+    shards: Sequence[Shard]
+    tuned: str = "{}"
+
+    @classmethod
+    def of(cls, state: State, shards: Sequence[Shard]) -> Snapshot:
+        """The snapshot that a state and its list of shards make."""
+        return cls(state.generation, state.numbering, state.rows, shards, state.tuned)
+
+
+@dataclass
+class LiveRows:
+    """The rows that may be found, remembered until the index changes.
+
+    Args:
+        store: of the documents.
+    """
+
+    store: DocumentStore
+    _state: tuple[int, int] = (-1, -1)
+    _live: Mask | None = None
+    _filtered: dict[str, Mask] = field(default_factory=dict)
+
+    def allowed(self, snapshot: Snapshot, where: str | None) -> Mask | None:
+        """Which rows (rows,) a search may find; None where that is all of them.
+
+        Args:
+            snapshot: of the transaction under way.
+            where: a filter of the metadata, see :mod:`ctx_embed.index.storage.filters`.
+
+        Raises:
+            InputError: the filter cannot be understood.
+        """
+        if self._state != (snapshot.generation, snapshot.rows):
+            live = self.store.live(snapshot.rows)
+            self._live = None if live.all() else live
+            self._filtered = {}
+            self._state = (snapshot.generation, snapshot.rows)
+        if where is None:
+            return self._live
+        if where not in self._filtered:
+            condition = parse_filter(where)
+            try:
+                mask = self.store.matching(condition.sql, condition.values, snapshot.rows)
+            except OverflowError as error:
+                raise InputError(f"filter {where[:80]!r}: {error}") from None
+            if len(self._filtered) == REMEMBERED_FILTERS:
+                self._filtered.pop(next(iter(self._filtered)))
+            self._filtered[where] = mask
+        return self._filtered[where]

@@ -1,0 +1,1 @@
+"""Changes to an index: transactions, chunking and compaction."""

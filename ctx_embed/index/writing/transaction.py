@@ -1,0 +1,251 @@
+"""What one transaction changes: documents added and deleted, and shards that nobody sees before they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, Span, checked_id, metadata_json
+from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
+from ctx_embed.index.storage.snapshot import Snapshot
+from ctx_embed.index.writing.chunking import Chunker
+from ctx_embed.texts import Document, well_formed
+
+
+@dataclass(frozen=True)
+class Embedded(Document):
+    """A document that comes with its embedding, a vector of the index's dimension and of any length but 0."""
+
+    embedding: Any = None
+
+
+@dataclass(frozen=True)
+class Copied(Document):
+    """A document of another index, with its passages and their unit vectors (passages, dimension)."""
+
+    spans: Sequence[Span] = ()
+    vectors: Any = None
+
+
+def as_list(values: Any, name: str, needed: str) -> list[Any]:
+    """``values`` as a list; a string or a dictionary, which are iterable by accident, is refused."""
+    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
+        raise InputError(f"{name} is a {type(values).__name__}, {needed} is needed")
+    return list(values)
+
+
+def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
+    """Texts with their ids, metadata and embeddings, as users of Python hand them over.
+
+    Raises:
+        InputError: something else than lists, or lists of different lengths.
+    """
+    listed = as_list(texts, "texts", "a list of strings")
+    given: dict[str, list[Any]] = {}
+    for name, values, needed in (
+        ("ids", ids, "a list of strings or integers"),
+        ("metadata", metadata, "a list of dictionaries"),
+        ("embeddings", embeddings, "an array (documents, dimension)"),
+    ):
+        given[name] = [None] * len(listed) if values is None else as_list(values, name, needed)
+        if len(given[name]) != len(listed):
+            raise InputError(f"{len(given[name])} {name} for {len(listed)} texts, one for each is needed")
+    for number, embedding in enumerate(given["embeddings"] if embeddings is not None else (), 1):
+        if embedding is None:
+            raise InputError(f"document {number}: its embedding is None, give one for each text or for none")
+    return [
+        Embedded(text, identifier, {} if notes is None else notes, embedding)
+        for text, identifier, notes, embedding in zip(
+            listed, given["ids"], given["metadata"], given["embeddings"], strict=True
+        )
+    ]
+
+
+def _checked_text(text: Any, number: int) -> str:
+    if not isinstance(text, str):
+        raise InputError(f"document {number}: the text is a {type(text).__name__}, a string is needed")
+    return well_formed(str(text))
+
+
+def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
+    """A given embedding (dimension,) at unit length.
+
+    Raises:
+        InputError: it is no such vector, is not finite, or has length 0.
+    """
+    try:
+        vector = np.asarray(embedding)
+        if vector.dtype.kind not in "fiu":
+            raise TypeError
+        vector = vector.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"document {number}: the embedding is no list of numbers") from None
+    if vector.shape != (dimension,):
+        raise InputError(f"document {number}: the embedding has shape {vector.shape}, ({dimension},) is needed")
+    with np.errstate(over="ignore"):
+        length = float(np.linalg.norm(vector))
+    if not np.isfinite(length) or length == 0:
+        raise InputError(f"document {number}: the embedding has length {length}, a finite one above 0 is needed")
+    return (vector / length).astype(np.float32)
+
+
+class Edit:
+    """Changes on their way into an index, inside :meth:`Database.writing`; memory stays bounded.
+
+    Args:
+        store: in a writing transaction.
+        vectors: where the shards go.
+        embed: the unit vectors (n, dimension) of n texts.
+        chunk: cuts a text into passages.
+        counted: documents that came before as part of the same addition, for messages; by default none.
+    """
+
+    def __init__(
+        self,
+        store: DocumentStore,
+        vectors: ShardFolder,
+        embed: Callable[[Sequence[str]], Vectors],
+        chunk: Chunker,
+        counted: int = 0,
+    ) -> None:
+        self.store = store
+        self.vectors = vectors
+        self.embed = embed
+        self.chunk = chunk
+        self.counted = counted
+        self.state = store.state()
+        self.shards = store.shards()
+        self.changed = False
+        self._first_row = 0 if counted else self.state.rows
+        self._written = self.state.rows
+        self._waiting: list[Vectors] = []
+
+    def add(self, documents: Sequence[Document], *, replacing: bool = False) -> list[Id]:
+        """Add some thousand documents; those without an id get the integers above all that were ever given.
+
+        Args:
+            documents: with ids or without.
+            replacing: whether a document takes the place of the one that has its id.
+
+        Raises:
+            InputError: a document that cannot be kept, an id that is taken, or a model that gives NaN.
+        """
+        first = self.counted + 1
+        given = [
+            None if document.id is None else checked_id(document.id, number)
+            for number, document in enumerate(documents, first)
+        ]
+        integers = [identifier for identifier in given if isinstance(identifier, int)]
+        # The largest integer is never counted, so that the next one can always be stored.
+        next_id = min(max([self.state.next_id, *(identifier + 1 for identifier in integers)]), LARGEST_ID)
+        texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
+        cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
+        passages = [text[start:stop] for text, spans in zip(texts, cut, strict=True) for start, stop in spans]
+        # Looked up before anything is replaced: the vectors of deleted documents are still there.
+        known = self.store.rows_of_texts(list(dict.fromkeys(passages)))
+        first_row = self.state.rows
+        ids: list[Id] = []
+        embeddings: list[Any] = []
+        for number, (document, identifier, text, spans) in enumerate(
+            zip(documents, given, texts, cut, strict=True), first
+        ):
+            if identifier is None:
+                if next_id == LARGEST_ID:
+                    raise InputError(f"document {number}: no larger integer is left for its id, give it one")
+                identifier, next_id = next_id, next_id + 1
+            self._make_room(identifier, number, replacing)
+            metadata = metadata_json(document.metadata, number)
+            self.store.insert(self.state.rows, replace(document, id=identifier, text=text), metadata, spans)
+            self.state = replace(self.state, rows=self.state.rows + len(spans), documents=self.state.documents + 1)
+            embeddings += self._given(document, number, len(spans))
+            ids.append(identifier)
+        if documents:
+            self.state = replace(self.state, next_id=next_id)
+            self.counted += len(documents)
+            self.changed = True
+            self._keep(first_row, passages, embeddings, known)
+        return ids
+
+    def _spans(self, document: Document, text: str) -> Sequence[Span]:
+        """The passages of a document; one that comes with its embedding stays whole."""
+        if isinstance(document, Copied):
+            return document.spans
+        return self.chunk(text) if getattr(document, "embedding", None) is None else [(0, len(text))]
+
+    def _given(self, document: Document, number: int, passages: int) -> list[Any]:
+        """The vectors that a document comes with, None for those to be embedded."""
+        if isinstance(document, Copied):
+            return list(document.vectors)
+        embedding = getattr(document, "embedding", None)
+        return [None if embedding is None else unit_vector(embedding, self.vectors.dimension, number)] * passages
+
+    def _make_room(self, identifier: Id, number: int, replacing: bool) -> None:
+        taken = self.store.find([identifier]).get(identifier)
+        if taken is None:
+            return
+        if replacing:
+            self._delete([taken.id])
+            return
+        other = self.store.documents_up_to(self._first_row, taken.row)
+        where = f"is also that of document {other}" if taken.row >= self._first_row else "is already in the index"
+        raise InputError(f"document {number}: the id {identifier!r} {where}, ids are unique")
+
+    def _keep(self, first: int, passages: list[str], embeddings: list[Any], known: dict[str, int]) -> None:
+        """Queue the vectors of the rows from ``first`` on: given, of an earlier row with the same text, or embedded."""
+        wanted = dict.fromkeys(text for text, vector in zip(passages, embeddings, strict=True) if vector is None)
+        old = [text for text in wanted if text in known]
+        new = [text for text in wanted if text not in known]
+        found: dict[str, Vectors] = {}
+        if old:
+            found |= dict(zip(old, self._stored([known[text] for text in old]), strict=True))
+        if new:
+            found |= dict(zip(new, self.embed(new), strict=True))
+        self._waiting.append(
+            np.stack([found[t] if given is None else given for t, given in zip(passages, embeddings, strict=True)])
+        )
+        rows = {text: row for row, text in reversed(list(enumerate(passages, first))) if text not in known}
+        self.store.keep_hashes(rows)
+        if sum(map(len, self._waiting)) >= SHARD_ROWS:
+            self._flush()
+
+    def _stored(self, rows: list[int]) -> Vectors:
+        """The vectors of earlier rows, wherever they are by now."""
+        wanted = np.array(rows, np.int64)
+        vectors = np.empty((len(rows), self.vectors.dimension), np.float32)
+        written = wanted < self._written
+        vectors[written] = self.vectors.gather(self.shards, wanted[written])
+        if not written.all():
+            vectors[~written] = np.concatenate(self._waiting)[wanted[~written] - self._written]
+        return vectors
+
+    def delete(self, ids: Sequence[Id]) -> int:
+        """Delete the documents of those ids that there are, and tell how many."""
+        checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
+        return self._delete(list(dict.fromkeys(checked)))
+
+    def _delete(self, ids: list[Id]) -> int:
+        found = self.store.find(ids)
+        for document in found.values():
+            self.store.remove(document)
+        self.state = replace(self.state, documents=self.state.documents - len(found))
+        self.changed = self.changed or bool(found)
+        return len(found)
+
+    def _flush(self) -> None:
+        waiting = np.concatenate(self._waiting)
+        self._waiting = []
+        self._written += len(waiting)
+        for start in range(0, len(waiting), SHARD_ROWS):
+            self.shards = self.vectors.append(self.shards, waiting[start : start + SHARD_ROWS])
+
+    def finish(self) -> Snapshot:
+        """Write what is left and list everything, so that the transaction's commit publishes it."""
+        if self._waiting:
+            self._flush()
+        self.state = replace(self.state, generation=self.state.generation + 1)
+        self.store.finish(self.state, self.shards)
+        return Snapshot.of(self.state, self.shards)

@@ -1,0 +1,145 @@
+"""The one writer of an index: its edits, and the files that follow a commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.ann import factories
+from ctx_embed.index.ann.tuning import AUTO_RECALL, Tuning, tune
+from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.storage.documents import DocumentStore, Span
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import DOCUMENTS, read_manifest, remove_leftovers, write_manifest
+from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.snapshot import Snapshot
+from ctx_embed.index.writing import chunking
+from ctx_embed.index.writing.compaction import compact, dead_rows
+from ctx_embed.index.writing.transaction import Edit
+
+_LOG = logging.getLogger(__name__)
+
+
+class Writer:
+    """Changes an index, one thread and one process at a time.
+
+    Args:
+        folder: of the index.
+        index: its vectors; it takes over what is built.
+        embedder: gives the model, when it is needed.
+        searching: a lock, held while ``index`` changes.
+    """
+
+    def __init__(
+        self, folder: IndexFolder, index: VectorIndex, embedder: Callable[[], Embedder], searching: Any
+    ) -> None:
+        self.folder = folder
+        self.index = index
+        self.changing = threading.Lock()
+        self._embedder = embedder
+        self._searching = searching
+        self._chunker: chunking.Chunker | None = None
+        self._told = False
+        # A compaction that failed is tried again when twice as many vectors are dead.
+        self._compact_from = 0
+
+    @contextmanager
+    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
+        """Be the writer; what the block changes is committed as one when it ends, and undone when it raises.
+
+        Args:
+            tidy: let the manifest and FAISS's file follow; compact where most vectors are of deleted documents.
+            counted: see :class:`Edit`.
+
+        Raises:
+            InputError: another process is writing, or the disk is full.
+        """
+        with self.changing, closing(DocumentStore(self.folder.path / DOCUMENTS)) as store:
+            committed = False
+            try:
+                with store.writing():
+                    self.folder.require_in_place()
+                    edit = Edit(store, self.folder.vectors, self._embed, self._chunk, counted)
+                    yield edit
+                    if edit.changed:
+                        edit.finish()
+                committed = True
+            finally:
+                if tidy and not (committed and self._compacted(store)):
+                    self.tidy(store)
+
+    def _compacted(self, store: DocumentStore) -> bool:
+        """Compact where it is time to; a failure leaves the index as it is and does not fail the change before it."""
+        dead = 0
+        try:
+            dead = dead_rows(store)
+            if not dead or dead < self._compact_from:
+                return False
+            compact(self.folder, self.tidy)
+        except (InputError, OSError) as error:
+            self._compact_from = 2 * dead
+            _LOG.warning("%s: was not compacted (%s)", self.folder.path, error)
+        return True
+
+    def _embed(self, texts: Sequence[str]) -> Vectors:
+        return self._embedder().documents(texts)
+
+    def _chunk(self, text: str) -> list[Span]:
+        if self._chunker is None:
+            chunk = self.folder.manifest.chunk
+            # Whole documents need no tokenizer, and so no model where all embeddings are known.
+            self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
+        return self._chunker(text)
+
+    def tidy(self, store: DocumentStore) -> None:
+        """Let the manifest and FAISS's file follow the newest commit, and remove files that it does not list.
+
+        All of it can be left to the next writer, so a failure here does not fail the change. A kind that ``auto`` has
+        chosen is tuned as soon as it is trained.
+        """
+        with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
+            self.folder.require_in_place()
+            snapshot = Snapshot.of(store.state(), store.shards())
+            if read_manifest(self.folder.path).generation != snapshot.generation:
+                write_manifest(self.folder.path, replace(self.folder.manifest, generation=snapshot.generation))
+            self.folder.vectors.remove_unlisted(snapshot.shards)
+            remove_leftovers(self.folder.path)
+            with self._searching:
+                self.folder.vectors.forget_unlisted(snapshot.shards)
+                self.index.cache.remove_other_numberings(snapshot)
+                if self.index.is_stale(snapshot) and self._built(snapshot) and self.index.factory == factories.AUTO:
+                    tune(self.index, snapshot, AUTO_RECALL, store)
+
+    def _built(self, snapshot: Snapshot) -> bool:
+        """Whether FAISS has built its index; where it cannot, that is told once, and search stays exact."""
+        try:
+            return self.index.build(snapshot)
+        except RuntimeError as error:
+            if not self._told:
+                # FAISS names its source file and line before what went wrong.
+                reason = str(error).strip().rsplit("\n", 1)[-1].rsplit("Error: ", 1)[-1]
+                _LOG.warning(
+                    "%s: FAISS cannot build %s, search compares every vector (%s)",
+                    self.folder.path,
+                    self.index.factory,
+                    reason,
+                )
+                self._told = True
+            return False
+
+    def tune(self, recall: float) -> Tuning:
+        """See :meth:`SearchIndex.tune`."""
+        path = self.folder.path / DOCUMENTS
+        with self.changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
+            return tune(self.index, Snapshot.of(store.state(), store.shards()), recall, store)
+
+    def compact(self) -> int:
+        """See :meth:`SearchIndex.compact`."""
+        with self.changing:
+            return compact(self.folder, self.tidy)

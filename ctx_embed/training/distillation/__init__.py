@@ -1,0 +1,1 @@
+"""Distillation: an encoder learns the embeddings of any SentenceTransformer."""

@@ -1,0 +1,111 @@
+"""Labelled texts that a student learns from beside its teacher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ctx_embed.errors import InputError
+from ctx_embed.reading import read_labelled_rows, read_lines
+from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.texts import well_formed
+from ctx_embed.training.batches import PackedTexts
+
+SPAN_TOKENS = (8, 64)
+HELD_OUT_LABELLED = 2048
+
+
+def read_skipped(path: str | Path) -> dict[str, set[int]]:
+    """The lines to leave out by file name, from JSON ``{"lines": {name: [numbers from 1]}}``.
+
+    Raises:
+        InputError: no such file, or another content.
+    """
+    content = "".join(line for _, line in read_lines(path))
+    try:
+        return {
+            str(name): {int(number) for number in numbers} for name, numbers in json.loads(content)["lines"].items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InputError(f'{path}: not JSON of the form {{"lines": {{"file name": [line numbers]}}}}') from None
+
+
+def read_labelled_files(
+    paths: Sequence[str | Path],
+    skipped: Mapping[str, set[int]] | None = None,
+    text_field: str | None = None,
+    label_field: str | None = None,
+) -> tuple[list[str], list[str]]:
+    """Return the labels and texts of files, see :func:`ctx_embed.reading.read_labelled_rows`.
+
+    Args:
+        paths: plain or gzip; in lines of tab-separated columns the last one is the text.
+        skipped: line numbers to leave out by file name.
+        text_field, label_field: the columns of files that are tables.
+
+    Raises:
+        InputError: as :func:`ctx_embed.reading.read_labelled_rows`; one label only.
+    """
+    labels: list[str] = []
+    texts: list[str] = []
+    for path in paths:
+        leave_out = (skipped or {}).get(Path(path).name, set())
+        for number, label, text in read_labelled_rows(path, text_field, label_field):
+            if number not in leave_out:
+                labels.append(label)
+                texts.append(well_formed(text.rpartition("\t")[2]))
+    if len(set(labels)) < 2:
+        raise InputError(f"the labelled files have {len(set(labels))} label(s), at least two are needed")
+    return labels, texts
+
+
+class LabelledSpans:
+    """Random spans of labelled texts, each label drawn as often as any other.
+
+    A span of a review mostly has its sentiment, and is as short as the sentences that the student is used on.
+
+    Args:
+        tokenizer: the student's.
+        labels, texts: in like order; a part of them, by ``seed``, is held out.
+        seed: of the held-out part and the draws.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, labels: Sequence[str], texts: Sequence[str], seed: int) -> None:
+        self.classes = sorted(set(labels))
+        self.seed = seed
+        self.packed = PackedTexts.tokenize(tokenizer, texts)
+        index = {label: position for position, label in enumerate(self.classes)}
+        self.targets = np.array([index[label] for label in labels])
+        order = np.random.default_rng([seed, 1]).permutation(len(texts))
+        held_out = min(HELD_OUT_LABELLED, len(texts) // 10)
+        self.held_out_rows, rows = order[:held_out], order[held_out:]
+        self.rows_of_class = [rows[self.targets[rows] == target] for target in range(len(self.classes))]
+        for label, rows in zip(self.classes, self.rows_of_class, strict=True):
+            if not len(rows):
+                raise InputError(f"the label {label!r} has no text beside the held-out part, give more texts")
+
+    def _spans(self, rows: NDArray[np.int64], generator: np.random.Generator) -> tuple[Tensor, list[int]]:
+        begin, end = self.packed.offsets[rows], self.packed.offsets[rows + 1]
+        length = np.minimum(generator.integers(SPAN_TOKENS[0], SPAN_TOKENS[1] + 1, len(rows)), end - begin)
+        first = begin + (generator.random(len(rows)) * (end - begin - length + 1)).astype(np.int64)
+        within = np.arange(length.sum()) - np.repeat(length.cumsum() - length, length)
+        ids = self.packed.ids[np.repeat(first, length) + within]
+        return torch.from_numpy(ids.astype(np.int64)), length.tolist()
+
+    def draw(self, count: int, step: int) -> tuple[Tensor, list[int], Tensor]:
+        """Spans for a training step: ids one after the other, ``count`` lengths, and the classes (count,)."""
+        generator = np.random.default_rng([self.seed, 2, step])
+        targets = generator.integers(len(self.classes), size=count)
+        rows = np.array([generator.choice(self.rows_of_class[target]) for target in targets])
+        return *self._spans(rows, generator), torch.from_numpy(targets)
+
+    def held_out(self) -> tuple[Tensor, list[int], Tensor]:
+        """One span of each held-out text, always the same, as :meth:`draw`."""
+        spans = self._spans(self.held_out_rows, np.random.default_rng([self.seed, 3]))
+        return *spans, torch.from_numpy(self.targets[self.held_out_rows])

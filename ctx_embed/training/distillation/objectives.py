@@ -1,0 +1,210 @@
+"""What a student learns: its teacher's embeddings, and beside them labels, sources, neighbours and its own words.
+
+The loss of a batch is the sum of each objective's loss times its weight. An objective may ask for more texts to be
+embedded with the batch, so that all of them pass the student at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ctx_embed.training.batches import PackedTexts
+from ctx_embed.training.distillation.heads import LabelHead, WordHead
+from ctx_embed.training.distillation.labelled import LabelledSpans
+
+# Of the softmax over a text's neighbours in the batch.
+RANKING_TEMPERATURE = 0.05
+CONTRAST_TEMPERATURE = 0.07
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is known of a batch of B texts.
+
+    Attributes:
+        step: of the training, from 0.
+        rows: (B,) which texts they are.
+        ids, lengths: their packed tokens.
+        teacher: (B, d) the teacher's embeddings, l2-normalised.
+        target: (B, m) what the student is to point to.
+    """
+
+    step: int
+    rows: NDArray[np.int64]
+    ids: Tensor
+    lengths: list[int]
+    teacher: Tensor
+    target: Tensor
+
+
+class Objective(nn.Module, ABC):
+    """A term of the loss; its parameters are trained with the student's."""
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]] | None:
+        """The packed tokens of texts to embed beside the batch; None: none."""
+        return None
+
+    @abstractmethod
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """The loss, a scalar.
+
+        Args:
+            batch: what the student read.
+            student: (B, m) its embeddings.
+            more: (texts, m) those of :meth:`more_texts`.
+        """
+
+    def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
+        """Figures on texts that are held out."""
+        return {}
+
+
+def similarity_loss(student: Tensor, target: Tensor) -> Tensor:
+    """mean(1 - cos(student, target)) of two (B, m)."""
+    return (1 - F.cosine_similarity(student, target, dim=1)).mean()
+
+
+def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """mean((S - S_teacher)^2), S the cosines between all pairs of the batch; (B, m) and l2-normalised (B, d)."""
+    student = F.normalize(student, dim=1)
+    return (student @ student.T - teacher @ teacher.T).square().mean()
+
+
+def ranking_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """The mean over texts of KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) over the batch's other texts.
+
+    Near neighbours weigh more than in :func:`relation_loss`, as they do in search.
+    """
+    student = F.normalize(student, dim=1)
+    itself = torch.eye(len(student), dtype=torch.bool, device=student.device)
+
+    def log_softmax(embeddings: Tensor) -> Tensor:
+        return (embeddings @ embeddings.T / RANKING_TEMPERATURE).masked_fill(itself, -1e4).log_softmax(1)
+
+    return F.kl_div(log_softmax(student), log_softmax(teacher), log_target=True, reduction="batchmean")
+
+
+class Similarity(Objective):
+    """Point to where the rotated teacher points: :func:`similarity_loss`."""
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """1 - cos, averaged."""
+        return similarity_loss(student, batch.target)
+
+
+class Relations(Objective):
+    """Keep the teacher's cosines between texts: :func:`relation_loss`."""
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Squared differences of cosines, averaged."""
+        return relation_loss(student, batch.teacher)
+
+
+class Ranking(Objective):
+    """Keep the teacher's order of a text's neighbours: :func:`ranking_loss`."""
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """KL divergence, averaged."""
+        return ranking_loss(student, batch.teacher)
+
+
+class Labels(Objective):
+    """Name the label of spans of labelled texts from their embedding.
+
+    Args:
+        dimension: of :class:`ctx_embed.training.distillation.heads.LabelHead`.
+        spans: where they are drawn from.
+        count: spans of a batch.
+    """
+
+    def __init__(self, dimension: int, spans: LabelledSpans, count: int) -> None:
+        super().__init__()
+        self.head = LabelHead(dimension, len(spans.classes))
+        self.spans = spans
+        self.count = count
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """The spans of the step."""
+        ids, lengths, self._targets = self.spans.draw(self.count, batch.step)
+        return ids, lengths
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of the spans."""
+        return self.head.loss(more, self._targets)
+
+    def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
+        """The accuracy on the held-out texts."""
+        ids, lengths, targets = self.spans.held_out()
+        predicted = self.head(embed(ids, lengths)).argmax(1)
+        return {"held_out_label_accuracy": float((predicted == targets).float().mean())}
+
+
+class Words(Objective):
+    """Name the text's own frequent words from its embedding.
+
+    Args:
+        dimension, counts, most: of :class:`ctx_embed.training.distillation.heads.WordHead`.
+    """
+
+    def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
+        super().__init__()
+        self.head = WordHead(dimension, counts, most)
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of the words."""
+        return self.head.loss(student, batch.ids, batch.lengths)
+
+
+class Genres(Objective):
+    """Name the family of files that a text came from.
+
+    Args:
+        dimension: of :class:`ctx_embed.training.distillation.heads.LabelHead`.
+        genres: (texts,) numbers.
+    """
+
+    def __init__(self, dimension: int, genres: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.head = LabelHead(dimension, int(genres.max()) + 1)
+        self.genres = torch.from_numpy(genres)
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of the genres."""
+        return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)])
+
+
+class Neighbours(Objective):
+    """Lie nearer to the text that follows than to the others' followers (InfoNCE over a part of the batch).
+
+    Args:
+        texts: of the training.
+        followers: (texts,) the row that follows each, -1 where there is none.
+        count: texts of a batch whose followers are embedded.
+    """
+
+    def __init__(self, texts: PackedTexts, followers: NDArray[np.int64], count: int) -> None:
+        super().__init__()
+        self.texts = texts
+        self.followers = followers
+        self.count = count
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """The followers of the first texts of the batch that have one."""
+        self._places = np.flatnonzero(self.followers[batch.rows] >= 0)[: self.count]
+        return self.texts.batch(self.followers[batch.rows[self._places]])
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy of each follower among all."""
+        if not len(more):
+            return student.sum() * 0
+        first = F.normalize(student[torch.from_numpy(self._places)], dim=1)
+        logits = first @ F.normalize(more, dim=1).T / CONTRAST_TEMPERATURE
+        return F.cross_entropy(logits, torch.arange(len(more), device=logits.device))

@@ -1,0 +1,157 @@
+"""A student at its beginning: the teacher's embeddings of single vocabulary entries, summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.systems import option_defaults, require_options, sample
+from ctx_embed.text.tokenizer import TextTokenizer
+
+# Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
+FREQUENCY_CONSTANT = 1e-3
+TABLE_DEVIATION = 0.1
+
+
+def require_dimension(dimension: int, teacher_dimension: int) -> None:
+    """Refuse a student of more dimensions than its teacher.
+
+    Raises:
+        InputError: with both.
+    """
+    if dimension > teacher_dimension:
+        raise InputError(f"dimension {dimension} is more than the teacher's {teacher_dimension}")
+
+
+def require_spare(spare: int, dimension: int) -> None:
+    """Refuse to leave all dimensions of a student to other things than its teacher.
+
+    Raises:
+        InputError: with both.
+    """
+    if not 0 <= spare < dimension:
+        raise InputError(f"spare_dimensions is {spare}, of {dimension} at most {dimension - 1} can be spare")
+
+
+def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a system that gives embeddings of ``dimension``: one whose own output is larger maps it there.
+
+    Args:
+        encoder: the system's name.
+        dimension: m, of the token table and of the embeddings.
+        options: chosen by the user.
+
+    Raises:
+        InputError: an unknown name, a value that does not fit, or an ``output_dimension`` other than m.
+    """
+    require_options(encoder, options)
+    options = dict(options)
+    if "output_dimension" in option_defaults(encoder):
+        output = options.setdefault("output_dimension", dimension)
+        if output != dimension:
+            raise InputError(f"output_dimension is {output!r}, a student's is its dimension, {dimension}: leave it out")
+    sample(encoder, dimension, **options)
+    return options
+
+
+def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
+    """The rotation (d, dimension) onto the directions that hold most of the embeddings' squared length.
+
+    Args:
+        dimension: of the result, at most d.
+        embeddings: (sentences, d) of the teacher.
+
+    Raises:
+        InputError: the teacher has fewer dimensions.
+    """
+    d = embeddings.shape[1]
+    require_dimension(dimension, d)
+    gram = np.zeros((d, d))
+    for start in range(0, len(embeddings), 65_536):
+        part = embeddings[start : start + 65_536].astype(np.float32)
+        gram += part.T @ part
+    _, directions = np.linalg.eigh(gram)
+    directions = directions[:, ::-1][:, :dimension]
+    # An eigenvector's sign is arbitrary; fix it, so that one corpus gives one rotation.
+    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
+    return np.ascontiguousarray((directions * signs).astype(np.float32))
+
+
+def token_table(
+    entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The first token table: what the teacher gives for each entry alone, centred, rotated and weighted by rarity.
+
+    Args:
+        entries: (vocabulary, d) the teacher's embeddings of the entries.
+        frequencies: (vocabulary,) shares of the corpus' tokens.
+        rotation: (d, m).
+
+    Returns:
+        (vocabulary, m) of standard deviation 0.1.
+    """
+    table: NDArray[np.float32] = (entries - entries.mean(0)) @ rotation
+    table *= (FREQUENCY_CONSTANT / (FREQUENCY_CONSTANT + frequencies))[:, None]
+    scaled: NDArray[np.float32] = (table * (TABLE_DEVIATION / table.std())).astype(np.float32)
+    return scaled
+
+
+def entry_texts(tokenizer: Tokenizer) -> list[str]:
+    """The text of each vocabulary entry by id, the mark of continued words left out."""
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return [entry.removeprefix("##") or entry for entry, _ in vocabulary]
+
+
+def new_student(
+    system: Callable[..., TokenEncoder],
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    teacher_embeddings: NDArray[np.float16],
+    entry_embeddings: NDArray[np.float32],
+    dimension: int,
+    seed: int = 0,
+    *,
+    phrases: NDArray[np.int32] | None = None,
+    spare_dimensions: int = 0,
+    **options: Any,
+) -> tuple[TokenEncoder, NDArray[np.float32]]:
+    """A student that begins as the teacher's static embeddings, where its system can.
+
+    Args:
+        system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
+        tokenizer: whose vocabulary the table has.
+        texts: of the corpus, for the entries' frequencies and the rotation.
+        teacher_embeddings: (texts, d).
+        entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
+        dimension: m.
+        seed: of the weights drawn.
+        phrases: from :func:`.learn_phrases`; their own rows begin with 0, as the sums of
+            their parts (:mod:`ctx_embed.training.distillation.composition`).
+        spare_dimensions: so many of the m are 0 in what the student learns of the teacher, and so are left to what it
+            learns beside it.
+        **options: of the system.
+
+    Returns:
+        The student and the rotation (d, m) under which it learns the teacher's embeddings.
+
+    Raises:
+        InputError: more dimensions than the teacher has, or all of them spare.
+    """
+    require_spare(spare_dimensions, dimension)
+    rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
+    rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
+    ids, _ = TextTokenizer(tokenizer)(texts)
+    counts = np.bincount(ids, minlength=len(entry_embeddings))
+    table = token_table(entry_embeddings, counts / max(1, counts.sum()), rotation)
+    table = np.concatenate([table, np.zeros((0 if phrases is None else len(phrases), dimension), np.float32)])
+    torch.manual_seed(seed)
+    student = system(tokenizer, dimension, phrases=phrases, weights=table, **options)
+    student.begin_as_mean()
+    return student, rotation

@@ -1,0 +1,83 @@
+"""A teacher's embeddings, computed once and kept: a file a block, so that a killed run resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.training.checkpoint import identity
+from ctx_embed.training.distillation.corpus import Block
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+TEACHER_BATCH = 64
+
+
+class TeacherCache:
+    """Teacher embeddings of blocks, in ``folder/<teacher>/<block key>.safetensors`` (float16).
+
+    Args:
+        folder: created where it does not exist.
+        teacher: any SentenceTransformer; all that decides its embeddings, its dtype included, names their folder.
+
+    Raises:
+        InputError: the folder cannot be made.
+    """
+
+    def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:
+        self.teacher = teacher
+        # The fingerprint leaves out how the teacher is asked.
+        name = f"{fingerprint(teacher)[:16]}-{teacher.max_seq_length}"
+        prompt = teacher.prompts.get(teacher.default_prompt_name or "")
+        if prompt or teacher.truncate_dim:
+            name += f"-{identity(prompt, teacher.truncate_dim)[:16]}"
+        self.folder = Path(folder) / name
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the cache folder {self.folder}: {error.strerror}") from None
+
+    def _path(self, block: Block) -> Path:
+        return self.folder / f"{block.key}.safetensors"
+
+    def _read(self, block: Block) -> np.ndarray | None:
+        """The block's embeddings (sentences, d) as float16; None where they are absent or the file is damaged."""
+        try:
+            embeddings = load_file(self._path(block))["embeddings"]
+        except (OSError, SafetensorError, KeyError):
+            return None
+        return embeddings if len(embeddings) == len(block.texts) else None
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """The teacher's embeddings of ``texts`` as float32 (texts, d), l2-normalised, not cached."""
+        embeddings = self.teacher.encode(
+            list(texts), batch_size=TEACHER_BATCH, convert_to_tensor=True, normalize_embeddings=True
+        )
+        return embeddings.float().cpu().numpy()
+
+    def embeddings(self, blocks: Sequence[Block], *, progress: bool = True) -> np.ndarray:
+        """The embeddings of all blocks one after the other, float16 (sentences, d), computing those not yet there."""
+        parts: list[np.ndarray] = []
+        total = sum(len(block.texts) for block in blocks)
+        with tqdm(total=total, unit=" sentences", desc="teacher", disable=None if progress else True) as bar:
+            for block in blocks:
+                part = self._read(block)
+                if part is None:
+                    with torch.inference_mode():
+                        part = self.encode(block.texts).astype(np.float16)
+                    with replaced_file(self._path(block)) as beside:
+                        save_file({"embeddings": part}, beside)
+                parts.append(part)
+                bar.update(len(part))
+        return np.concatenate(parts)

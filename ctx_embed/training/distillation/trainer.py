@@ -1,0 +1,298 @@
+"""Distillation: an encoder over a token table learns to give a teacher's sentence embeddings.
+
+The loss of a batch is a weighted sum of :mod:`.objectives`: always mean(1 - cos(student, target)),
+the target being the teacher's embedding rotated into the student's dimensions, and what the options and the student's
+own regularizer add to it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches, weighted_rows
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.distillation.composition import Composition
+from ctx_embed.training.distillation.labelled import LabelledSpans
+from ctx_embed.training.distillation.log import TrainingLog
+from ctx_embed.training.distillation.mixture import Mixture
+from ctx_embed.training.distillation.objectives import (
+    Batch,
+    Genres,
+    Labels,
+    Neighbours,
+    Objective,
+    Ranking,
+    Relations,
+    Similarity,
+    Words,
+    similarity_loss,
+)
+from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
+from ctx_embed.training.distillation.validation import Pairs
+from ctx_embed.training.divergence import require_finite
+
+CHECKPOINT_STEPS = 500
+LOG_STEPS = 50
+# A short run logs its loss more often, so that its course can be seen.
+FEWEST_LOGGED = 40
+# Weights are averaged every so many steps: each costs a pass over the whole table.
+AVERAGING_STEPS = 10
+
+
+@torch.no_grad()
+def teacher_distance(student: TokenEncoder, texts: PackedTexts, rows: NDArray[np.int64], target: Tensor) -> float:
+    """The mean of 1 - cos(student, target) over some of the texts; target is (rows, m)."""
+    student.eval()
+    parts = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
+    return float(similarity_loss(torch.cat([student.embed(*texts.batch(part)) for part in parts]), target))
+
+
+def without_tokens(ids: Tensor, lengths: list[int], share: float, seed: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """Packed texts with a seeded ``share`` of their tokens left out; a text that would lose all of them loses none."""
+    document = np.repeat(np.arange(len(lengths)), lengths)
+    kept = np.random.default_rng(seed).random(len(ids)) >= share
+    kept |= (np.bincount(document[kept], minlength=len(lengths)) == 0)[document]
+    return ids[torch.from_numpy(kept)], np.bincount(document[kept], minlength=len(lengths)).tolist()
+
+
+class Distillation:
+    """A run that can be interrupted: its state goes to a checkpoint every 500 steps and is taken up from there.
+
+    Args:
+        student: trained in place.
+        mixture: the texts.
+        teacher_embeddings: (texts, d).
+        rotation: (d, m) from :func:`ctx_embed.training.distillation.student.new_student`.
+        options: how to train.
+        checkpoint: where the state is kept; None keeps none.
+        labelled: labels and texts to learn beside the teacher; None: none.
+        pairs: measured after each epoch; None: none.
+        log: where the course is written.
+
+    Raises:
+        InputError: fewer texts than two batches beside the held-out and the excluded ones, or weights that show none;
+            :meth:`run`: the training diverged.
+    """
+
+    def __init__(
+        self,
+        student: TokenEncoder,
+        mixture: Mixture,
+        teacher_embeddings: NDArray[np.float16],
+        rotation: NDArray[np.float32],
+        options: DistillationOptions,
+        checkpoint: Checkpoint | None = None,
+        *,
+        labelled: tuple[Sequence[str], Sequence[str]] | None = None,
+        pairs: Pairs | None = None,
+        log: TrainingLog | None = None,
+    ) -> None:
+        options = options.of_texts(len(mixture.texts))
+        options.trained_on(len(mixture.texts), mixture.excluded)
+        self.student = student
+        self.composition = Composition(student)
+        self.packed = PackedTexts.tokenize(student.text_tokenizer, mixture.texts)
+        self.teacher = teacher_embeddings
+        self.rotation = torch.from_numpy(rotation)
+        self.options = options
+        self.checkpoint = checkpoint
+        self.pairs = pairs
+        self.log = log or TrainingLog(None)
+        self.step = 0
+        self.history: list[dict[str, float]] = []
+        order = np.random.default_rng([options.seed, 4]).permutation(len(mixture.texts))
+        self.held_out_rows, self.rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
+        self.weights = mixture.weights[self.rows]
+        if self.weights.sum() < 1:
+            raise InputError("an epoch would show no text: the weights of the sources are too small, raise them")
+        torch.manual_seed(options.seed)
+        self.objectives = self._objectives(mixture, labelled)
+        self.trained = nn.ModuleDict(
+            {"student": student, **{name: objective for name, (objective, _) in self.objectives.items()}}
+        )
+        self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
+        self.optimizer = torch.optim.AdamW(
+            self.trained.parameters(), betas=(0.9, 0.99), weight_decay=options.weight_decay, fused=True
+        )
+
+    @torch.no_grad()
+    def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
+        """One step of the moving average, which forgets its first steps the sooner."""
+        decay = min(self.options.averaging, (1 + int(count)) / (10 + int(count)))
+        for average, weights in zip(averaged, current, strict=True):
+            average.lerp_(weights, 1 - decay)
+
+    def _objectives(
+        self, mixture: Mixture, labelled: tuple[Sequence[str], Sequence[str]] | None
+    ) -> dict[str, tuple[Objective, float]]:
+        """The terms of the loss and their weights."""
+        options, dimension = self.options, self.student.get_embedding_dimension()
+        read = options.label_dimensions(dimension, int((~self.rotation.any(0)).sum()))
+        terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
+        if options.relation_weight > 0:
+            terms["relations"] = Relations(), options.relation_weight
+        if options.ranking_weight > 0:
+            terms["ranking"] = Ranking(), options.ranking_weight
+        if labelled is not None:
+            spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
+            terms["labels"] = Labels(read, spans, options.label_batch), options.label_weight
+        if options.word_weight > 0:
+            counts = np.bincount(self.packed.ids, minlength=self.student.entries)
+            terms["words"] = Words(dimension, counts, options.words), options.word_weight
+        if options.genre_weight > 0:
+            terms["genres"] = Genres(read, mixture.genres), options.genre_weight
+        if options.neighbour_weight > 0:
+            # A held-out text is nobody's neighbour, nor is an excluded one: they are not trained on in any way.
+            absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
+            followers = np.where(np.isin(mixture.followers, absent), -1, mixture.followers)
+            terms["neighbours"] = Neighbours(self.packed, followers, options.neighbours), options.neighbour_weight
+        return terms
+
+    @property
+    def trained_texts(self) -> int:
+        """How many texts are trained on: those neither held out nor excluded."""
+        return int((self.weights > 0).sum())
+
+    def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
+        return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1)
+
+    def held_out_distance(self) -> float:
+        """The mean of 1 - cos to the rotated teacher over the held-out texts."""
+        target = self._teacher_rows(self.held_out_rows) @ self.rotation
+        return teacher_distance(self.student, self.packed, self.held_out_rows, target)
+
+    @torch.no_grad()
+    def measures(self) -> dict[str, float]:
+        """The held-out distance, and what the objectives and the pairs measure."""
+        with self.composition.folded():
+            measured = {"held_out_distance": self.held_out_distance()}
+            for objective, _ in self.objectives.values():
+                measured.update(objective.measures(self.student.embed))
+            if self.pairs is not None:
+                measured["pairs_spearman"] = self.pairs.spearman(self.student)
+        return measured
+
+    def _save(self) -> None:
+        if self.checkpoint is not None:
+            state: dict[str, Any] = {
+                "trained": self.trained.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "step": self.step,
+                "history": self.history,
+            }
+            if self.average is not None:
+                state["average"] = self.average.state_dict()
+            self.checkpoint.save(state)
+
+    def _resume(self) -> None:
+        state = None if self.checkpoint is None else self.checkpoint.load()
+        if state is not None:
+            self.trained.load_state_dict(state["trained"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.history = state["step"], state["history"]
+            if self.average is not None:
+                self.average.load_state_dict(state["average"])
+        # A run that begins anew keeps nothing of an earlier log.
+        self.log.resume(self.step if self.history else -1)
+
+    def _train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
+        """One step of the optimizer.
+
+        Returns:
+            The loss and each objective's.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.step, total, self.options)
+        # Seeded by the step, so that an encoder with dropout resumes as it would have gone on.
+        torch.manual_seed(self.options.seed + self.step)
+        teacher = self._teacher_rows(rows)
+        ids, lengths = self.packed.batch(rows)
+        if self.options.token_dropout > 0:
+            ids, lengths = without_tokens(ids, lengths, self.options.token_dropout, [self.options.seed, 5, self.step])
+        batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
+        # One pass over all texts of the step: entries that several of them have are computed once.
+        more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
+        embeddings = self.composition.embed(
+            torch.cat([ids, *(ids for ids, _ in more.values())]),
+            [*lengths, *(length for _, lengths in more.values() for length in lengths)],
+        )
+        parts = embeddings.split([len(lengths), *(len(lengths) for _, lengths in more.values())])
+        embedded = dict(zip(more, parts[1:], strict=True))
+        losses = {
+            name: weight * term.loss(batch, parts[0], embedded.get(name, parts[0]))
+            for name, (term, weight) in self.objectives.items()
+        }
+        loss = torch.stack(list(losses.values())).sum() + self.student.regularizer()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.step += 1
+        if self.average is not None and (self.step % AVERAGING_STEPS == 0 or self.step == total):
+            self.average.update_parameters(self.student)
+        return {"loss": loss.item(), **{name: value.item() for name, value in losses.items()}}
+
+    def _end_epoch(self, epoch: int, progress: bool) -> None:
+        measured = self.measures()
+        require_finite(measured["held_out_distance"], self.step)
+        self.history.append({"epoch": epoch, "step": self.step, **measured})
+        self.log.add(self.step, epoch=epoch, **measured)
+        if progress and epoch:
+            figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
+            tqdm.write(f"epoch {epoch}: {figures}", file=sys.stderr)
+
+    def run(self, *, progress: bool = True) -> list[dict[str, float]]:
+        """Train to the end, from the checkpoint where there is one.
+
+        Returns:
+            For each epoch its number, the step it ended at and the :meth:`measures`; entry 0 is the student before
+            training. The last entry is of the averaged weights, where weights are averaged.
+        """
+        self._resume()
+        if not self.history:
+            self._end_epoch(0, progress)
+        options = self.options
+        shown = len(weighted_rows(self.rows, self.weights, options.seed, 0))
+        per_epoch = batches_per_epoch(shown, options.batch_size)
+        total = per_epoch * options.epochs
+        log_steps = min(LOG_STEPS, max(1, total // FEWEST_LOGGED))
+        hidden = None if progress else True
+        began, first = time.monotonic(), self.step
+        with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=hidden) as bar:
+            for epoch in range(self.step // per_epoch, options.epochs):
+                self.student.train()
+                rows = weighted_rows(self.rows, self.weights, options.seed, epoch)
+                done = self.step - epoch * per_epoch
+                batches = seeded_batches(shown, options.batch_size, options.seed, epoch)
+                for index, places in enumerate(batches):
+                    if index < done:
+                        continue
+                    losses = self._train_batch(rows[places], total)
+                    require_finite(losses["loss"], self.step)
+                    bar.update()
+                    if self.step % log_steps == 0:
+                        rate = learning_rate_at(self.step - 1, total, options)
+                        speed = (self.step - first) / (time.monotonic() - began)
+                        self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
+                    if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
+                        self._save()
+                        bar.set_postfix(loss=f"{losses['loss']:.4f}")
+                if self.average is not None and self.step == total:
+                    self.student.load_state_dict(self.average.module.state_dict())
+                self._end_epoch(epoch + 1, progress)
+                self._save()
+        self.student.eval()
+        self.composition.fold()
+        return self.history

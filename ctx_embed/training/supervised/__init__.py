@@ -1,0 +1,1 @@
+"""Training from labels: an encoder and a linear head, end to end."""

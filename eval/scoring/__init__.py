@@ -1,0 +1,1 @@
+"""How embeddings are scored: probes, similarity, retrieval and their statistics."""

@@ -1,0 +1,90 @@
+"""The paper's protocol: encoder and linear head trained end to end, anew in each outer fold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.encoders.registry import Encoder
+from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
+from ctx_embed.eval.scoring.score import Examples
+from ctx_embed.systems import SYSTEMS
+from ctx_embed.training.supervised.classifier import Labelled
+from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
+
+FOLDS = 10
+# Keeps the outcome of one fold: called with the fold's number and what works it out.
+Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
+
+
+def end_to_end(
+    encoder: Encoder, examples: Examples, seed: int, folds: int = FOLDS, keep: Keep = lambda fold, make: make()
+) -> ProbeScore:
+    """The accuracy of encoders trained by :func:`ctx_embed.training.supervised.train.train_classifier`.
+
+    Each fold begins with a copy of the encoder. A tenth of the training part chooses the epoch, or the ``dev`` part.
+
+    Args:
+        encoder: with a SentenceTransformer behind it.
+        examples: a text a row.
+        seed: of the folds and of the training.
+        folds: outer folds, where the data have no test part.
+        keep: called for each fold, so that a long run can be taken up again.
+
+    Raises:
+        InputError: no SentenceTransformer, pairs of texts, one class, or a class with fewer rows than folds.
+    """
+    model = encoder.model
+    if model is None:
+        raise InputError(f"the protocol paper trains a SentenceTransformer, {encoder.name!r} is none")
+    if len(examples.texts[0]) != 1:
+        raise InputError("the protocol paper takes one text a row, this task has pairs")
+    check_classes(examples.labels, folds if examples.parts is None else 1)
+    classes = np.unique(np.asarray(examples.labels), return_inverse=True)[1]
+    splits = (
+        folds_of(np.arange(len(classes)), classes, folds, seed)
+        if examples.parts is None
+        else [(examples.parts["train"], examples.parts["test"])]
+    )
+
+    def rows(places: Any) -> Labelled:
+        return Labelled([examples.labels[i] for i in places], [examples.texts[i][0] for i in places])
+
+    def train(number: int) -> dict[str, Any]:
+        train_rows, test_rows = splits[number]
+        valid = rows(examples.parts["dev"]) if examples.parts is not None and "dev" in examples.parts else None
+        options = replace(training_options(encoder), seed=seed)
+        classifier, _ = train_classifier(copy.deepcopy(model), rows(train_rows), valid, options, progress=False)
+        test = rows(test_rows)
+        predicted = classifier.predict(test.texts)
+        return {"right": [int(a == b) for a, b in zip(predicted, test.labels, strict=True)]}
+
+    hits = np.zeros(len(classes), np.intp)
+    accuracies = []
+    bar = tqdm(splits, desc=encoder.name, unit=" folds", leave=False, disable=None)
+    for number, (_, test_rows) in enumerate(bar):
+        right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
+        hits[test_rows] = right
+        accuracies.append(100.0 * float(np.mean(right)))
+    tested = np.sort(np.concatenate([test for _, test in splits]))
+    return ProbeScore(
+        tuple(accuracies),
+        (),
+        majority_floor(classes, None if examples.parts is None else splits[0]),
+        "".join(map(str, hits[tested])),
+    )
+
+
+def training_options(encoder: Encoder) -> SupervisedOptions:
+    """How an encoder is trained: as the paper trains one with drawn weights; one that is trained already is tuned.
+
+    Its own head is named, since kept folds are found again by these options.
+    """
+    options = SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
+    return options if encoder.model is None else options.of_encoder(encoder.model)

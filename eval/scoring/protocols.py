@@ -1,0 +1,65 @@
+"""The protocols by name: how a probe is fitted, which penalties it chooses from, and how the folds are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.eval.scoring.classifiers import Fit, liblinear_logistic, scaled_logistic
+from ctx_embed.eval.scoring.mlp import mlp
+from ctx_embed.eval.scoring.probes import Protocol
+
+CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+QUICK_C = (1e-2,)
+# SentEval: 2^-2..2^3 where the data are cross-validated or have a development part, 2^-1..2^5 where they have a
+# training and a test part alone, and the weight decays 10^-5..10^-2 of its networks throughout.
+SENTEVAL_CS = tuple(2.0**t for t in range(-2, 4))
+SENTEVAL_TEST_CS = tuple(2.0**t for t in range(-1, 6))
+SENTEVAL_DECAYS = tuple(10.0**t for t in range(-5, -1))
+SENTEVAL_SEED = 1111
+SENTEVAL_HIDDEN = 50
+PAPER = "paper"
+
+
+def best_rounded_mean(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:
+    """The first penalty of the best mean accuracy over the inner folds, in percent rounded to two digits."""
+    return int(np.round(100.0 * (right / sizes[:, None]).mean(axis=0), 2).argmax())
+
+
+def _senteval(title: str, fit: Fit, grid: tuple[float, ...], test_grid: tuple[float, ...]) -> Protocol:
+    return Protocol(
+        f"as SentEval published it: {title}, stratified nested 10-fold, no scaling",
+        fit,
+        grid,
+        test_grid,
+        inner_folds=10,
+        fold_seed=SENTEVAL_SEED,
+        by_length=True,
+        pick=best_rounded_mean,
+    )
+
+
+# Source of all that is called senteval: Conneau and Kiela 2018, arXiv:1803.05449, with the validation.py and the
+# classifier.py of github.com/facebookresearch/SentEval.
+PROTOCOLS: dict[str, Protocol] = {
+    "standard": Protocol(
+        "stratified 10-fold, standardised inside the fold, C of 10^-4..10^1 by 5 inner folds", scaled_logistic, CS, CS
+    ),
+    "quick": Protocol(
+        f"stratified 5-fold, standardised inside the fold, C = {QUICK_C[0]}", scaled_logistic, QUICK_C, QUICK_C, folds=5
+    ),
+    "senteval": _senteval("logistic regression", liblinear_logistic, SENTEVAL_CS, SENTEVAL_TEST_CS),
+    "senteval-adam": _senteval("a linear layer trained by Adam", mlp(0), SENTEVAL_DECAYS, SENTEVAL_DECAYS),
+    "senteval-mlp": _senteval(
+        f"one hidden layer of {SENTEVAL_HIDDEN}, by Adam", mlp(SENTEVAL_HIDDEN), SENTEVAL_DECAYS, SENTEVAL_DECAYS
+    ),
+}
+PAPER_TITLE = (
+    "encoder and linear head trained end to end in each of 10 folds, the best epoch on 10 % of its training part"
+)
+PROTOCOL_NAMES = (*PROTOCOLS, PAPER)
+
+
+def title_of(protocol: str) -> str:
+    """One line on the protocol of that name."""
+    return PAPER_TITLE if protocol == PAPER else PROTOCOLS[protocol].title

@@ -1,0 +1,118 @@
+"""Retrieval: do the documents nearest to a query by cosine answer it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.features import Matrix
+from ctx_embed.eval.scoring.cosines import between, unit
+
+CUTOFF = 10
+RECALL_CUTOFF = 100
+BLOCK_SCORES = 1 << 24
+
+
+@dataclass(frozen=True)
+class RetrievalScore:
+    """What each judged query gets, times 100, in the order of the queries.
+
+    Attributes:
+        ndcg: nDCG@10.
+        recall: the share of the relevant documents among the first 100.
+        reciprocal_rank: 1 / rank of the first relevant document of the first 10, else 0.
+    """
+
+    ndcg: tuple[float, ...]
+    recall: tuple[float, ...]
+    reciprocal_rank: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean nDCG@10 over the queries."""
+        return float(np.mean(self.ndcg))
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """The means of all measures by name."""
+        return {
+            f"nDCG@{CUTOFF}": self.mean,
+            f"recall@{RECALL_CUTOFF}": float(np.mean(self.recall)),
+            f"MRR@{CUTOFF}": float(np.mean(self.reciprocal_rank)),
+        }
+
+
+def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> float:
+    """nDCG@k = DCG / DCG of the best order, with DCG = sum_{r=1..k} gain_r / log2(r + 1).
+
+    Args:
+        gains: the relevance of each document found, the first first; 0 where there is no judgement.
+        judged: the relevance of all judged documents of the query, at least one above 0. Below 0 counts as 0.
+        k: how many documents count.
+
+    Source: Järvelin and Kekäläinen 2002, with the linear gain of trec_eval.
+    """
+
+    def dcg(relevances: Sequence[float]) -> float:
+        return sum(max(0.0, relevance) / math.log2(rank + 1) for rank, relevance in enumerate(relevances[:k], 1))
+
+    return dcg(gains) / dcg(sorted(judged, reverse=True))
+
+
+def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RECALL_CUTOFF) -> list[list[str]]:
+    """The ids of the ``k`` documents of the largest cosine for each query, the nearest first.
+
+    Args:
+        queries: (q, d) embeddings.
+        documents: (n, d).
+        ids: n; of documents of equal cosine the larger id comes first, as in trec_eval.
+        k: how many documents at most.
+    """
+    order = sorted(range(len(ids)), key=lambda place: ids[place], reverse=True)
+    Q, D = unit(queries), unit(documents)[order]
+    ranked: list[list[str]] = []
+    block = max(1, BLOCK_SCORES // max(1, len(ids)))
+    for start in range(0, Q.shape[0], block):
+        nearest = np.argsort(-between(Q[start : start + block], D), axis=1, kind="stable")[:, :k]
+        ranked.extend([ids[order[place]] for place in row] for row in nearest)
+    return ranked
+
+
+def score_retrieval(
+    query_ids: Sequence[str],
+    queries: Matrix,
+    document_ids: Sequence[str],
+    documents: Matrix,
+    judgements: Sequence[tuple[str, ...]],
+) -> RetrievalScore:
+    """nDCG@10, recall@100 and MRR@10 of the queries that have a relevant document (a relevance above 0).
+
+    Args:
+        query_ids, document_ids: each once.
+        queries, documents: their embeddings, (q, d) and (n, d).
+        judgements: the query's id, the document's id, and the relevance as a whole number.
+
+    Raises:
+        InputError: no query has a relevant document.
+    """
+    relevances: dict[str, dict[str, int]] = {}
+    for query, document, relevance in judgements:
+        relevances.setdefault(query, {})[document] = int(relevance)
+    judged = [place for place, query in enumerate(query_ids) if any(v > 0 for v in relevances.get(query, {}).values())]
+    if not judged:
+        raise InputError("no query has a relevant document, there is nothing to find")
+    found = retrieve(queries[judged], documents, document_ids)
+    rows = [_measure(ranking, relevances[query_ids[place]]) for place, ranking in zip(judged, found, strict=True)]
+    return RetrievalScore(*(tuple(column) for column in zip(*rows, strict=True)))
+
+
+def _measure(ranking: list[str], relevance: Mapping[str, int]) -> tuple[float, float, float]:
+    gains = [float(relevance.get(document, 0)) for document in ranking]
+    relevant = sum(value > 0 for value in relevance.values())
+    first = next((rank for rank, gain in enumerate(gains[:CUTOFF], 1) if gain > 0), None)
+    recall = sum(gain > 0 for gain in gains) / relevant
+    return 100 * ndcg(gains, [*relevance.values()]), 100 * recall, 100 / first if first else 0.0

@@ -1,0 +1,144 @@
+"""The score of one encoder on one task, and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.eval.encoders.embedding import EmbeddingCache
+from ctx_embed.eval.features import Rows, of_pairs
+from ctx_embed.eval.scoring.cosines import paired
+from ctx_embed.eval.scoring.probes import Parts, ProbeScore, Protocol
+from ctx_embed.eval.scoring.retrieval import RetrievalScore, score_retrieval
+from ctx_embed.eval.scoring.similarity import SimilarityScore, spearman
+from ctx_embed.eval.tasks.data import TaskData
+from ctx_embed.eval.tasks.task import Row
+
+Score = ProbeScore | SimilarityScore | RetrievalScore
+SCORE_TYPES: dict[str, type[Any]] = {
+    "probe": ProbeScore,
+    "similarity": SimilarityScore,
+    "retrieval": RetrievalScore,
+}
+
+
+def to_json(score: Score) -> dict[str, Any]:
+    """The fields of a score."""
+    return asdict(score)
+
+
+def from_json(kind: str, fields: dict[str, Any]) -> Score:
+    """The score of a task of that kind from what :func:`to_json` gave and JSON kept."""
+
+    def frozen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: frozen(part) for name, part in value.items()}
+        return tuple(value) if isinstance(value, list) else value
+
+    score: Score = SCORE_TYPES[kind](**frozen(fields))
+    return score
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The rows of a probe task: labels, texts (one or two a row), and the rows of its parts where it has them."""
+
+    labels: list[str]
+    texts: list[Row]
+    parts: Parts | None
+
+    @classmethod
+    def of(cls, data: TaskData) -> Examples:
+        """Those of a task's data."""
+        rows = [row for subset in data.subsets.values() for row in subset]
+        labels, texts = [row[0] for row in rows], [row[1:] for row in rows]
+        if "train" not in data.subsets:
+            return cls(labels, texts, None)
+        parts, start = {}, 0
+        for name, subset in data.subsets.items():
+            parts[name] = np.arange(start, start + len(subset))
+            start += len(subset)
+        return cls(labels, texts, parts)
+
+    def by_length(self) -> tuple[Examples, Rows]:
+        """The rows by their lengths in words, then by their labels, each part for itself; and that order."""
+
+        def key(row: int) -> tuple[Any, ...]:
+            return *(len(text.split()) for text in self.texts[row]), self.labels[row]
+
+        groups = [np.arange(len(self.labels))] if self.parts is None else list(self.parts.values())
+        order = np.array([row for rows in groups for row in sorted(rows.tolist(), key=key)], np.intp)
+        return replace(self, labels=[self.labels[i] for i in order], texts=[self.texts[i] for i in order]), order
+
+    @property
+    def repeated(self) -> int:
+        """How many test texts also stand in a row to train on; of data that are cross-validated, in another row."""
+        if self.parts is not None:
+            train = {self.texts[row] for row in self.parts["train"]}
+            return sum(self.texts[row] in train for row in self.parts["test"])
+        return len(self.texts) - sum(count == 1 for count in _counts(self.texts).values())
+
+
+def _counts(texts: Sequence[Row]) -> dict[Row, int]:
+    counts: dict[Row, int] = {}
+    for text in texts:
+        counts[text] = counts.get(text, 0) + 1
+    return counts
+
+
+def score_probe(
+    examples: Examples, embed: EmbeddingCache, protocol: Protocol, seed: int, train_size: int | None = None
+) -> ProbeScore:
+    """The score of a probe under one seed; errors as :meth:`Protocol.score`, and those of the encoder."""
+    order = np.arange(len(examples.labels))
+    if protocol.by_length:
+        examples, order = examples.by_length()
+    columns = list(zip(*examples.texts, strict=True))
+    features = embed.features([text for column in columns for text in column])
+    if len(columns) == 2:
+        features = of_pairs(features, len(examples.texts))
+    score = protocol.score(features, examples.labels, seed, examples.parts, train_size)
+    if not protocol.by_length:
+        return score
+    tested = order if examples.parts is None else order[examples.parts["test"]]
+    right = "".join(digit for _, digit in sorted(zip(tested.tolist(), score.right, strict=True)))
+    return replace(score, right=right)
+
+
+def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:
+    """The correlation of each subset.
+
+    Raises:
+        InputError: a subset without a ranking, or the encoder gives no usable embeddings.
+    """
+    pairs = [row for rows in data.subsets.values() for row in rows]
+    # In one call, so that the batches are drawn from both columns.
+    both = embed([first for _, first, _ in pairs] + [second for _, _, second in pairs])
+    cosines = paired(both[: len(pairs)], both[len(pairs) :]).tolist()
+    of_subset: dict[str, tuple[float, ...]] = {}
+    for name, rows in data.subsets.items():
+        of_subset[name], cosines = tuple(cosines[: len(rows)]), cosines[len(rows) :]
+    correlations = {
+        name: spearman(of_subset[name], [float(score) for score, _, _ in rows]) for name, rows in data.subsets.items()
+    }
+    return SimilarityScore(correlations, of_subset)
+
+
+def score_collection(data: TaskData, embed: EmbeddingCache) -> RetrievalScore:
+    """The measures of a retrieval collection.
+
+    Raises:
+        InputError: no query has a relevant document, or the encoder gives no usable embeddings.
+    """
+    queries, documents = data.subsets["queries"], data.subsets["corpus"]
+    embeddings = embed([text for _, text in queries + documents])
+    return score_retrieval(
+        [name for name, _ in queries],
+        embeddings[: len(queries)],
+        [name for name, _ in documents],
+        embeddings[len(queries) :],
+        data.subsets["qrels"],
+    )

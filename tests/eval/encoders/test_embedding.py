@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.encoders.embedding import EmbeddingCache, embed
+from ctx_embed.eval.encoders.registry import Encoder, load_encoder
+
+TEXTS = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
+
+
+def test_rows_in_the_order_of_the_texts_whatever_the_batches(drawn):
+    expected = drawn.encode([text.replace("\ud800", "�") for text in TEXTS]).astype(np.float32)
+    for batch_size in (1, 2, 256):
+        embeddings = embed(drawn, TEXTS, batch_size)
+        assert embeddings.dtype == np.float32
+        np.testing.assert_array_equal(embeddings, expected)
+
+
+def test_half_precision_becomes_float32():
+    encoder = Encoder("half", lambda texts: np.ones((len(texts), 3), np.float16))
+    assert embed(encoder, ["a"]).dtype == np.float32
+
+
+def test_no_texts(drawn):
+    with pytest.raises(InputError, match=r"^no texts to embed$"):
+        embed(drawn, [])
+
+
+def test_an_encoder_that_is_fitted_on_a_task():
+    message = "encoder 'tfidf' is fitted on the texts of a task, it has no embeddings of its own"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        embed(load_encoder("tfidf"), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (np.zeros((1, 4)), "gives an array of shape (1, 4) for 2 texts, one row for each is needed"),
+        (np.zeros(2), "gives an array of shape (2,) for 2 texts, one row for each is needed"),
+        (np.array([[0.0, 1.0], [0.0, np.nan]]), "gives NaN or infinity for the text 'b'"),
+        (np.array([[-np.inf, 1.0], [0.0, 1.0]]), "gives NaN or infinity for the text 'a'"),
+        (np.array([[1.0], [1e300]]), "gives NaN or infinity for the text 'b'"),
+        (None, "gives an array of shape () for 2 texts, one row for each is needed"),
+        (np.array([["1"], ["2"]]), "gives rows of 1 <U1, numbers are needed"),
+        (np.zeros((2, 3), complex), "gives rows of 3 complex128, numbers are needed"),
+        (np.zeros((2, 0)), "gives rows of 0 float64, numbers are needed"),
+        ([[1.0], [1.0, 2.0]], "gives rows of several lengths, one length is needed"),
+    ],
+)
+def test_unusable_embeddings_name_the_encoder(rows, message):
+    with pytest.raises(InputError, match=f"^{re.escape(f'encoder {chr(39)}odd{chr(39)} {message}')}$"):
+        embed(Encoder("odd", lambda texts: rows), ["a", "b"])
+
+
+def test_batches_of_other_lengths_than_the_first():
+    encoder = Encoder("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
+    message = "encoder 'odd' gives rows of 1 numbers for some texts and of 2 for others, one length is needed"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        embed(encoder, ["a", "bb"], 1)
+
+
+def test_a_tensor_serves_as_well():
+    for dtype in (torch.float32, torch.bfloat16):
+        encoder = Encoder(
+            "torch", lambda texts, dtype=dtype: torch.ones(len(texts), 2, dtype=dtype, requires_grad=True)
+        )
+        np.testing.assert_array_equal(embed(encoder, ["a"]), np.ones((1, 2), np.float32))
+
+
+def test_the_cache_encodes_each_text_once(drawn):
+    seen: list[str] = []
+
+    def encode(texts):
+        seen.extend(texts)
+        return drawn.encode(texts)
+
+    cache = EmbeddingCache(Encoder("counted", encode))
+    first, second = cache(["a", "b", "a"]), cache(["b", "c"])
+    assert sorted(seen) == ["a", "b", "c"]
+    np.testing.assert_array_equal(first[0], first[2])
+    np.testing.assert_array_equal(first[1], second[0])
+
+
+def test_embeddings_are_kept_by_encoder_and_texts(drawn, tmp_path):
+    def fail(texts):
+        raise AssertionError("not to be called")
+
+    first = EmbeddingCache(drawn, tmp_path)(TEXTS[:5])
+    kept = replace(drawn, encode=fail)
+    np.testing.assert_array_equal(EmbeddingCache(kept, tmp_path)(TEXTS[:5]), first)
+    for other in (EmbeddingCache(kept, tmp_path), EmbeddingCache(replace(kept, key="another"), tmp_path)):
+        with pytest.raises(AssertionError):
+            other(TEXTS[1:5] if other.encoder.key == drawn.key else TEXTS[:5])
+
+
+def test_a_damaged_file_is_made_anew(drawn, tmp_path):
+    first = EmbeddingCache(drawn, tmp_path)(["a", "b"])
+    (path,) = tmp_path.rglob("*.npy")
+    whole = path.read_bytes()
+    # A byte of the head, one of the numbers, one of the seal.
+    changed = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in (20, 140, len(whole) - 1)]
+    for damage in (b"", b"not numpy", whole[:-4], *changed):
+        path.write_bytes(damage)
+        np.testing.assert_array_equal(EmbeddingCache(drawn, tmp_path)(["a", "b"]), first)
+        assert path.read_bytes() == whole
+    np.testing.assert_array_equal(np.load(path), first)
+
+
+def test_an_encoder_without_a_key_is_not_kept(tmp_path):
+    cache = EmbeddingCache(Encoder("mine", lambda texts: np.ones((len(texts), 2))), tmp_path)
+    cache(["a"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_texts_are_told_apart_by_their_borders(drawn, tmp_path):
+    cache = EmbeddingCache(drawn, tmp_path)
+    cache(["a", "b c"])
+    cache(["a b", "c"])
+    assert len(list(tmp_path.rglob("*.npy"))) == 2

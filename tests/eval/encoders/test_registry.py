@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from ctx_embed import loading
+from ctx_embed.errors import InputError
+from ctx_embed.eval.encoders.registry import as_encoder, encoder_names, load_encoder
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.systems import SYSTEMS
+from tests.conftest import make_model
+
+
+def test_a_folder(tiny_model, tiny_model_path, sentences):
+    encoder = load_encoder(str(tiny_model_path))
+    assert encoder.name == str(tiny_model_path)
+    assert encoder.fingerprint == fingerprint(tiny_model)
+    np.testing.assert_allclose(encoder.encode(sentences), tiny_model.encode(sentences), atol=1e-6)
+
+
+def test_the_default(tiny_model, monkeypatch):
+    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else pytest.fail(path))
+    assert load_encoder("default").fingerprint == fingerprint(tiny_model)
+
+
+def test_a_slip_of_the_default():
+    with pytest.raises(InputError, match=r"^unknown encoder 'defualt': did you mean 'default'\? known are "):
+        load_encoder("defualt")
+
+
+def test_a_slip_of_a_baseline_names_them_all():
+    message = (
+        "unknown encoder 'tf-idf': did you mean 'tfidf'? known are "
+        f"{', '.join(sorted(encoder_names()))}, or the folder of a SentenceTransformer"
+    )
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        load_encoder("tf-idf")
+
+
+def test_no_such_folder():
+    with pytest.raises(InputError, match=r"^\./models/mine: no such model folder$"):
+        load_encoder("./models/mine")
+
+
+def test_a_system_has_drawn_weights(sentences):
+    encoder = load_encoder("use-transformer")
+    assert encoder.encode(sentences).shape[0] == len(sentences)
+    assert encoder.fingerprint == load_encoder("use-transformer").fingerprint
+    assert set(SYSTEMS) <= set(encoder_names())
+
+
+def test_how_a_model_is_asked_is_part_of_the_key(tokenizer):
+    model = make_model(tokenizer)
+    plain = as_encoder(model, "m")
+    model.prompts, model.default_prompt_name = {"query": "ask: "}, "query"
+    asked = as_encoder(model, "m")
+    assert plain.fingerprint == asked.fingerprint
+    assert plain.key != asked.key
+
+
+def test_anything_that_encodes(sentences):
+    class Lengths:
+        def encode(self, texts):
+            return np.array([[len(text)] for text in texts])
+
+    encoder = as_encoder(Lengths())
+    assert (encoder.name, encoder.key) == ("Lengths", None)
+    assert encoder.encode(["abc"]) == [[3]]
+    assert as_encoder(encoder) is encoder
+    with pytest.raises(InputError, match=r"^an encoder has a method encode\(list of texts\) -> array, int has none$"):
+        as_encoder(3)
+
+
+def test_random_embeddings_follow_from_the_text():
+    encode = load_encoder("random").encode
+    first, second = encode(["a", "b"])
+    np.testing.assert_array_equal(encode(["b"])[0], second)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.3
+
+
+def test_the_majority_says_nothing():
+    assert not load_encoder("majority").encode(["a", "b"]).any()
+
+
+def test_model2vec(tmp_path, tokenizer):
+    model2vec = pytest.importorskip("model2vec")
+    vectors = np.random.default_rng(0).normal(size=(tokenizer.get_vocab_size(), 4)).astype(np.float32)
+    model = model2vec.StaticModel(vectors, tokenizer)
+    model.save_pretrained(str(tmp_path / "static"))
+    encoder = load_encoder(f"model2vec:{tmp_path / 'static'}")
+    np.testing.assert_allclose(encoder.encode(["the cat"]), model.encode(["the cat"]), atol=1e-6)
+    assert encoder.parameters == vectors.size
+    with pytest.raises(InputError, match=r"^model2vec:\./nowhere: no model2vec model there \("):
+        load_encoder("model2vec:./nowhere")

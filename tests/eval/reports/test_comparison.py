@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import copy
+import re
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.reports.comparison import compare_reports, difference
+from ctx_embed.eval.scoring.probes import ProbeScore
+from ctx_embed.eval.scoring.retrieval import RetrievalScore
+from ctx_embed.eval.scoring.similarity import SimilarityScore
+
+
+def test_the_second_less_the_first_of_every_shared_task(report):
+    differences = compare_reports(report, report, ("drawn", "a|b [v2]"))
+    versus = {r["task"]: r["versus"] for r in report["results"] if "versus" in r}
+    assert list(differences) == ["MR", "R8", "STS13", "adi"]
+    for task, found in differences.items():
+        assert (found.value, found.p, list(found.interval)) == (
+            pytest.approx(versus[task]["value"]),
+            versus[task]["p"],
+            versus[task]["interval"],
+        )
+    assert [found.test for found in differences.values()] == ["McNemar", "McNemar", "permutation", "permutation"]
+    same = compare_reports(report, report)
+    assert all((found.value, found.p) == (0.0, 1.0) for found in same.values())
+
+
+def test_other_data_are_not_compared(report):
+    other = copy.deepcopy(report)
+    for task in other["tasks"][1:]:
+        task["sha256"] = "0" * 64
+    assert list(compare_reports(report, other)) == ["MR"]
+    other["tasks"][0]["sha256"] = "0" * 64
+    message = "the two reports have no task on the same data in common, there is nothing to compare"
+    with pytest.raises(InputError, match=f"^{message}$"):
+        compare_reports(report, other)
+
+
+def test_no_such_encoder(report):
+    message = "no encoder 'minilm' in the report, it has drawn, a|b [v2]"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        compare_reports(report, report, ("minilm", None))
+
+
+def test_several_seeds_are_compared_by_rows():
+    first, second = (ProbeScore((50.0,), (1.0,), 50.0, right, 2) for right in ("2210", "1100"))
+    found = difference(first, second, {})
+    assert (found.value, found.test) == (pytest.approx(100 * (0.5 + 0.5 + 0.5 + 0) / 4), "permutation")
+
+
+@pytest.mark.parametrize(
+    ("score", "other"),
+    [
+        (ProbeScore((50.0,), (1.0,), 50.0, "11"), ProbeScore((50.0,), (1.0,), 50.0, "1")),
+        (ProbeScore((50.0,), (1.0,), 50.0), ProbeScore((50.0,), (1.0,), 50.0)),
+        (SimilarityScore({"a": 1.0}, {"a": (0.1,)}), SimilarityScore({"b": 1.0}, {"b": (0.1,)})),
+        (RetrievalScore((1.0,), (1.0,), (1.0,)), SimilarityScore({"b": 1.0}, {"b": (0.1,)})),
+    ],
+)
+def test_scores_of_other_rows(score, other):
+    with pytest.raises(InputError, match=r"^the two scores are not of the same rows$"):
+        difference(score, other, {})

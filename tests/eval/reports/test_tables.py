@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import re
+
+from ctx_embed.eval.reports.markdown import as_markdown
+from ctx_embed.eval.reports.tables import notes, tables, versus_cell
+
+
+def test_a_table_for_each_kind_of_task(report):
+    probes, similarity, retrieval, differences, costs = tables(report)
+    assert probes.columns == ["", "MR", "R8"]
+    (drawn, other), (floor, *published) = probes.sections
+    assert drawn[:1] == ["drawn"]
+    assert re.fullmatch(r"\d+\.\d ± \d+\.\d", drawn[1])
+    # A test part is scored once.
+    assert re.fullmatch(r"\d+\.\d", drawn[2])
+    assert other[0] == "a|b [v2]"
+    assert floor == ["majority class", "50.0", "55.6"]
+    assert published[0] == ["Contextualizer (paper)", "76.6", ""]
+    assert [row[0] for row in published] == ["Contextualizer (paper)", "USE-T", "InferSent", "all-MiniLM-L6-v2"]
+    assert len(similarity.sections) == 1
+    assert retrieval.sections[1] == [["BM25", "48.6"]]
+    assert re.fullmatch(r"\d+\.\d \(\d+\.\d, \d+\.\d\)", retrieval.sections[0][0][1])
+    assert differences.title == "Difference from drawn in points, with p-value"
+    assert [row[0] for row in differences.sections[0]] == ["a|b [v2]"]
+    assert [row[0] for row in costs.sections[0]] == ["drawn", "a|b [v2]"]
+
+
+def test_differences_show_sign_and_p():
+    assert versus_cell({"value": -1.25, "p": 0.0411}) == "-1.2 (p 0.041)"
+    assert versus_cell({"value": 0.0, "p": 0.0002}) == "+0.0 (p < 0.001)"
+    assert versus_cell(None) == ""
+
+
+def test_notes(report):
+    report["tasks"][0]["repeated"] = 3
+    lines = notes(report)
+    assert lines[0] == "protocol quick (stratified 5-fold, standardised inside the fold, C = 0.01), seed 0"
+    assert lines[1].startswith("Contextualizer (paper): Maupome and Meurs 2022")
+    assert "STS13: mean over 2 subsets (STS13_FNWN, STS13_headlines), without 12 pairs that stand in STSB-dev" in lines
+    assert "MR: 3 of 40 texts occur more than once and may fall on both sides of a split" in lines
+    report["tasks"][0]["rows_by_subset"] = {"train": 1000, "test": 4000}
+    report["tasks"][0]["repeated"] = 3256
+    assert "MR: 3,256 of 4,000 test texts are in the training part too" in notes(report)
+
+
+def test_markdown_keeps_its_columns(report):
+    text = as_markdown(report, ["heat_map.svg"])
+    assert "![heat map](heat_map.svg)" in text
+    for block in text.split("\n\n"):
+        if block.startswith("| "):
+            widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
+            assert len(widths) == 1
+    assert "| a\\|b \\[v2] |" in text
+    assert text.endswith(".\n")

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.features import frozen
+from ctx_embed.eval.scoring import classifiers, probes
+from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
+from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS
+
+GENERATOR = np.random.default_rng(7)
+BINARY = ["no", "yes"] * 150
+
+
+def standard(X, y, seed, **options) -> ProbeScore:
+    return PROTOCOLS["standard"].score(frozen(X), y, seed, **options)
+
+
+def overlapping(y: list[str], dimension: int = 12) -> np.ndarray:
+    means = {label: GENERATOR.normal(size=dimension) for label in sorted(set(y))}
+    return np.stack([0.5 * means[label] for label in y]) + GENERATOR.normal(size=(len(y), dimension))
+
+
+def test_separable_classes_are_read_off():
+    X = np.zeros((300, 3))
+    X[:, 1] = [1.0 if label == "yes" else -1.0 for label in BINARY]
+    assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (CS[0],) * 10, 50.0, "1" * 300)
+
+
+def test_labels_without_relation_to_the_embeddings_give_chance():
+    # 300 dimensions for 300 rows: the training folds can be fitted perfectly, so that any leak would show.
+    score = standard(GENERATOR.normal(size=(300, 300)), BINARY, 0)
+    assert score.mean == pytest.approx(50.0, abs=10.0)
+
+
+@pytest.mark.parametrize("y", [BINARY, ["0", "1", "2"] * 100], ids=["words", "three classes"])
+def test_agrees_with_the_plain_protocol(y):
+    X = overlapping(y)
+    labels = np.array(y)
+    accuracies, chosen = [], []
+    for train, test in StratifiedKFold(10, shuffle=True, random_state=3).split(X, labels):
+        right = dict.fromkeys(CS, 0)
+        for C in CS:
+            for inner, held_out in StratifiedKFold(5, shuffle=True, random_state=3).split(X[train], labels[train]):
+                right[C] += np.sum(
+                    fitted(C, X[train][inner], labels[train][inner]).predict(X[train][held_out])
+                    == labels[train][held_out]
+                )
+        chosen.append(max(CS, key=lambda C: (right[C], -C)))
+        accuracies.append(100 * fitted(chosen[-1], X[train], labels[train]).score(X[test], labels[test]))
+    score = standard(X, y, 3)
+    assert score.folds == pytest.approx(accuracies)
+    assert score.Cs == tuple(chosen)
+    assert len(set(chosen)) > 1
+    assert 55 < score.mean < 100
+
+
+def fitted(C, X, y):
+    return make_pipeline(StandardScaler(), LogisticRegression(C=C, tol=1e-8, max_iter=10_000)).fit(X, y)
+
+
+def test_scaled_rows_were_all_in_the_fit_or_none_of_them(monkeypatch):
+    X = overlapping(BINARY)
+    X[:, 0] = np.arange(len(X))  # so that a row tells which one it is
+    sizes = set()
+
+    class Watched(StandardScaler):
+        def fit(self, X):
+            self.rows = set(X[:, 0])
+            return super().fit(X)
+
+        def transform(self, X):
+            rows = set(X[:, 0])
+            assert rows == self.rows or not rows & self.rows
+            sizes.add((len(self.rows), len(rows)))
+            return super().transform(X)
+
+    monkeypatch.setattr(classifiers, "StandardScaler", Watched)
+    standard(X, BINARY, 0)
+    assert sizes == {(270, 270), (270, 30), (216, 216), (216, 54)}
+
+
+def test_scale_and_shift_of_a_feature_do_not_matter():
+    X = overlapping(BINARY)
+    assert standard(X, BINARY, 0) == standard(X * 10.0 ** np.arange(-6, 6) + 3.0, BINARY, 0)
+
+
+def test_the_seed_decides_the_folds_and_one_processor_gives_the_same(monkeypatch):
+    X = overlapping(BINARY).astype(np.float32)
+    first = standard(X, BINARY, 0)
+    monkeypatch.setattr(probes.os, "cpu_count", lambda: 1)
+    assert standard(X, BINARY, 0) == first
+    assert standard(X, BINARY, 1).folds != first.folds
+
+
+def test_statistics_by_hand():
+    score = ProbeScore((90.0, 92.0, 94.0), (1.0, 1.0, 1.0), 60.0)
+    assert (score.mean, score.std) == (92.0, 2.0)
+    assert ProbeScore((90.0,), (1.0,), 60.0).std == 0.0
+    assert standard(np.zeros((40, 1)), ["a"] * 30 + ["b"] * 10, 0).floor == 75.0
+
+
+def test_right_rows_stand_in_the_order_of_the_data():
+    X = np.zeros((300, 1))
+    X[:, 0] = [1.0 if label == "yes" else -1.0 for label in BINARY]
+    X[[7, 120]] *= -1
+    right = standard(X, BINARY, 0).right
+    assert [place for place, digit in enumerate(right) if digit == "0"] == [7, 120]
+
+
+PARTS = {"train": np.arange(200), "test": np.arange(240, 300)}
+
+
+def test_a_test_part_is_scored_once_by_a_probe_on_the_training_part():
+    X = overlapping(BINARY)
+    labels = np.array(BINARY)
+    right = dict.fromkeys(CS, 0)
+    for inner, held_out in StratifiedKFold(5, shuffle=True, random_state=3).split(X[:200], labels[:200]):
+        for C in CS:
+            right[C] += np.sum(fitted(C, X[inner], labels[inner]).predict(X[held_out]) == labels[held_out])
+    best = max(CS, key=lambda C: (right[C], -C))
+    predicted = fitted(best, X[:200], labels[:200]).predict(X[240:])
+    score = standard(X, BINARY, 3, parts=PARTS)
+    assert score.Cs == (best,)
+    assert score.right == "".join("01"[int(hit)] for hit in predicted == labels[240:])
+    assert score.folds == (pytest.approx(100 * np.mean(predicted == labels[240:])),)
+
+
+def test_a_development_part_chooses_in_place_of_folds():
+    X = overlapping(BINARY)
+    labels = np.array(BINARY)
+    dev = np.arange(200, 240)
+    right = {C: np.mean(fitted(C, X[:200], labels[:200]).predict(X[dev]) == labels[dev]) for C in CS}
+    score = standard(X, BINARY, 0, parts={**PARTS, "dev": dev})
+    assert score.Cs == (max(CS, key=lambda C: (right[C], -C)),)
+
+
+def test_the_floor_of_a_split_is_that_of_the_training_part():
+    y = ["a"] * 30 + ["b"] * 10 + ["a"] * 2 + ["b"] * 8
+    parts = {"train": np.arange(40), "test": np.arange(40, 50)}
+    assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
+
+
+def test_fewer_training_rows_are_drawn_from_each_training_part(monkeypatch):
+    X, sizes = overlapping(BINARY), set()
+
+    def features(train, other):
+        sizes.add((len(train), len(other)))
+        return X[train], X[other]
+
+    score = PROTOCOLS["quick"].score(features, BINARY, 0, train_size=60)
+    assert sizes == {(60, 60)}
+    assert len(score.folds) == 5
+    assert PROTOCOLS["quick"].score(features, BINARY, 0, train_size=1000) == PROTOCOLS["quick"].score(
+        features, BINARY, 0
+    )
+    with pytest.raises(InputError, match=r"^1 training rows are too few \("):
+        PROTOCOLS["quick"].score(features, BINARY, 0, train_size=1)
+
+
+def test_seeds_are_joined():
+    first = ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101")
+    second = ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101")
+    assert mean_of_seeds([first, second]) == ProbeScore((90.0, 80.0, 70.0, 80.0), (1.0, 1.0, 0.1, 1.0), 60.0, "1202", 2)
+    assert mean_of_seeds([first]) == first
+    # 5 of 8.
+    assert sum(mean_of_seeds([first, second]).interval) / 2 == pytest.approx(62.5, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        ([], "there are no rows, a probe needs two classes or more"),
+        (["1"] * 30, "all 30 rows are of the class '1', a probe needs two classes or more"),
+        (["a"] * 30 + ["b"], "the class 'b' has 1 row, 10-fold cross-validation needs 10 or more of each class"),
+        (
+            ["label", *["a"] * 30],
+            "the class 'label' has 1 row, 10-fold cross-validation needs 10 or more of each class; the label 'label' "
+            "occurs once, on the first line; if that is a header, name its columns with --field and --label-field",
+        ),
+        (["a"] * 30 + ["b"] * 9, "the class 'b' has 9 rows, 10-fold cross-validation needs 10 or more of each class"),
+    ],
+)
+def test_too_few_classes_or_rows(y, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        standard(np.zeros((len(y), 2)), y, 0)
+
+
+def test_too_few_rows_of_the_training_part():
+    y = ["a"] * 20 + ["b"] * 4 + ["a", "b"]
+    parts = {"train": np.arange(24), "test": np.arange(24, 26)}
+    message = "training part: the class 'b' has 4 rows, 5-fold cross-validation needs 5 or more of each class"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        standard(np.zeros((26, 1)), y, 0, parts=parts)
+    parts = {"train": np.arange(20), "test": np.arange(20, 26)}
+    with pytest.raises(InputError, match=r"^training part: all 20 rows are of the class 'a', a probe needs two "):
+        PROTOCOLS["quick"].score(frozen(np.zeros((26, 1))), y, 0, parts)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.scoring.retrieval import ndcg, retrieve, score_retrieval
+from ctx_embed.eval.tasks.catalogue import TASKS
+from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.index.fulltext import expression
+from ctx_embed.index.storage.database import TOKENIZER
+
+
+def test_ndcg_by_hand():
+    # DCG = 3 / log2(2) + 0 + 2 / log2(4) = 4; the best order 3, 2, 1: 3 + 2 / log2(3) + 1 / 2.
+    assert ndcg([3, 0, 2], [2, 3, 1, 0]) == pytest.approx(4 / (3 + 2 / math.log2(3) + 0.5))
+    assert ndcg([1], [1]) == 1.0
+    assert ndcg([0, 0], [1]) == 0.0
+    # The eleventh counts neither among the found nor among the best.
+    assert ndcg([0] * 10 + [1], [1]) == 0.0
+    assert ndcg([1] * 10, [1] * 20) == 1.0
+    # Below 0 is not relevant.
+    assert ndcg([-2, 1], [-2, 1]) == pytest.approx(1 / math.log2(3))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=15).filter(any), st.randoms())
+def test_ndcg_is_1_in_the_best_order_and_less_in_others(judged, random):
+    best = sorted(judged, reverse=True)
+    assert ndcg(best, judged) == pytest.approx(1.0)
+    random.shuffle(judged)
+    assert 0.0 <= ndcg(judged, judged) <= 1.0 + 1e-12
+
+
+def test_equal_cosines_put_the_larger_id_first_whatever_the_order():
+    queries = np.array([[1.0, 0.0]])
+    documents = np.array([[2.0, 0.0], [1.0, 1.0], [5.0, 0.0], [0.0, 0.0]])
+    assert retrieve(queries, documents, ["a", "b", "c", "d"]) == [["c", "a", "b", "d"]]
+    assert retrieve(queries, documents[::-1], ["d", "c", "b", "a"], k=2) == [["c", "a"]]
+    assert retrieve(sparse.csr_array(queries), sparse.csr_array(documents), ["a", "b", "c", "d"], 2) == [["c", "a"]]
+
+
+def test_blocks_of_queries_give_the_same(monkeypatch):
+    generator = np.random.default_rng(0)
+    queries, documents = generator.normal(size=(7, 4)), generator.normal(size=(20, 4))
+    ids = [str(i) for i in range(20)]
+    whole = retrieve(queries, documents, ids)
+    monkeypatch.setattr("ctx_embed.eval.scoring.retrieval.BLOCK_SCORES", 40)
+    assert retrieve(queries, documents, ids) == whole
+
+
+def test_measures_by_hand():
+    queries = np.eye(3)
+    documents = np.array([[1.0, 0.1, 0], [0.9, 0.5, 0], [0, 1.0, 0.2], [0, 0, 1.0]])
+    judgements = [("q1", "b", "1"), ("q1", "d", "2"), ("q2", "c", "1"), ("q3", "a", "0")]
+    score = score_retrieval(["q1", "q2", "q3"], queries, ["a", "b", "c", "d"], documents, judgements)
+    # q1 finds a, b, d, c: 1 / log2(3) + 2 / log2(4) of 2 + 1 / log2(3). q3 has nothing relevant and does not count.
+    expected = 100 * (1 / math.log2(3) + 1) / (2 + 1 / math.log2(3))
+    assert score.ndcg == pytest.approx((expected, 100.0))
+    assert score.recall == (100.0, 100.0)
+    assert score.reciprocal_rank == (50.0, 100.0)
+    assert score.mean == pytest.approx((expected + 100) / 2)
+    assert list(score.measures) == ["nDCG@10", "recall@100", "MRR@10"]
+
+
+@pytest.mark.parametrize("name", ["adi", "cranfield", "cisi", "cacm"])
+def test_the_figures_of_bm25(name, data):
+    subsets = DataReader(data).read(TASKS[name]).subsets
+    relevances: dict[str, dict[str, int]] = {}
+    for query, document, relevance in subsets["qrels"]:
+        relevances.setdefault(query, {})[document] = int(relevance)
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(id UNINDEXED, text, tokenize='{TOKENIZER}')")
+        connection.executemany("INSERT INTO words VALUES (?, ?)", subsets["corpus"])
+        find = "SELECT id FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT 10"
+        found = {query: connection.execute(find, (expression(text),)).fetchall() for query, text in subsets["queries"]}
+    scores = [
+        ndcg([judged.get(document, 0) for (document,) in found[query]], [*judged.values()])
+        for query, judged in relevances.items()
+        if any(relevance > 0 for relevance in judged.values())
+    ]
+    assert TASKS[name].published["BM25"] == pytest.approx(100 * np.mean(scores), abs=0.1)
+
+
+def test_nothing_relevant():
+    with pytest.raises(InputError, match=r"^no query has a relevant document, there is nothing to find$"):
+        score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), [("q", "d", "0")])

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, PUBLISHED_SOURCES, TASKS, find_tasks
+from ctx_embed.eval.tasks.checksums import SHA256
+from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask
+from tests.eval.conftest import write_collection
+
+
+def test_default_tasks():
+    assert [task.name for task in find_tasks([])] == ["MR", "CR", "SUBJ", "MPQA"]
+
+
+def test_the_tasks_of_senteval_are_there():
+    probes = {"MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC", "SICK-E"}
+    similarity = {"SICK-R", "STSB", "STSB-dev", "STS12", "STS13", "STS14", "STS15", "STS16"}
+    assert probes | {"AGNEWS", "R8", "IMDB"} == {name for name, task in TASKS.items() if task.kind == "probe"}
+    assert similarity == {name for name, task in TASKS.items() if task.kind == "similarity"}
+
+
+def test_every_published_figure_has_a_source():
+    for task in TASKS.values():
+        assert set(task.published) <= set(PUBLISHED_SOURCES)
+    for name in DEFAULT_TASKS:
+        assert set(PUBLISHED_SOURCES) - {"BM25", "BM25 (BEIR)"} == set(TASKS[name].published)
+
+
+def test_every_task_says_where_its_parts_are():
+    for task in TASKS.values():
+        subsets = [{file.subset for file in layout} for layout in task.layouts]
+        assert all(other == subsets[0] for other in subsets)
+        if task.hub is not None:
+            sources = (task.hub, *task.hub.others)
+            assert {subset for source in sources for subset in source.splits} == subsets[0]
+    assert set(SHA256) <= set(TASKS)
+
+
+def test_names_and_paths_each_once_in_order(tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("a\tb\n")
+    write_collection(tmp_path / "beir")
+    tasks = find_tasks(["STSB", str(path), "MR", "STSB", str(tmp_path / "beir")])
+    assert [task.name for task in tasks] == ["STSB", str(path), "MR", str(tmp_path / "beir")]
+    assert isinstance(tasks[1], ProbeTask)
+    assert isinstance(tasks[3], RetrievalTask)
+
+
+def test_a_relative_path_is_a_users_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.tsv").write_text("a\tb\n")
+    (task,) = find_tasks(["mine.tsv"])
+    assert task.name == "mine.tsv"
+    assert task.layouts[0][0].path == str(tmp_path / "mine.tsv")
+
+
+def test_unknown_tasks(tmp_path):
+    with pytest.raises(
+        InputError, match=r"^unknown task 'SUB': did you mean 'SUBJ'[?] known are AGNEWS, .*, or the path of a"
+    ):
+        find_tasks(["SUB"])
+    for missing in ("mine.tsv", "sub/mine"):
+        with pytest.raises(InputError, match=f"^{re.escape(missing)}: no such file$"):
+            find_tasks([missing])
+    with pytest.raises(InputError, match=r": a folder without corpus.jsonl, a task is a name, a labelled file"):
+        find_tasks([str(tmp_path)])

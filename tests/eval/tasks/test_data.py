@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+
+import datasets
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.tasks.catalogue import TASKS, find_tasks
+from ctx_embed.eval.tasks.data import DataReader, TaskData
+from ctx_embed.eval.tasks.task import File, HubSource, ProbeTask
+
+REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
+
+
+def fails(message: str):
+    return pytest.raises(InputError, match=f"^{re.escape(message)}$")
+
+
+def test_no_such_folder(tmp_path):
+    with fails(f"{tmp_path / 'absent'}: no such data folder, --data or CTX_EMBED_DATA names it"):
+        DataReader(tmp_path / "absent")
+
+
+def test_a_probe_task_from_a_folder(folder):
+    data = DataReader(folder).read(TASKS["MR"])
+    assert data.subsets["MR"][:2] == [("0", "bad film 0"), ("1", "good film 1")]
+    assert data.rows == 40
+    assert data.sha256 == hashlib.sha256((folder / "senteval" / "MR.tsv").read_bytes()).hexdigest()
+
+
+def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
+    data = DataReader(folder).read(TASKS["STS13"])
+    # One pair stands there with its texts exchanged; all of OnWN stands there.
+    assert {name: len(rows) for name, rows in data.subsets.items()} == {"STS13_FNWN": 7, "STS13_headlines": 7}
+    assert data.left_out == 12
+    assert data.subsets["STS13_FNWN"][0] == ("1.5", "left 1", "right 1")
+
+
+def test_nothing_left(folder):
+    senteval = folder / "senteval"
+    for subset in ("FNWN", "headlines"):
+        (senteval / f"STS13_{subset}.tsv").write_bytes((senteval / "STSB_test.tsv").read_bytes())
+    with fails("STS13: all pairs stand in STSB-dev too, none is left"):
+        DataReader(folder).read(TASKS["STS13"])
+
+
+def test_what_is_absent_or_broken_in_a_folder(folder):
+    senteval = folder / "senteval"
+    with fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}"):
+        DataReader(folder).read(TASKS["CR"])
+    (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")
+    with fails(f"MR: the label '2' in {folder}, its labels are 0 (negative), 1 (positive)"):
+        DataReader(folder).read(TASKS["MR"])
+    for broken in ("1.0\tone text\n", "good\ta\tb\n", "nan\ta\tb\n", "1.0\ta\tb\tc\n"):
+        (senteval / "STSB_test.tsv").write_text(f"1.0\ta\tb\n{broken}")
+        with fails(f"{senteval / 'STSB_test.tsv'}, line 2: {broken[:-1]!r} is not score<TAB>text<TAB>text"):
+            DataReader(folder).read(TASKS["STSB"])
+    (senteval / "STSB_test.tsv").write_text("\n")
+    with fails(f"{senteval / 'STSB_test.tsv'}: no rows, lines of score<TAB>text<TAB>text are needed"):
+        DataReader(folder).read(TASKS["STSB"])
+
+
+def test_a_users_file_may_have_any_labels(tmp_path):
+    path = tmp_path / "mine.tsv"
+    path.write_text("joy\tso good\ngrief\tso bad\n")
+    data = DataReader(None).read(find_tasks([str(path)])[0])
+    assert data == TaskData(str(path), {str(path): [("joy", "so good"), ("grief", "so bad")]})
+
+
+@pytest.fixture
+def hub_task(tmp_path, monkeypatch) -> ProbeTask:
+    """A task whose hub source is a folder, which `datasets` reads by the same call."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    source = tmp_path / "hub"
+    source.mkdir()
+    for split, rows in {"train": [(0, "bad"), (1, "good\tbetter")], "test": [(1, "fine")]}.items():
+        lines = [json.dumps({"label": label, "sentence": text}) for label, text in rows]
+        (source / f"{split}.jsonl").write_text("\n".join(lines))
+    hub = HubSource(str(source), ("label", "sentence"), {"HUB": ("train", "test")})
+    return ProbeTask("HUB", (), 3, hub, labels={"0": "negative", "1": "positive"})
+
+
+def test_the_splits_of_a_hub_set_are_joined(hub_task):
+    data = DataReader(None).read(hub_task)
+    assert data.subsets == {"HUB": [("0", "bad"), ("1", "good\tbetter"), ("1", "fine")]}
+    assert data.source == f"hub: {hub_task.hub.repository}"
+
+
+def test_the_parts_and_labels_of_a_hub_set(hub_task):
+    parts = {"train": ("train",), "test": ("test",)}
+    hub = HubSource(hub_task.hub.repository, ("label", "sentence"), parts, labels={"0": "NO"})
+    data = DataReader(None).read(ProbeTask("HUB", (), 3, hub))
+    assert data.subsets == {"train": [("NO", "bad"), ("1", "good\tbetter")], "test": [("1", "fine")]}
+
+
+def test_a_hub_set_of_another_shape(hub_task):
+    name = hub_task.hub.repository
+    for columns, split in (("label", "text"), "train"), (("label", "sentence"), "dev"):
+        task = ProbeTask("HUB", (), 3, HubSource(name, columns, {"HUB": (split,)}))
+        lacks = f"it has no split {split!r} with the columns {', '.join(columns)}"
+        with fails(f"HUB: {name} could not be had from the hub ({lacks}); {REMEDY}"):
+            DataReader(None).read(task)
+
+
+def test_an_unreachable_hub_is_asked_once(monkeypatch):
+    asked = []
+
+    def load_dataset(name, configuration, revision):
+        asked.append((name, configuration))
+        assert logging.getLogger("huggingface_hub").level == logging.ERROR
+        raise ConnectionError("no network\nand more")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    level = logging.getLogger("huggingface_hub").level
+    reader = DataReader(None)
+    with fails(f"CR: mattymchen/cr could not be had from the hub (no network); {REMEDY}"):
+        reader.read(TASKS["CR"])
+    with fails(f"SUBJ: SetFit/subj could not be had from the hub; {REMEDY}"):
+        reader.read(TASKS["SUBJ"])
+    with fails(f"STS12: no copy on the hub is laid out like it; {REMEDY}"):
+        reader.read(TASKS["STS12"])
+    assert asked == [("mattymchen/cr", None)]
+    assert logging.getLogger("huggingface_hub").level == level
+
+
+def test_sentevals_own_files_serve_as_well(tmp_path):
+    (tmp_path / "MR").mkdir()
+    (tmp_path / "MR" / "rt-polarity.pos").write_bytes(b"so caf\xe9\n")
+    (tmp_path / "MR" / "rt-polarity.neg").write_text("so dull\n")
+    (tmp_path / "TREC").mkdir()
+    (tmp_path / "TREC" / "train_5500.label").write_text("DESC:def What is it ?\nLOC:city Where ?\n")
+    (tmp_path / "TREC" / "TREC_10.label").write_text("LOC:other Whence ?\n")
+    reader = DataReader(tmp_path)
+    assert reader.read(TASKS["MR"]).subsets == {"MR": [("1", "so café"), ("0", "so dull")]}
+    assert reader.read(TASKS["TREC"]).subsets == {
+        "train": [("DESC", "What is it ?"), ("LOC", "Where ?")],
+        "test": [("LOC", "Whence ?")],
+    }
+
+
+def test_sent_convs_files_serve_as_well(tmp_path):
+    (tmp_path / "custrev.all").write_text("1 so good\n0 so bad\n")
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"stsa.fine.{part}").write_text("4 a joy\n")
+    reader = DataReader(tmp_path)
+    assert reader.read(TASKS["CR"]).subsets == {"CR": [("1", "so good"), ("0", "so bad")]}
+    assert list(reader.read(TASKS["SST5"]).subsets) == ["train", "dev", "test"]
+
+
+def test_a_file_that_is_not_the_one_in_the_list_of_hashes(folder):
+    path = folder / "senteval" / "MR.tsv"
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(f"{right}  ./senteval/MR.tsv\n{'0' * 64}  senteval/STSB_test.tsv\n")
+    assert DataReader(folder).read(TASKS["MR"]).rows == 40
+    path = folder / "senteval" / "STSB_test.tsv"
+    message = f"STSB: {path} is not the file whose sha256 stands in {folder / 'SHA256SUMS'}, fetch it anew"
+    with fails(message):
+        DataReader(folder).read(TASKS["STSB"])
+
+
+def test_other_rows_than_those_measured_are_noticed(folder):
+    layout = (File("MR", "senteval/MR.tsv", TASKS["MR"].layouts[0][0].read),)
+    known = DataReader(folder).read(ProbeTask("MR", (layout,))).sha256
+    assert not DataReader(folder).read(ProbeTask("MR", (layout,), sha256=known)).is_altered
+    assert DataReader(folder).read(ProbeTask("MR", (layout,), sha256="0" * 64)).is_altered
+    # Of another layout nothing is known.
+    absent = (File("MR", "absent.tsv", layout[0].read),)
+    assert not DataReader(folder).read(ProbeTask("MR", (absent, layout), sha256="0" * 64)).is_altered
+
+
+def test_a_collection(folder):
+    data = DataReader(folder).read(TASKS["adi"])
+    assert data.subsets["corpus"][0] == ("0", "good paper 0")
+    assert {name: len(rows) for name, rows in data.subsets.items()} == {"corpus": 8, "queries": 3, "qrels": 4}
+    queries = folder / "retrieval" / "adi" / "queries.jsonl"
+    queries.write_text(queries.read_text().replace('"_id": "3"', '"_id": "2"'))
+    with fails("adi: the query '2' stands there twice, ids must differ"):
+        DataReader(folder).read(TASKS["adi"])
+    queries.write_text(queries.read_text().splitlines()[0] + "\n")
+    with fails("adi: a judgement of the query '2', which is not in the collection"):
+        DataReader(folder).read(TASKS["adi"])
+
+
+def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
+    sets = {
+        ("BeIR/scifact", "corpus"): {
+            "corpus": [{"_id": "1", "title": "On wings", "text": "They fly."}, {"_id": "2", "title": "", "text": "No."}]
+        },
+        ("BeIR/scifact", "queries"): {"queries": [{"_id": "7", "title": "", "text": "What flies?"}]},
+        ("BeIR/scifact-qrels", None): {"test": [{"query-id": 7, "corpus-id": 1, "score": 1}]},
+    }
+
+    def load_dataset(name, configuration, revision):
+        parts = {split: datasets.Dataset.from_list(rows) for split, rows in sets[name, configuration].items()}
+        return datasets.DatasetDict(parts)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert DataReader(None).read(TASKS["scifact"]).subsets == {
+        "corpus": [("1", "On wings They fly."), ("2", "No.")],
+        "queries": [("7", "What flies?")],
+        "qrels": [("7", "1", "1")],
+    }
+
+
+def test_sets_that_the_hub_keeps_as_a_script_are_read_from_its_parquet_copy(monkeypatch):
+    def load_dataset(name, configuration, revision):
+        assert revision == "refs/convert/parquet"
+        part = datasets.Dataset.from_list([{"coarse_label": 2, "text": "What is it ?"}])
+        return datasets.DatasetDict(train=part, test=part)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    row = ("2", "What is it ?")
+    assert DataReader(None).read(TASKS["TREC"]).subsets == {"train": [row], "test": [row]}
+    assert {name for name, task in TASKS.items() if task.hub and task.hub.revision} == {"TREC", "SICK-E", "SICK-R"}
+
+
+ELSEWHERE = {"SST2", "SST5", "TREC", "MRPC", "SICK-E", "SICK-R", "STS16", "scifact", "nfcorpus", "fiqa", "scidocs"}
+
+
+def test_real_data_have_the_published_rows(data):
+    reader = DataReader(data)
+    for task in TASKS.values():
+        # Reading IMDB takes seconds.
+        if task.name not in ELSEWHERE | {"IMDB"}:
+            read = reader.read(task)
+            assert read.rows + read.left_out == task.rows
+            assert read.left_out == {"STS12": 259, "STS13": 81, "STS14": 193, "STS15": 580}.get(task.name, 0)
+            assert not read.is_altered

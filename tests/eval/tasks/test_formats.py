@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.eval.tasks import formats
+
+
+def written(tmp_path, content: str | bytes, name: str = "data.txt"):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "rows"),
+    [
+        (formats.labelled, "1\tgood\n\n0\t\n", [("1", "good"), ("0", "")]),
+        (formats.labelled_pairs, "1\ta\tb\n", [("1", "a", "b")]),
+        (formats.labelled_reviews, "1\t9\tso good\n", [("1", "so good")]),
+        (formats.scored_pairs, "2.5\ta b\tc\n", [("2.5", "a b", "c")]),
+        (formats.lines_of("0"), "dull .\n\nlong .\n", [("0", "dull ."), ("0", "long .")]),
+        (formats.lines_of("1"), b"caf\xe9 noir\n", [("1", "café noir")]),
+        (formats.sent_conv, "0 dull and long\n1 fine\n", [("0", "dull and long"), ("1", "fine")]),
+        (formats.sst_binary, "a joy\t1\na bore\t0\n", [("1", "a joy"), ("0", "a bore")]),
+        (
+            formats.trec,
+            b"DESC:manner How did it begin ?\nNUM:date When was caf\xe9 coined ?\n",
+            [("DESC", "How did it begin ?"), ("NUM", "When was café coined ?")],
+        ),
+        (
+            formats.mrpc,
+            '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe said "no .\tHe said no .\n',
+            [("1", 'He said "no .', "He said no .")],
+        ),
+        (
+            formats.sts_benchmark,
+            "main-news\tMSRpar\t2012test\t0001\t5.000\ta\tb\nmain\tx\t2012\t2\t0.5\tc\td\tlicence\tx\n",
+            [("5.000", "a", "b"), ("0.5", "c", "d")],
+        ),
+        (
+            formats.beir_documents,
+            '{"_id": "7", "title": "On wings", "text": "They fly."}\n{"_id": "8", "text": "Alone."}\n',
+            [("7", "On wings They fly."), ("8", "Alone.")],
+        ),
+        (
+            formats.beir_judgements,
+            "query-id\tcorpus-id\tscore\n1\t7\t2\n1\t8\t-1\n",
+            [("1", "7", "2"), ("1", "8", "-1")],
+        ),
+    ],
+)
+def test_rows(read, content, rows, tmp_path):
+    assert read(written(tmp_path, content)) == rows
+
+
+SICK = (
+    "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    "1\tA man runs\tA man sits\t3.2\tNEUTRAL\n2\tIt rains\tRain falls\t4.7\tENTAILMENT\n"
+)
+
+
+def test_sick_gives_both_tasks(tmp_path):
+    path = written(tmp_path, SICK)
+    assert formats.sick_entailment(path) == [
+        ("NEUTRAL", "A man runs", "A man sits"),
+        ("ENTAILMENT", "It rains", "Rain falls"),
+    ]
+    assert formats.sick_relatedness(path) == [("3.2", "A man runs", "A man sits"), ("4.7", "It rains", "Rain falls")]
+
+
+def test_pairs_without_a_score_are_left_out(tmp_path):
+    path = written(tmp_path, "a\tb\nc\td\ne\tf\n", "STS.input.headlines.txt")
+    with pytest.raises(InputError, match=r"STS\.gs\.headlines\.txt is missing, it holds the scores of "):
+        formats.sts_input(path)
+    scores = written(tmp_path, "1.5\n\n4\n", "STS.gs.headlines.txt")
+    assert formats.sts_input(path) == [("1.5", "a", "b"), ("4", "e", "f")]
+    scores.write_text("1.5\n\n")
+    with pytest.raises(InputError, match=r"has 2 lines and .* 3, one for each pair is needed$"):
+        formats.sts_input(path)
+    scores.write_text("1.5\n\nx\n")
+    with pytest.raises(InputError, match=r"STS\.gs\.headlines\.txt, line 3: the score 'x' is no number$"):
+        formats.sts_input(path)
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "message"),
+    [
+        (formats.labelled_pairs, "1\ta\n", "line 1: '1\\ta' is not label<TAB>text<TAB>text"),
+        (formats.sent_conv, "1 a\nalone\n", "line 2: 'alone' is not label text"),
+        (formats.mrpc, "head\n1\t2\t3\ta\n", "line 2: '1\\t2\\t3\\ta' is not Quality<TAB>#1 ID"),
+        (formats.sick_relatedness, "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: '1\\ta\\tb\\tx\\tNEUTRAL' is not pair_ID"),
+        (formats.mrpc, "head\n", "no rows, lines of Quality<TAB>"),
+        (formats.beir_documents, "[1]\n", "line 1: '[1]' is no object with the strings _id and text"),
+        (formats.beir_documents, '{"_id": 1, "text": "a"}\n', "is no object with the strings _id and text"),
+        (formats.beir_documents, "{\n", "line 1: not JSON ("),
+        (formats.beir_judgements, "q\td\ts\n1\t2\t0.5\n", "the score '0.5' of '1' and '2' is no whole number"),
+        (formats.beir_judgements, "q\td\ts\n", "no rows, lines of query-id<TAB>corpus-id<TAB>score are needed"),
+        (formats.beir_judgements, "1 0 2 1\n", "line 1: '1 0 2 1' is not query-id<TAB>corpus-id<TAB>score"),
+    ],
+)
+def test_broken_files(read, content, message, tmp_path):
+    with pytest.raises(InputError, match=f"data.txt.*{re.escape(message)}"):
+        read(written(tmp_path, content))
+
+
+def test_judgements_without_a_head_are_all_read(tmp_path):
+    rows = [("1", "2", "1"), ("1", "3", "0")]
+    for head in ("", "query-id\tcorpus-id\tscore\n"):
+        assert formats.beir_judgements(written(tmp_path, head + "1\t2\t1\n1\t3\t0\n")) == rows
+
+
+def test_a_label_of_trec_without_a_colon(tmp_path):
+    with pytest.raises(InputError, match=r"the label 'DESC' is not COARSE:fine$"):
+        formats.trec(written(tmp_path, "DESC How ?\n"))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from ctx_embed import SearchIndex
+from tests.index.support.hash_model import HashModel
+
+REMEDY = "restore it from a copy, or build the index again"
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, HashModel(), "HNSW8") as index:
+        index.add([f"text {number}" for number in range(50)])
+        index.delete([3, 4])
+    return path
+
+
+def verified(path) -> list[str]:
+    with SearchIndex.open(path, HashModel()) as index:
+        return index.verify()
+
+
+def changed(path, *statements: str) -> None:
+    connection = sqlite3.connect(path / "documents.sqlite")
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def flipped(file, place: int = -1) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_whole_index_has_no_problems(path):
+    assert verified(path) == []
+
+
+def test_a_changed_vector_is_found(path):
+    (shard,) = (path / "vectors").iterdir()
+    # The lowest bit of a number: no distance shows it.
+    flipped(shard, -4)
+    assert verified(path) == [f"{shard}: damaged (its checksum is wrong), {REMEDY}"]
+
+
+def test_a_damaged_file_of_faiss_is_found(path):
+    (file,) = (path / "faiss").iterdir()
+    flipped(file)
+    assert verified(path) == [f"{file}: damaged (its checksum is wrong), remove it and run `ctx-embed index compact`"]
+    file.unlink()
+    with SearchIndex.open(path, HashModel()) as index:
+        index.compact()
+    assert verified(path) == []
+    assert list((path / "faiss").iterdir()) != []
+
+
+def test_rows_without_a_document_are_found(path):
+    changed(path, "DELETE FROM documents WHERE row = 7")
+    assert verified(path) == [
+        f"{path / 'documents.sqlite'}: 1 of 50 rows belong to no document, or to several",
+        f"{path / 'documents.sqlite'}: holds 47 documents, 48 are counted",
+    ]
+
+
+def test_texts_that_are_not_those_of_the_vectors_are_found(path):
+    changed(path, "UPDATE documents SET text = 'something else' WHERE row IN (7, 8)")
+    assert verified(path) == [f"{path}: 2 of 48 passages embedded again have other vectors than those stored"]
+    with SearchIndex.open(path, HashModel()) as index:
+        assert index.verify(embed=False) == []
+
+
+def test_missing_words_are_found(path):
+    changed(path, "INSERT INTO words (words, rowid, text) VALUES ('delete', 7, 'text 7')")
+    message = "the words of 47 passages are listed, there are 48"
+    assert verified(path) == [f"{path / 'documents.sqlite'}: {message}"]
+
+
+def test_a_damaged_page_of_the_database_is_found(path):
+    database = path / "documents.sqlite"
+    content = bytearray(database.read_bytes())
+    page = len(content) - 4096
+    content[page : page + 64] = b"\xff" * 64
+    database.write_bytes(content)
+    try:
+        found = verified(path)
+    except ValueError as error:
+        found = [str(error)]
+    assert found
+    assert all(line.startswith(str(database)) and "\n" not in line for line in found)

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import faiss
+import numpy as np
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.ann import factories, vector_index
+from ctx_embed.index.ann.factories import checked_factory
+from ctx_embed.index.storage.folder import IndexFolder
+from tests.index.support.hash_model import hash_vectors
+
+TEXTS = [f"text {number}" for number in range(300)]
+REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
+
+
+@pytest.fixture(autouse=True)
+def faiss_answers(monkeypatch):
+    """Small indexes are searched by FAISS too, where there is a file of it."""
+    monkeypatch.setattr(vector_index, "FEW_ROWS", 0)
+    monkeypatch.setattr(factories, "LEAST_TRAINING", 4)
+
+
+def cosines(query: str) -> np.ndarray:
+    return hash_vectors(TEXTS).astype(np.float64) @ hash_vectors([query])[0].astype(np.float64)
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF8,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4,RFlat"])
+def test_every_kind_gives_cosines_and_all_hits(tmp_path, hash_model, factory):
+    with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
+        index.add(TEXTS[:280])
+        index.add(TEXTS[280:])
+        found = index.search(["a query", "another"], k=5)
+        everything = index.search("a query", k=10_000)[0]
+    for query, hits in zip(["a query", "another"], found, strict=True):
+        np.testing.assert_allclose([hit.score for hit in hits], cosines(query)[[hit.id for hit in hits]], atol=1e-6)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert [hit.id for hit in everything] == list(np.argsort(-cosines("a query"), kind="stable"))
+    with SearchIndex.open(tmp_path / "index", hash_model) as index:
+        assert index.search(["a query", "another"], k=5) == found
+
+
+def test_flat_is_exact(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(TEXTS)
+        for query in ["a query", "another", "text 7"]:
+            (hits,) = index.search(query, k=10)
+            assert [hit.id for hit in hits] == list(np.argsort(-cosines(query), kind="stable")[:10])
+            np.testing.assert_allclose([hit.score for hit in hits], np.sort(cosines(query))[::-1][:10], atol=1e-7)
+
+
+def cache(path):
+    (file,) = (path / "faiss").glob("*.faiss")
+    return file
+
+
+def damage(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 255
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.unlink(),
+        damage,
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(file.read_bytes()[:-9]),
+        # A later generation than that of the documents, as after a copy from elsewhere.
+        lambda file: file.rename(file.with_name(file.name.replace("g1-", "g9-"))),
+        lambda file: file.rename(file.with_name(file.name.replace("r300-", "r299-"))),
+        lambda file: file.rename(file.with_name("what.faiss")),
+    ],
+)
+def test_a_cache_that_is_missing_or_wrong_is_built_again(tmp_path, hash_model, spoil):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, "HNSW8") as index:
+        index.add(TEXTS)
+        expected = index.search("a query")
+    spoil(cache(path))
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.search("a query") == expected
+
+
+def added_to_faiss(monkeypatch) -> list[int]:
+    """The numbers of rows that HNSW is given from now on."""
+    taken: list[int] = []
+    add = faiss.IndexHNSWFlat.add
+    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, rows: taken.append(len(rows)) or add(self, rows))
+    return taken
+
+
+def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, hash_model, monkeypatch):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, "HNSW8") as index:
+        index.add(TEXTS)
+        first = cache(path)
+        index.add(["one more"])
+        assert cache(path) == first
+    taken = added_to_faiss(monkeypatch)
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.search("one more", k=1)[0][0].text == "one more"
+        index.add(["two more"])
+        assert index.search("two more", k=1)[0][0].text == "two more"
+        assert taken == []
+        index.add([f"many more {number}" for number in range(100)])
+        assert cache(path) != first
+        assert taken == [100, 2] or sum(taken) == 102
+        assert index.search("many more 99", k=1)[0][0].text == "many more 99"
+
+
+def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, "IVF16,PQ4x4") as index:
+        index.add(TEXTS[:63])
+        assert list((path / "faiss").iterdir()) == []
+        assert index.search("text 7", k=1)[0][0].text == "text 7"
+        index.add([f"more {number}" for number in range(100)])
+        assert cache(path)
+        assert index.search("more 7", k=1)[0][0].text == "more 7"
+
+
+@pytest.mark.parametrize(
+    ("factory", "centroids"),
+    [("OPQ4,SQ8", 256), ("OPQ4,IVF300,PQ4x4", 300), ("RQ2x5", 32), ("IVF8,RQ2x6", 64), ("PRQ2x2x4", 16), ("SQ8", 1)],
+)
+def test_centroids_are_known_before_the_training(factory, centroids):
+    assert factories.centroids(factories.new_index(factory, 8)) == centroids
+
+
+def test_auto_is_exact_then_trained_and_tuned(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(factories, "EXACT_ROWS", 2000)
+    path = tmp_path / "index"
+    texts = [f"text {number}" for number in range(8000)]
+    with SearchIndex.create(path, hash_model) as index:
+        assert index.factory == "auto"
+        index.add(texts[:2000])
+        assert list((path / "faiss").iterdir()) == []
+        index.add(texts[2000:])
+        assert cache(path)
+        tuned = index._folder.describe()["tuned"]
+        assert list(tuned) == ["IndexIVFScalarQuantizer 256"]
+        assert tuned["IndexIVFScalarQuantizer 256"]["recall"] >= 0.97
+        queries = [f"query {number}" for number in range(50)]
+        found = index.search(queries)
+        exact = hash_vectors(texts) @ hash_vectors(queries).T
+    truth = np.argsort(-exact, axis=0)[:10].T
+    recall = np.mean([len({hit.id for hit in hits} & set(rows)) / 10 for hits, rows in zip(found, truth, strict=True)])
+    assert recall >= 0.93
+
+
+def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(factories, "EXACT_ROWS", 1000)
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add([f"text {number}" for number in range(1600)])
+        index.add([f"more {number}" for number in range(8000)])
+        assert index.search("more 7", k=1)[0][0].text == "more 7"
+        assert "512" in str(index._folder.describe()["tuned"])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 50_000])
+def test_auto_compares_with_all_up_to_a_size(rows):
+    assert factories.auto_factory(rows) == "Flat"
+
+
+@pytest.mark.parametrize(("rows", "lists"), [(50_001, 1024), (1_000_000, 4096), (10_000_000, 16384), (10**10, 65536)])
+def test_auto_takes_lists_by_size(rows, lists):
+    assert factories.auto_factory(rows) == f"IVF{lists},SQ8"
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4", "PQ4x4,RFlat"])
+def test_deleted_documents_never_come_back(tmp_path, hash_model, factory):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        index.add(TEXTS, metadata=[{"n": number} for number in range(300)])
+        assert cache(path)
+        assert index.delete(list(range(0, 300, 2))) == 150
+        for k in (10, 1000):
+            (hits,) = index.search("text 8", k=k)
+            assert len(hits) == min(k, 150)
+            assert all(hit.id % 2 for hit in hits)
+        (hits,) = index.search("text 8", k=50, where="n >= 100 and n < 200")
+        wanted = {number for number in range(100, 200) if number % 2}
+        assert {hit.id for hit in hits} == wanted
+        expected = [row for row in np.argsort(-cosines("text 8"), kind="stable") if row in wanted]
+        assert [hit.id for hit in hits] == expected
+        index.compact()
+        assert {hit.id for hit in index.search("text 8", k=1000)[0]} == set(range(1, 300, 2))
+        assert index.verify() == []
+
+
+@pytest.mark.parametrize("factory", ["HNSW8", "IVF4,SQ8", "auto"])
+def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        index.add(TEXTS)
+        expected = index.search(["a query", "another"])
+    with SearchIndex.open(path, hash_model, memory_map=True) as index:
+        assert index.search(["a query", "another"]) == expected
+        assert (index._index.index is None) == (factory == "auto")
+        index.add([f"more {number}" for number in range(100)])
+        assert index.search("more 7", k=1)[0][0].text == "more 7"
+
+
+def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model, "IVF16,SQ8") as index:
+        index.add([f"text {number}" for number in range(2000)])
+        low, high = index.tune(0.5), index.tune(0.99)
+        assert low.reached
+        assert high.reached
+        assert low.value < high.value
+        assert low.recall < high.recall
+        assert index._folder.describe()["tuned"]["IndexIVFScalarQuantizer 16"]["nprobe"] == high.value
+        for wrong in (0, 1.5, True, "high"):
+            with pytest.raises(InputError, match=f"the recall is {wrong!r}, a number above 0 and at most 1 is needed"):
+                index.tune(wrong)
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        ("Flat", "every vector is compared, recall is 1 and there is nothing to tune"),
+        ("SQ8", "the factory 'SQ8' has neither nprobe nor efSearch to tune"),
+    ],
+)
+def test_what_cannot_be_tuned(tmp_path, hash_model, factory, message):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, factory) as index:
+        index.add(TEXTS)
+        with pytest.raises(InputError) as caught:
+            index.tune()
+    assert str(caught.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("Foo", "could not parse index string Foo"),
+        ("", "could not parse index string"),
+        ("Flat(", "factory string Flat(: unbalanced parentheses st=1"),
+        ("PQ3", "The dimension of the vector (d) should be a multiple of the number of subquantizers (M)"),
+        ("IDMap,Flat", "ids are kept beside the vectors already, leave IDMap out"),
+        ("IDMap2,IVF4,Flat", "ids are kept beside the vectors already, leave IDMap out"),
+        ("NSG16,Flat", "its graph cannot grow by additions, take HNSW instead"),
+        ("ZnLattice1x2_3", "it cannot compare by inner products"),
+        ("LSH", "'metric == METRIC_L2' failed"),
+        ("HNSW0", "a size in it is too small"),
+        ("HNSW1", "a size in it is too small"),
+        ("IVF0,Flat", "a size in it is too small"),
+    ],
+)
+def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, factory, reason):
+    with pytest.raises(InputError) as caught:
+        SearchIndex.create(tmp_path / "index", hash_model, factory)
+    assert str(caught.value) == f"FAISS factory {factory!r}: {reason}{REMEDY}"
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_factory_is_a_string():
+    with pytest.raises(InputError, match=r"the FAISS factory is a int, a string is needed, e\.g\. 'Flat'"):
+        checked_factory(7, 8)  # type: ignore[arg-type]
+
+
+def test_a_changed_factory_in_the_manifest_is_refused(tmp_path, hash_model):
+    path = tmp_path / "index"
+    SearchIndex.create(path, hash_model, "SQ8").close()
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"SQ8"', '"Foo"'))
+    with pytest.raises(InputError, match="FAISS factory 'Foo': could not parse"):
+        SearchIndex.open(path, hash_model)
+    IndexFolder(path).documents.close()

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.building import build as module
+from ctx_embed.index.building import plan
+from ctx_embed.index.building.build import Built, build_index
+from ctx_embed.index.building.placing import locked
+from tests.index.support.hash_model import HashModel, hash_vectors
+from tests.index.support.stored import stored
+
+TEXTS = [f"line {number}" for number in range(40)]
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "source.txt"
+    path.write_text("\n".join(TEXTS) + "\n")
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "index"
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_DOCUMENTS", 4)
+    monkeypatch.setattr(module, "STEP_DOCUMENTS", 8)
+
+
+class Interrupting(HashModel):
+    """Is interrupted, as by Ctrl-C, when it has embedded so many texts."""
+
+    def __init__(self, texts: int) -> None:
+        super().__init__()
+        self.left = texts
+
+    def encode_document(self, texts, **options):
+        self.left -= len(texts)
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().encode_document(texts, **options)
+
+
+def interrupted(source, path, texts=20, **options) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build_index(source, path, model=Interrupting(texts), **options)
+
+
+def test_an_interrupted_build_goes_on(source, path, hash_model):
+    partial = path.with_name("index.partial")
+    interrupted(source, path)
+    assert not path.exists()
+    assert list(stored(partial).values()) == TEXTS[:16]
+    with pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model)
+    assert str(caught.value) == f"{partial}: an interrupted build is there: go on with --resume, or remove it"
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+    assert sorted(hash_model.seen) == sorted(TEXTS[16:])
+    assert stored(path) == dict(enumerate(TEXTS))
+    assert not partial.exists()
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40, was_complete=True)
+
+
+def test_resume_begins_where_nothing_is(source, path, hash_model):
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+
+
+def test_an_interruption_before_the_first_step_leaves_nothing(source, path):
+    interrupted(source, path, texts=3)
+    assert [entry.name for entry in path.parent.iterdir()] == ["source.txt"]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_an_interrupted_addition_goes_on(source, path, hash_model, mode, tmp_path):
+    build_index(source, path, model=hash_model)
+    more = tmp_path / "more.jsonl"
+    rows = [{"id": 39 if mode == "upsert" else "x", "text": "new"}, *({"text": f"more {n}"} for n in range(30))]
+    more.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    interrupted(more, path, mode=mode)
+    assert stored(path) == dict(enumerate(TEXTS))
+    # Someone else adds meanwhile: counted ids make room.
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.add(["meanwhile"]) == [40]
+    assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31)
+    expected = dict(enumerate([*TEXTS, "meanwhile"])) | {rows[0]["id"]: "new"}
+    expected |= {number: f"more {number - 41}" for number in range(41, 71)}
+    assert stored(path) == expected
+    assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31, was_complete=True)
+    assert stored(path) == expected
+
+
+def test_a_merge_is_done_once(source, path, hash_model, tmp_path, monkeypatch):
+    build_index(source, path, model=hash_model)
+    more = tmp_path / "more.txt"
+    more.write_text("one\ntwo\n")
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plan, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(more, path, model=hash_model, mode="append")
+    assert len(stored(path)) == 42
+    assert build_index(more, path, model=hash_model, mode="append", resume=True) == Built(2)
+    assert len(stored(path)) == 42
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "more.txt", "source.txt"]
+
+
+def test_overwriting_keeps_the_old_one_until_the_new_one_is_whole(source, path, hash_model, tmp_path):
+    old = tmp_path / "old.txt"
+    old.write_text("old\n")
+    build_index(old, path, model=hash_model)
+    interrupted(source, path, mode="overwrite")
+    assert stored(path) == {0: "old"}
+    assert build_index(source, path, model=hash_model, mode="overwrite", resume=True) == Built(40)
+    assert stored(path) == dict(enumerate(TEXTS))
+    assert build_index(old, path, model=hash_model, mode="overwrite") == Built(1)
+    interrupted(source, path, mode="overwrite")
+    assert build_index(old, path, model=hash_model, mode="overwrite") == Built(1)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "old.txt", "source.txt"]
+
+
+def test_a_kill_after_the_exchange_does_not_bring_the_old_one_back(source, path, hash_model, tmp_path, monkeypatch):
+    from ctx_embed.index.building import placing
+
+    build_index(source, path, model=hash_model, mode="overwrite")
+    source.write_text("new\n")
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(placing, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(source, path, model=hash_model, mode="overwrite")
+    assert stored(path) == {0: "new"}
+    assert build_index(source, path, model=hash_model, mode="overwrite", resume=True).was_complete
+    assert stored(path) == {0: "new"}
+    assert not path.with_name("index.partial").exists()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_link_to_an_index_stays(source, path, hash_model, tmp_path, mode):
+    build_index(source, path, model=hash_model)
+    link = tmp_path / "link"
+    link.symlink_to(path.name)
+    build_index(source, link, model=hash_model, mode=mode)
+    assert len(stored(path)) == (80 if mode == "append" else 40)
+    assert link.is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["index", "link", "source.txt"]
+
+
+def test_changed_sources_are_noticed(source, path, hash_model):
+    interrupted(source, path)
+    source.write_text("another first line\n" + "\n".join(TEXTS[1:]) + "\n")
+    with pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model, resume=True)
+    partial = path.with_name("index.partial")
+    assert str(caught.value) == (
+        f"{source}: changed since this build began: restore what the first 16 documents were, or remove {partial} and "
+        f"begin again; 16 documents are kept in {partial}: go on with --resume"
+    )
+    source.write_text("\n".join([*TEXTS, "one more"]) + "\n")
+    assert build_index(source, path, model=hash_model, resume=True) == Built(41)
+
+
+def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, hash_model):
+    interrupted(source, path)
+    partial = path.with_name("index.partial")
+    (partial / ".manifest.json.k1lled").write_text("{")
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+    (path / ".manifest.json.k1lled").write_text("{")
+    assert build_index(source, path, model=hash_model, mode="overwrite") == Built(40)
+    assert sorted(entry.name for entry in path.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
+
+
+def test_other_options_are_noticed(source, path, hash_model):
+    interrupted(source, path)
+    with pytest.raises(InputError, match="was begun with other sources or options: repeat them with --resume"):
+        build_index(source, path, model=hash_model, resume=True, chunk="sentences")
+
+
+def test_another_model_is_refused(source, path):
+    interrupted(source, path)
+    with pytest.raises(InputError, match=r"built with a model of unknown origin, .* dimension 8; this one has"):
+        build_index(source, path, model=HashModel(5), resume=True)
+
+
+def test_two_builds_of_one_index(source, path, hash_model):
+    interrupted(source, path)
+    partial = path.with_name("index.partial")
+    with locked(partial, "it is this test"), pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model, resume=True)
+    assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+
+
+def test_a_build_that_has_kept_nothing_yet_is_left_to_itself(source, path, hash_model):
+    partial = path.with_name("index.partial")
+    SearchIndex.create(partial, hash_model).close()
+    with locked(partial, "it is this test"), pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model, resume=True)
+    assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
+    assert (partial / "manifest.json").is_file()
+
+
+def test_a_counted_id_that_comes_again_is_a_given_one(source, path, hash_model, tmp_path):
+    build_index(source, path, model=hash_model)
+    more = tmp_path / "more.jsonl"
+    more.write_text('{"text": "counted"}\n{"text": "given", "id": 40}\n')
+    build_index(more, path, model=hash_model, mode="upsert")
+    assert stored(path)[40] == "given"
+
+
+def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, hash_model, tmp_path):
+    source = tmp_path / "source.jsonl"
+    lines = [json.dumps({"text": text}) for text in TEXTS]
+    source.write_text("\n".join([*lines[:30], "{broken", *lines[30:]]))
+    with pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model)
+    message = str(caught.value)
+    assert message.startswith(f"{source}, line 31: not JSON (")
+    partial = path.with_name("index.partial")
+    assert message.endswith(f"; 24 documents are kept in {partial}: go on with --resume")
+    source.write_text("\n".join(lines))
+    assert build_index(source, path, model=hash_model, resume=True) == Built(40)
+
+
+def test_what_is_in_the_way(source, path, hash_model):
+    partial = path.with_name("index.partial")
+    partial.mkdir()
+    (partial / "precious").write_text("keep me")
+    with pytest.raises(InputError) as caught:
+        build_index(source, path, model=hash_model, mode="overwrite")
+    assert str(caught.value) == f"{partial}: in the way of the build, and no interrupted one: choose another name"
+
+
+def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path):
+    source = tmp_path / "source.jsonl"
+    rows = [{"text": "a", "vector": hash_vectors(["a"])[0].tolist(), "n": 1}, {"text": "b", "vector": [1.0] * 8}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build_index(source, path, model=hash_model, embedding_field="vector")
+    more = tmp_path / "more.txt"
+    more.write_text("a\nc\nc\na\nc\n")
+    build_index(more, path, model=hash_model, mode="append")
+    assert hash_model.seen == ["a", "c"]
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.get(0).metadata == {"n": 1}
+        vectors = index._folder.vectors.gather(index._folder.documents.shards(), np.arange(7))
+    np.testing.assert_allclose(vectors[[0, 2, 3, 4, 5, 6]], hash_vectors(["a", "a", "c", "c", "a", "c"]), atol=1e-6)

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.storage.filters import parse_filter
+
+DOCUMENTS = {
+    "a": {"year": 2020, "lang": "en", "tags": ["x", "y"], "stars": 4.5, "good": True, "by": {"name": "Ann", "age": 30}},
+    "b": {"year": 2019, "lang": "fr", "tags": ["y"], "stars": 3, "good": False, "odd name!": 1},
+    "c": {"year": "2021", "lang": "english", "tags": "xylophone", "ü": "é"},
+    "d": {"year": None, "quote": 'say "hi"', "tags": [1, True, None]},
+    "e": {},
+}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    from hash_model import HashModel
+
+    with SearchIndex.create(tmp_path_factory.mktemp("filters") / "index", HashModel()) as index:
+        index.add([f"text {name}" for name in DOCUMENTS], list(DOCUMENTS), list(DOCUMENTS.values()))
+        yield index
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("year >= 2020", "a"),
+        ("year < 2020", "b"),
+        ("year = 2019 or year == 2020", "ab"),
+        ("year != 2020", "bc"),
+        ("not year = 2020", "bcde"),
+        ("year <> 2020 and year > 0", "b"),
+        ('year > "2020"', "c"),
+        ("year is null", "de"),
+        ("year is not null", "abc"),
+        ('lang = "en"', "a"),
+        ("lang = 'en' or lang = 'fr'", "ab"),
+        ('lang in ("en", "fr")', "ab"),
+        ('lang not in ("en", "fr")', "c"),
+        ('lang contains "en"', "ac"),
+        ('tags contains "x"', "ac"),
+        ("tags contains 1", "d"),
+        ("tags contains true", "d"),
+        ("stars >= 3.0 and stars < 4.5", "b"),
+        ("stars = 4.50", "a"),
+        ("stars > -1e3", "ab"),
+        ("good = true", "a"),
+        ("good != true", "b"),
+        ("good = 1", ""),
+        ('by.name = "Ann" and by.age >= 30', "a"),
+        ("`odd name!` = 1", "b"),
+        ("ü = 'é'", "c"),
+        (r'quote = "say \"hi\""', "d"),
+        ('(year >= 2019 and (lang = "fr" or lang = "en")) and not good = false', "a"),
+        ("YEAR >= 2020", ""),
+        ("year >= 2020 AND lang = 'en'", "a"),
+        ("missing = 1", ""),
+        ("missing != 1", ""),
+        ("not missing = 1", "abcde"),
+        ('lang = "\'; DROP TABLE documents; --"', ""),
+    ],
+)
+def test_a_filter_finds_the_documents_that_meet_it(index, where, found):
+    (hits,) = index.search("text", k=10, where=where)
+    assert sorted(hit.id for hit in hits) == list(found)
+    (by_words,) = index.search("text", k=10, where=where, mode="words")
+    assert sorted(hit.id for hit in by_words) == list(found)
+
+
+EXAMPLE = '; an example: year >= 2020 and lang = "en"'
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("", "the name of a field is needed at the end"),
+        ("   ", "the name of a field is needed at the end"),
+        ("year", "=, !=, <, <=, >, >=, in, contains or is is needed at the end"),
+        ("year >=", 'a number, a "string", true or false is needed at the end'),
+        ("year >= >= 3", "'>=' at character 9, a number, a \"string\", true or false is needed"),
+        (">= 3", "'>=' at character 1, the name of a field is needed"),
+        ("year => 3", "'>' at character 7, a number, a \"string\", true or false is needed"),
+        ("year = en", "'en' at character 8, a number, a \"string\", true or false is needed"),
+        ("year = 1 lang = 2", "'lang' at character 10, 'and', 'or' or the end is needed"),
+        ("(year = 1", "')' is needed at the end"),
+        ("year = 1)", "')' at character 9, 'and', 'or' or the end is needed"),
+        ("year = 1 and", "the name of a field is needed at the end"),
+        ("year in 3", "'3' at character 9, '(' is needed"),
+        ("year in (3", "',' or ')' is needed at the end"),
+        ("year in ()", "')' at character 10, a number, a \"string\", true or false is needed"),
+        ("year not = 3", "'=' at character 10, 'in' is needed"),
+        ("year is 3", "'3' at character 9, 'null' is needed"),
+        ("year = 'open", '"\'" at character 8 is not understood'),
+        ("year = 12ab", "'1' at character 8 is not understood"),
+        ("year; drop", "';' at character 5 is not understood"),
+        ("year = 99999999999999999999", "the number 99999999999999999999 does not fit into 64 bits"),
+        ("year = 1e999", "the number 1e999 is too large"),
+        ('`a"b` = 1', "'`a\"b`' cannot be the name of a field"),
+        ("`` = 1", "'``' cannot be the name of a field"),
+        ("a = '\0'", "the string at character 5 has a NUL or a lone surrogate"),
+    ],
+)
+def test_a_filter_that_cannot_be_understood_is_one_line(index, where, message):
+    with pytest.raises(InputError) as caught:
+        index.search("text", where=where)
+    assert str(caught.value) == f"filter {where!r}: {message}{EXAMPLE}"
+
+
+def test_filters_of_other_types_and_depths():
+    with pytest.raises(InputError) as caught:
+        parse_filter(5)  # type: ignore[arg-type]
+    assert str(caught.value) == "the filter is a int, a string is needed, e.g. 'year >= 2020'"
+    with pytest.raises(InputError, match="it is nested more than 50 deep"):
+        parse_filter("(" * 60 + "a = 1" + ")" * 60)
+    with pytest.raises(InputError, match="it is nested more than 50 deep"):
+        parse_filter("not " * 60 + "a = 1")
+
+
+def test_long_filters(index):
+    values = ", ".join(str(number) for number in range(9_999))
+    (hits,) = index.search("text", where=f"year in ({values})")
+    assert sorted(hit.id for hit in hits) == ["a", "b"]
+    assert index.search("text", where=" or ".join(f"year = {number}" for number in range(1900, 2100)))
+    for where, message in [
+        (" or ".join(["year = 1"] * 201), "it has more than 200 comparisons, 'in' takes a list"),
+        (f"year in ({values}, 1, 2)", "a list in it has more than 10000 values"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            index.search("text", where=where)
+        assert str(caught.value) == f"filter {where[:80]!r}: {message}{EXAMPLE}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text("abyear 0123.<>=!()'\"`,andornotis;-\\\n", max_size=30))
+def test_any_text_is_a_filter_or_one_line(index, text):
+    with suppress(InputError):
+        assert len(index.search("text", where=text)[0]) <= 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    value=st.one_of(
+        st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=6),
+        st.integers(-(2**63), 2**63 - 1),
+        st.booleans(),
+    )
+)
+def test_a_value_finds_itself_however_it_is_written(tmp_path_factory, value):
+    from hash_model import HashModel
+
+    path = tmp_path_factory.mktemp("value") / "index"
+    with SearchIndex.create(path, HashModel()) as index:
+        index.add(["with", "without"], ["with", "without"], [{"field": value}, {"field": "something else, longer"}])
+        if isinstance(value, str):
+            quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+            written = f'"{quoted}"'
+        else:
+            written = str(value).lower()
+        (hits,) = index.search("text", where=f"field = {written}")
+        assert [hit.id for hit in hits] == ["with"]

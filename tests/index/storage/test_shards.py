@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctx_embed import InputError
+from ctx_embed.index.storage import shards as module
+from ctx_embed.index.storage.shards import Shard, ShardFolder
+
+
+def numbered(first: int, rows: int) -> np.ndarray:
+    """Rows (rows, 2) that tell their own number."""
+    return np.stack([np.arange(first, first + rows), np.zeros(rows)], axis=1).astype(np.float32)
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=40))
+def test_small_additions_leave_few_shards_in_order(tmp_path_factory, sizes):
+    folder = ShardFolder(tmp_path_factory.mktemp("vectors"), 2)
+    shards: list[Shard] = []
+    row = 0
+    for size in sizes:
+        shards = folder.append(shards, numbered(row, size))
+        row += size
+    folder.check(shards)
+    assert all(left.rows >= 2 * right.rows for left, right in pairwise(shards))
+    np.testing.assert_array_equal(np.concatenate(list(folder.blocks(shards))), numbered(0, row))
+    np.testing.assert_array_equal(
+        np.concatenate(list(folder.blocks(shards, row // 2))), numbered(row // 2, row - row // 2)
+    )
+    rows = np.random.default_rng(0).integers(0, row, 20)
+    np.testing.assert_array_equal(folder.gather(shards, rows)[:, 0], rows)
+    folder.remove_unlisted(shards)
+    assert {path.name for path in folder.folder.iterdir()} == {shard.name for shard in shards}
+
+
+def test_a_full_shard_is_never_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SHARD_ROWS", 8)
+    folder = ShardFolder(tmp_path, 2)
+    shards = folder.append([], numbered(0, 8))
+    full = shards[0]
+    for row in range(8, 40):
+        shards = folder.append(shards, numbered(row, 1))
+    assert shards[0] == full
+    assert max(shard.rows for shard in shards) == 8
+    np.testing.assert_array_equal(np.concatenate(list(folder.blocks(shards))), numbered(0, 40))
+
+
+def test_a_changed_byte_is_found(tmp_path):
+    folder = ShardFolder(tmp_path, 2)
+    (shard,) = folder.append([], numbered(0, 4))
+    path = tmp_path / shard.name
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        folder.read(shard)
+    message = f"{path}: damaged (its checksum is wrong), restore it from a copy, or build the index again"
+    assert str(caught.value) == message
+
+
+def test_a_list_with_a_gap_is_found(tmp_path):
+    folder = ShardFolder(tmp_path, 2)
+    shard = folder.write(3, numbered(3, 4))
+    with pytest.raises(InputError, match="it begins at row 3, 0 expected"):
+        folder.check([shard])
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path):
+    folder = ShardFolder(tmp_path / "gone", 2)
+    with pytest.raises(InputError, match=r"cannot write to .*gone: No such file or directory"):
+        folder.append([], numbered(0, 1))

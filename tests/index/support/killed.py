@@ -1,0 +1,98 @@
+"""Child process that is killed: edits an index or builds one, and tells of what is stored.
+
+Usage: killed.py edits INDEX FIRST, or killed.py build SOURCE INDEX MODE.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ctx_embed.index import search_index
+from ctx_embed.index.building import build
+from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.writing import compaction
+from tests.index.support.hash_model import HashEmbedder
+
+KINDS = ("add", "add", "upsert", "delete", "compact")
+
+
+def operation(number: int, state: dict[int, str]) -> tuple[str, dict[int, str]]:
+    """The kind of the operation of a number, and the texts that it adds or the ids that it deletes."""
+    generator = random.Random(number)
+    kind = generator.choice(KINDS)
+    if kind == "add":
+        return kind, {1000 * number + place: f"text {number} {place}" for place in range(generator.randint(1, 8))}
+    chosen = generator.sample(sorted(state), min(len(state), generator.randint(1, 6)))
+    return kind, {identifier: f"new {number} of {identifier}" for identifier in chosen}
+
+
+def applied(number: int, state: dict[int, str]) -> dict[int, str]:
+    """The texts by id after an operation, as a plain dictionary has them."""
+    kind, changed = operation(number, state)
+    if kind == "delete":
+        return {identifier: text for identifier, text in state.items() if identifier not in changed}
+    return state if kind == "compact" else {**state, **changed}
+
+
+def states() -> Iterator[dict[int, str]]:
+    """The texts by id before each operation."""
+    state: dict[int, str] = {}
+    number = 0
+    while True:
+        yield state
+        state = applied(number, state)
+        number += 1
+
+
+def edit(path: str, first: int) -> None:
+    """Do operations from number ``first`` on, and print the number of each that is done."""
+    # So that deletions compact too.
+    compaction.LEAST_DEAD_ROWS = 12
+    before = states()
+    for _ in range(first):
+        next(before)
+    index = SearchIndex(IndexFolder(path), HashEmbedder())
+    for number, state in enumerate(before, first):
+        kind, changed = operation(number, state)
+        if kind == "delete":
+            index.delete(list(changed))
+        elif kind == "compact":
+            index.compact()
+        else:
+            getattr(index, kind)(list(changed.values()), list(changed))
+        print(number, flush=True)
+
+
+class Models:
+    """Stands in for :class:`ctx_embed.index.embedder.Embedder`, so that nothing slow is imported."""
+
+    of = for_index = require = staticmethod(lambda *arguments: HashEmbedder())
+
+
+def run_build(source: str, path: str, mode: str) -> None:
+    """Build an index with --resume, in small steps; print the number of documents of each that is committed."""
+    search_index.Embedder = Models
+    build.CHUNK_DOCUMENTS, build.STEP_DOCUMENTS = 4, 12
+    record = build.progress.record
+    committed = [-1]
+
+    def told(store, state) -> None:
+        print(committed[-1], flush=True)
+        committed.append(state.documents)
+        record(store, state)
+
+    build.progress.record = told
+    build._require_same_model = lambda *arguments: None
+    build.build_index(source, path, mode=mode, resume=True, factory="HNSW8" if mode == "create" else None)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "edits":
+        edit(sys.argv[2], int(sys.argv[3]))
+    else:
+        run_build(*sys.argv[2:])
+        print("done", Path(sys.argv[3]).name, flush=True)

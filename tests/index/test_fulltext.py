@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index import fulltext, snippet
+
+TEXTS = ["the cats were running", "a dog ran", "café in Paris", "running shoes for a cat and a running cat", ""]
+
+
+@pytest.fixture
+def index(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(TEXTS)
+        yield index
+
+
+def found(index, query, **options):
+    return [hit.id for hit in index.search(query, mode="words", **options)[0]]
+
+
+def test_words_are_stemmed_and_ranked_by_bm25(index):
+    assert found(index, "cat runs") == [3, 0]
+    assert found(index, "CAFE") == [2]
+    assert found(index, "zebra") == []
+    assert found(index, "") == found(index, "?!") == []
+    assert found(index, "dog cat", k=1) == [1]
+
+
+def test_no_word_is_an_operator(index):
+    for query in ('NEAR("a b")', "cat AND NOT dog", 'cat" OR "x', "cat*", "text:cat", "(cat", "^cat", "{cat}", "cat'"):
+        assert 3 in found(index, query)
+
+
+@settings(max_examples=40, deadline=None)
+@given(query=st.text(max_size=40))
+def test_any_text_is_a_query(tmp_path_factory, query):
+    from hash_model import HashModel
+
+    with SearchIndex.create(tmp_path_factory.mktemp("words") / "index", HashModel()) as index:
+        index.add(TEXTS)
+        index.search(query, mode="words")
+        index.search(query, mode="hybrid")
+        snippet(query, TEXTS[3])
+
+
+def test_queries_of_many_words_and_hits_without_end(index):
+    many = " ".join(f"word{number}" for number in range(1000))
+    assert found(index, f"cat {many}") == [3, 0]
+    for mode in ("dense", "words", "hybrid"):
+        assert len(index.search("cat", k=10**30, mode=mode)[0]) == (2 if mode == "words" else 5)
+
+
+def test_scores_are_cosines_in_every_mode(index, hash_model):
+    by_id = {hit.id: hit.score for hit in index.search("cat runs", k=5)[0]}
+    for mode in ("words", "hybrid"):
+        for hit in index.search("cat runs", mode=mode)[0]:
+            assert hit.score == pytest.approx(by_id[hit.id], abs=1e-7)
+
+
+def test_hybrid_fuses_reciprocal_ranks(index):
+    dense = [hit.id for hit in index.search("cat runs", k=5)[0]]
+    by_words = found(index, "cat runs")
+    fused = dict.fromkeys(dense, 0.0)
+    for ranks in (dense, by_words):
+        for rank, row in enumerate(ranks, 1):
+            fused[row] += 1 / (60 + rank)
+    expected = sorted(dense, key=lambda row: -fused[row])
+    assert [hit.id for hit in index.search("cat runs", k=5, mode="hybrid")[0]] == expected
+    assert [hit.id for hit in index.search("cat runs", k=2, mode="hybrid")[0]] == expected[:2]
+
+
+def test_a_threshold_is_a_cosine_in_every_mode(index):
+    for mode in ("dense", "words", "hybrid"):
+        every = index.search("cat runs", mode=mode)[0]
+        score = sorted(hit.score for hit in every)[-2]
+        assert {hit.id for hit in index.search("cat runs", mode=mode, threshold=score)[0]} == {
+            hit.id for hit in every if hit.score >= score
+        }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "fuzzy"}, "unknown mode 'fuzzy': known are dense, hybrid, words"),
+        ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
+        ({"threshold": "high"}, "the threshold is 'high', a cosine is needed, a number from -1 to 1"),
+        ({"threshold": float("nan")}, "the threshold is nan, a cosine is needed, a number from -1 to 1"),
+    ],
+)
+def test_options_that_cannot_be_used(index, options, message):
+    with pytest.raises(InputError) as caught:
+        index.search("cat", **options)
+    assert str(caught.value) == message
+
+
+def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, monkeypatch):
+    monkeypatch.setattr(fulltext, "LARGE", 3)
+    monkeypatch.setattr(fulltext, "COMMON_PART", 0.4)
+    assert found(index, "dog running") == [1]
+    assert found(index, "running") == [3, 0]
+
+
+def test_deleted_and_replaced_documents_have_no_words(index):
+    index.delete([3])
+    index.upsert(["a horse"], [0])
+    assert found(index, "cat ran") == [1]
+    assert found(index, "horse") == [0]
+    index.compact()
+    assert found(index, "cat ran") == [1]
+    assert found(index, "horse") == [0]
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "expected"),
+    [
+        ("cats", "The cat ran.", "The **cat** ran."),
+        ("zebra", "The cat ran.", "The cat ran."),
+        ("", "The cat ran.", "The cat ran."),
+        ("cat", "", ""),
+        ("zebra", "word " * 30, "word " * 23 + "word…"),
+    ],
+)
+def test_snippets_mark_matching_words(query, text, expected):
+    assert snippet(query, text) == expected
+
+
+def test_a_snippet_is_the_part_with_most_matches():
+    text = "cat " + "filler " * 60 + "the cat and the dog slept " + "filler " * 60
+    part = snippet("cat dog", text)
+    assert "the **cat** and the **dog** slept" in part
+    assert part.startswith("…")
+    assert len(part.split()) <= 26
+    assert "<b>cat</b>" in snippet("cat", text, "<b>", "</b>")

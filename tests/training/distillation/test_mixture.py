@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.training.batches import weighted_rows
+from ctx_embed.training.distillation.corpus import passages
+from ctx_embed.training.distillation.mixture import Source, genre, read_mixture
+
+
+def test_passages_are_of_all_lengths_and_hold_every_line_once():
+    lines = [str(number) for number in range(12)]
+    assert passages(lines, 4) == ["0 1", "2 3 4", "5 6 7 8", "9 10", "11"]
+    assert passages(lines, 1) == lines
+    assert passages([], 4) == []
+
+
+def test_a_mixture_knows_weights_genres_and_followers(tmp_path):
+    first, second = tmp_path / "books.00.txt", tmp_path / "news.txt"
+    first.write_text("a\nb\nc\n")
+    second.write_text("d\ne\n")
+    mixture = read_mixture([Source([first, second]), Source([first], passage_lines=2, weight=0.5)], seed=0)
+    assert sorted(mixture.texts) == ["a", "a b", "b", "c", "c", "d", "e"]
+    assert mixture.genre_names == ["books", "news"]
+    for row, text in enumerate(mixture.texts):
+        passage = row >= 5
+        assert mixture.weights[row] == (0.5 if passage else 1)
+        assert mixture.genres[row] == (text in "de")
+        follower = mixture.followers[row]
+        follows = {"a": "b", "b": "c", "d": "e", "a b": "c"}
+        assert (mixture.texts[follower] if follower >= 0 else None) == (None if text == "c" else follows.get(text))
+    assert genre("books.00.txt.gz") == "books"
+    assert genre(".hidden") == ".hidden"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": []}, "a source has no files, name at least one"),
+        ({"texts": 0}, "texts of a source is 0, a positive number is needed"),
+        ({"passage_lines": 0}, "passage_lines of a source is 0, a positive number is needed"),
+        ({"span_words": -1}, "span_words of a source is -1, 0 (whole texts) or more is needed"),
+        ({"weight": 0.0}, "weight of a source is 0.0, a number above 0 is needed"),
+    ],
+)
+def test_sources_that_cannot_be(tmp_path, options, message):
+    with pytest.raises(InputError) as caught:
+        Source(**{"files": [tmp_path], **options})
+    assert str(caught.value) == message
+
+
+def test_rows_of_an_epoch_follow_their_weights():
+    rows = np.arange(100)
+    weights = np.repeat([0.3, 2.5], 50).astype(np.float32)
+    shown = [weighted_rows(rows, weights, 0, epoch) for epoch in range(200)]
+    assert {len(part) for part in shown} == {int(weights.astype(float).sum())}
+    share = np.bincount(np.concatenate(shown), minlength=100) / 200
+    assert share == pytest.approx(weights, abs=0.15)
+    assert np.array_equal(shown[3], weighted_rows(rows, weights, 0, 3))
+    assert weighted_rows(rows, np.ones(100, np.float32), 0, 0) is rows

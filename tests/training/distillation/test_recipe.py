@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ctx_embed import load
+from ctx_embed.errors import InputError
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.training.distillation import recipe
+from ctx_embed.training.distillation.mixture import Source
+from ctx_embed.training.distillation.options import DistillationOptions
+from ctx_embed.training.distillation.recipe import distill_from_files, read_recipe
+from ctx_embed.training.distillation.teacher import TeacherCache
+from ctx_embed.training.distillation.trainer import Distillation
+from ctx_embed.training.labelled_texts import hashes_of
+
+NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out"}
+SMALL = {"dimension": 8, "steps": 1, "rank": 2, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
+
+
+def error(function, *arguments, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments, **options)
+    return str(caught.value)
+
+
+# Recipes
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(content: str | bytes):
+        path = tmp_path / "recipe.toml"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def test_a_recipe(toml):
+    path = toml('# how\ncorpus = ["a.txt", "b/*.gz"]\nteacher = "minilm"\nepochs = 3\nlearning_rate = 5e-3\n')
+    assert read_recipe(path, NAMES) == {
+        "corpus": ["a.txt", "b/*.gz"],
+        "teacher": "minilm",
+        "epochs": 3,
+        "learning_rate": 0.005,
+    }
+    assert read_recipe(toml(""), NAMES) == {}
+
+
+def test_an_unknown_option(toml):
+    path = toml("heldout = 16")
+    known = "known are corpus, epochs, held_out, learning_rate, teacher"
+    assert error(read_recipe, path, NAMES) == (f"unknown option of {path} 'heldout': did you mean 'held_out'? {known}")
+    path = toml("[training]\nepochs = 3")
+    assert error(read_recipe, path, NAMES) == f"unknown option of {path} 'training': {known}"
+
+
+def test_no_toml(toml, tmp_path):
+    path = toml("epochs: 3")
+    assert error(read_recipe, path, NAMES).startswith(f"{path}: not TOML (Expected '=' after a key")
+    path = toml(b"\xff")
+    assert error(read_recipe, path, NAMES).startswith(f"{path}: not TOML ('utf-8' codec can't decode byte 0xff")
+    missing = tmp_path / "missing.toml"
+    assert error(read_recipe, missing, NAMES) == f"{missing}: cannot be read (No such file or directory)"
+    assert error(read_recipe, tmp_path, NAMES) == f"{tmp_path}: cannot be read (Is a directory)"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('corpus = "a.txt"', "corpus is 'a.txt', a list of strings is needed"),
+        ("corpus = [1]", "corpus is [1], a list of strings is needed"),
+        ("epochs = [1]", "epochs is [1], a string or a number is needed"),
+        ("epochs = true", "epochs is True, a string or a number is needed"),
+        ("teacher = {name = 'x'}", "teacher is {'name': 'x'}, a string or a number is needed"),
+        ("epochs = 1979-05-27", "epochs is datetime.date(1979, 5, 27), a string or a number is needed"),
+    ],
+)
+def test_a_value_of_another_kind(toml, line, message):
+    path = toml(line)
+    assert error(read_recipe, path, NAMES) == f"{path}: {message}"
+
+
+SOURCES = """
+[[sources]]
+files = ["a.txt"]
+[[sources]]
+files = ["b.txt", "c/*.gz"]
+texts = 100
+passage_lines = 8
+weight = 0.5
+"""
+
+
+def test_sources_of_a_recipe(toml):
+    assert read_recipe(toml(SOURCES), {"sources"}) == {
+        "sources": [
+            {"files": ["a.txt"]},
+            {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "weight": 0.5},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("sources = 3", "sources is 3, tables are needed: [[sources]]"),
+        ("sources = [3]", "sources is [3], tables are needed: [[sources]]"),
+        ("[[sources]]\ntexts = 3", "a source has no files, name them: files = [...]"),
+        ('[[sources]]\nfiles = "a"', "files of a source is 'a', a list of strings is needed"),
+        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source is 1.5, a whole number is needed"),
+        ('[[sources]]\nfiles = ["a"]\nweight = "x"', "weight of a source is 'x', a number is needed"),
+    ],
+)
+def test_sources_that_are_wrong(toml, content, message):
+    path = toml(content)
+    assert error(read_recipe, path, {"sources"}) == f"{path}: {message}"
+
+
+def test_an_unknown_option_of_a_source(toml):
+    path = toml('[[sources]]\nfiles = ["a"]\nwheight = 2')
+    assert error(read_recipe, path, {"sources"}) == (
+        f"unknown option of a source in {path} 'wheight': did you mean 'weight'? "
+        "known are files, passage_lines, span_words, texts, weight"
+    )
+
+
+# From files to a model
+
+
+def written(path, sentences, numbers):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{sentence} {number}\n" for number in numbers for sentence in sentences))
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path, sentences):
+    return [written(tmp_path / "corpus.txt", sentences, range(10))]
+
+
+@pytest.fixture
+def distill(corpus, tmp_path, tiny_model_path):
+    def run(output="model", **options):
+        options = {"teacher": str(tiny_model_path), **SMALL, **options}
+        sources = options.pop("sources", None) or [Source(options.pop("corpus", corpus))]
+        return distill_from_files(sources, tmp_path / output, progress=False, **options)
+
+    return run
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences):
+    summary = distill(steps=2, seed=7)
+    assert names(tmp_path) == ["corpus.txt", "model", "model.teacher"]
+    model = load(tmp_path / "model")
+    assert model.encode(sentences).shape == (8, 8)
+    assert np.linalg.norm(model.encode(sentences), axis=1) == pytest.approx(np.ones(8), abs=1e-6)
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert record["encoder"] == "contextualizer"
+    assert record["architecture"] == {"dimension": 8, "spare_dimensions": 0, "steps": 2, "rank": 2}
+    assert record["options"]["seed"] == 7
+    assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
+    hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
+    assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "span_words": 0, "weight": 1.0}]
+    assert (record["exclude"], record["excluded_texts"]) == ({}, 0)
+    assert summary == {
+        "texts": 80,
+        "trained_texts": 64,
+        "held_out_texts": 16,
+        "held_out_distance": record["history"][-1]["held_out_distance"],
+    }
+    assert summary["held_out_distance"] < record["history"][0]["held_out_distance"]
+    assert record["versions"].keys() == {"python", "ctx-embed", "sentence-transformers", "tokenizers", "torch"}
+
+
+def test_a_tenth_is_held_out_unless_more_is_asked_for(distill, tmp_path):
+    summary = distill(held_out=None)
+    assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)
+    assert json.loads((tmp_path / "model" / "training.json").read_text())["options"]["held_out"] == 8
+    assert DistillationOptions().of_texts(5_000).held_out == 500
+    assert DistillationOptions().of_texts(100_000).held_out == 4096
+    assert DistillationOptions(held_out=20).of_texts(5_000).held_out == 20
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(first, second) -> bool:
+    return all(torch.equal(tensor, weights(second)[name]) for name, tensor in weights(first).items())
+
+
+def test_seeds(distill, tmp_path):
+    distill("first")
+    distill("second")
+    distill("other", seed=1)
+    assert same(tmp_path / "first", tmp_path / "second")
+    assert not same(tmp_path / "first", tmp_path / "other")
+
+
+def test_the_mean_encoder_and_stored_dtypes(distill, tmp_path):
+    distill("mean", encoder="mean", store="float16")
+    (tensor,) = weights(tmp_path / "mean").values()
+    assert tensor.dtype == torch.float16
+    assert load(tmp_path / "mean").dtype == torch.float32
+    assert json.loads((tmp_path / "mean" / "training.json").read_text())["architecture"] == {
+        "dimension": 8,
+        "spare_dimensions": 0,
+    }
+
+
+def test_texts_that_must_not_be_trained_on(distill, tmp_path, sentences):
+    (tmp_path / "test.tsv").write_text(f"1\t{sentences[0].upper()} 3\n0\t{sentences[1]}\n")
+    distill(exclude=[tmp_path / "test.tsv"], epochs=1)
+    record = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert (list(record["exclude"]), record["excluded_texts"]) == (["test.tsv"], 1)
+
+
+def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_path, sentences, monkeypatch):
+    monkeypatch.setattr("ctx_embed.training.distillation.phrases.FEWEST", 5)
+    labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
+    labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
+    pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
+    summary = distill(
+        sources=[Source(corpus), Source(corpus, texts=10, passage_lines=3, weight=2.0), Source(corpus, span_words=4)],
+        labelled=[labelled],
+        validation=str(pairs),
+        phrases=10,
+        spare_dimensions=2,
+        store="int8",
+    )
+    # 80 lines make passages of 2, 3, 2, .. lines: 32 of them, all of one block.
+    assert summary["texts"] == 80 + 32 + 80
+    folder = tmp_path / "model"
+    record = json.loads((folder / "training.json").read_text())
+    assert record["phrases"] == 10
+    assert {"held_out_label_accuracy", "pairs_spearman"} < record["history"][-1].keys()
+    log = [json.loads(line) for line in (folder / "training.jsonl").read_text().splitlines()]
+    assert [entry["epoch"] for entry in log if "epoch" in entry] == [0, 1, 2]
+    # A short run shows its course too.
+    assert len([entry["loss"] for entry in log if "loss" in entry]) >= 20
+    stored = weights(folder)
+    assert stored["embedding.weight"].dtype == torch.int8
+    assert (load(folder)[0].labelled_texts == hashes_of(sentences)).all()
+    model = load(folder)
+    assert model[0].entries == len(stored["embedding.weight"]) == model[0].tokenizer.get_vocab_size() + 10
+    # What was trained is what was saved: the phrases' rows hold their parts.
+    assert model[0].embedding.weight[-10:].abs().sum(1).min() > 0.1
+    assert fingerprint(model) == fingerprint(load(folder))
+    model.save_pretrained(str(tmp_path / "again"))
+    assert same(folder, tmp_path / "again")
+
+
+def test_a_tokenizer_of_ones_own(distill, tmp_path, tokenizer):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    distill(tokenizer=str(tmp_path / "tokenizer.json"))
+    assert load(tmp_path / "model")[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monkeypatch):
+    distill("whole")
+    train = Distillation._train_batch
+
+    def interrupted(self, rows, total):
+        if self.step == 6:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        distill()
+    assert names(tmp_path) == ["corpus.txt", "model.partial", "model.teacher", "whole", "whole.teacher"]
+    steps = []
+
+    def counted(self, rows, total):
+        steps.append(self.step)
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", counted)
+    monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: pytest.fail("the teacher was asked again"))
+    distill()
+    assert steps == [4, 5, 6, 7]
+    assert same(tmp_path / "whole", tmp_path / "model")
+    assert names(tmp_path) == ["corpus.txt", "model", "model.teacher", "whole", "whole.teacher"]
+
+
+def test_an_interrupted_run_on_other_texts_begins_anew(distill, sentences, tmp_path, monkeypatch):
+    # Two files of one name, the first of which is changed.
+    corpus = [
+        written(tmp_path / "a" / "corpus.txt", sentences, range(5)),
+        written(tmp_path / "b" / "corpus.txt", sentences, range(5, 10)),
+    ]
+    train = Distillation._train_batch
+    steps = []
+
+    def interrupted(self, rows, total):
+        steps.append(self.step)
+        if self.step == 6 and len(steps) == 7:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        distill(corpus=corpus)
+    lines = corpus[0].read_text().splitlines(keepends=True)
+    corpus[0].write_text("".join(lines[::-1]))  # the same vocabulary, and as many sentences
+    distill(corpus=corpus)
+    assert steps[7:] == list(range(8))
+
+
+def test_a_cache_serves_another_model(distill, tmp_path, monkeypatch):
+    distill(cache=tmp_path / "cache")
+    monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: pytest.fail("the teacher was asked again"))
+    distill("other", cache=tmp_path / "cache", dimension=4, seed=1)
+    assert names(tmp_path) == ["cache", "corpus.txt", "model", "other"]
+
+
+FAILURES = [
+    ({"encoder": "contextualiser"}, "unknown encoder 'contextualiser': did you mean 'contextualizer'? known are "),
+    ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
+    ({"tokenizer": "nowhere.json"}, "nowhere.json: no such file, a tokenizer.json is needed: "),
+    ({"dimension": 17}, "dimension 17 is more than the teacher's 16"),
+    ({"held_out": 81}, "80 texts are too few: 81 are held out and two batches of 16 are needed; "),
+    ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need "),
+    ({"store": "int4"}, "unknown store 'int4'"),
+    ({"spare_dimensions": 8}, "spare_dimensions is 8, of 8 at most 7 can be spare"),
+    ({"phrases": -1}, "phrases is -1, 0 or a positive number is needed"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), FAILURES)
+def test_what_is_wrong_is_found_before_the_teacher_is_asked(distill, tmp_path, monkeypatch, options, message):
+    monkeypatch.setattr(TeacherCache, "embeddings", lambda *_, **__: pytest.fail("too late"))
+    assert error(distill, **options).startswith(message)
+    assert names(tmp_path) == ["corpus.txt"]
+
+
+def test_places_that_are_taken(distill, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert error(distill, "file") == f"cannot write {tmp_path / 'file'}: it is a file, a folder is needed"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").write_text("mine")
+    message = f"cannot write {tmp_path / 'folder'}: a folder with other things in it (no modules.json), "
+    assert error(distill, "folder").startswith(message)
+    (tmp_path / "model.partial").write_text("mine")
+    message = f"{tmp_path / 'model.partial'} keeps the state of the run, but it is a file: remove it first"
+    assert error(distill) == message
+    (tmp_path / "other.teacher").write_text("mine")
+    assert error(distill, "other").startswith(f"cannot make the cache folder {tmp_path / 'other.teacher'}/")
+    assert names(tmp_path) == ["corpus.txt", "file", "folder", "model.partial", "other.teacher"]
+
+
+def test_an_older_model_is_replaced_at_the_end(distill, tmp_path, monkeypatch):
+    distill()
+    before = weights(tmp_path / "model")
+    monkeypatch.setattr(recipe, "_versions", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        distill(seed=1)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tmp_path / "model").items())
+    monkeypatch.undo()
+    distill(seed=1)
+    assert not torch.equal(weights(tmp_path / "model")["embedding.weight"], before["embedding.weight"])
+    assert names(tmp_path) == ["corpus.txt", "model", "model.teacher"]

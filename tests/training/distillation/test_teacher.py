@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from ctx_embed import load
+from ctx_embed.errors import InputError
+from ctx_embed.training.distillation.corpus import Block
+from ctx_embed.training.distillation.teacher import TeacherCache
+
+
+@pytest.fixture
+def teacher(tiny_model_path):
+    return load(tiny_model_path, "cpu")
+
+
+@pytest.fixture
+def blocks(sentences):
+    return [Block("a", tuple(sentences[:3])), Block("b", tuple(sentences[3:7])), Block("c", tuple(sentences[7:]))]
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[list[str]]:
+    """The texts of each call of a teacher's encode."""
+    calls: list[list[str]] = []
+    encode = SentenceTransformer.encode
+
+    def counted(self, texts, **options):
+        calls.append(list(texts))
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(SentenceTransformer, "encode", counted)
+    return calls
+
+
+def embeddings(folder, teacher, blocks):
+    return TeacherCache(folder, teacher).embeddings(blocks, progress=False)
+
+
+def test_embeddings_are_the_teachers_in_the_order_of_the_blocks(tmp_path, teacher, blocks, sentences):
+    got = embeddings(tmp_path / "new" / "cache", teacher, blocks)
+    assert got.dtype == np.float16
+    assert np.array_equal(got, teacher.encode(sentences, normalize_embeddings=True).astype(np.float16))
+    assert np.array_equal(embeddings(tmp_path / "new" / "cache", teacher, blocks[::-1])[:1], got[-1:])
+
+
+def test_what_is_there_is_not_computed_again(tmp_path, teacher, blocks, asked):
+    first = embeddings(tmp_path, teacher, blocks)
+    assert asked == [list(block.texts) for block in blocks]
+    assert np.array_equal(embeddings(tmp_path, teacher, blocks), first)
+    assert len(asked) == 3
+    more = Block("d", ("one more sentence",))
+    assert len(embeddings(tmp_path, teacher, [blocks[1], more])) == 5
+    assert asked[3:] == [["one more sentence"]]
+
+
+def test_a_killed_run_goes_on(tmp_path, teacher, blocks, asked, monkeypatch):
+    encode = TeacherCache.encode
+    monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: 1 / 0 if len(asked) == 2 else encode(self, texts))
+    with pytest.raises(ZeroDivisionError):
+        embeddings(tmp_path, teacher, blocks)
+    monkeypatch.setattr(TeacherCache, "encode", encode)
+    whole = embeddings(tmp_path, teacher, blocks)
+    assert asked == [list(block.texts) for block in blocks]
+    assert np.array_equal(whole, embeddings(tmp_path / "other", teacher, blocks))
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", "cut", "other"])
+def test_a_damaged_shard_is_computed_again(tmp_path, teacher, blocks, asked, damage):
+    whole = embeddings(tmp_path, teacher, blocks)
+    cache = TeacherCache(tmp_path, teacher)
+    path, other = cache._path(blocks[1]), cache._path(blocks[0])
+    contents = {"cut": path.read_bytes()[:-1], "other": other.read_bytes()}
+    path.write_bytes(contents[damage] if isinstance(damage, str) else damage)
+    del asked[:]
+    assert np.array_equal(embeddings(tmp_path, teacher, blocks), whole)
+    assert asked == [list(blocks[1].texts)]
+    assert len(list(cache.folder.iterdir())) == 3
+    assert np.array_equal(embeddings(tmp_path, teacher, blocks), whole)
+    assert len(asked) == 1
+
+
+def test_teachers_do_not_share(tmp_path, tiny_model_path, teacher, blocks, asked):
+    others = [load(tiny_model_path, dtype="bfloat16"), load(tiny_model_path, truncate_dim=4), load(tiny_model_path)]
+    others.append(load(tiny_model_path, prompts={"query": "the "}, default_prompt_name="query"))
+    others[2].max_seq_length = 5
+    for model in (teacher, *others):
+        with pytest.warns(UserWarning, match="were cut") if model.max_seq_length else nullcontext():
+            embeddings(tmp_path, model, blocks)
+    assert len(asked) == 5 * 3
+    assert len(os.listdir(tmp_path)) == 5
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, teacher):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError) as caught:
+        TeacherCache(tmp_path / "file", teacher)
+    message = str(caught.value)
+    assert message.startswith(f"cannot make the cache folder {tmp_path / 'file'}/")
+    assert message.endswith(": Not a directory")
+
+
+def test_progress_goes_to_stderr_only(tmp_path, teacher, blocks, capfd):
+    TeacherCache(tmp_path, teacher).embeddings(blocks)
+    assert capfd.readouterr().out == ""

@@ -1,0 +1,426 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ctx_embed.errors import InputError
+from ctx_embed.systems import system
+from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.training.batches import PackedTexts
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.distillation import trainer
+from ctx_embed.training.distillation.corpus import Block
+from ctx_embed.training.distillation.log import TrainingLog
+from ctx_embed.training.distillation.mixture import Mixture
+from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
+from ctx_embed.training.distillation.phrases import learn_phrases
+from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
+from ctx_embed.training.distillation.trainer import Distillation, teacher_distance, without_tokens
+from ctx_embed.training.distillation.validation import Pairs
+
+OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
+
+
+def error(function, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        function(*arguments)
+    return str(caught.value)
+
+
+# The parts, by hand
+
+
+def test_the_learning_rate_by_hand():
+    options = DistillationOptions(learning_rate=2.0, warmup=0.2)
+    rates = [learning_rate_at(step, 10, options) for step in range(11)]
+    half = 2**0.5 / 2
+    cosines = [1, 0.923879533, half, 0.382683432, 0, -0.382683432, -half, -0.923879533, -1]
+    assert rates == pytest.approx([1.0, 2.0, *(1 + cosine for cosine in cosines)])
+    assert learning_rate_at(0, 1, DistillationOptions(learning_rate=2.0, warmup=0)) == 2.0
+
+
+def test_the_rotation_by_hand():
+    embeddings = np.array([[0, 3, 0], [0, -3, 0], [-2, 0, 0], [0, 0, 1]], dtype=np.float16)
+    assert rotation_to(2, embeddings) == pytest.approx(np.array([[0, 1], [1, 0], [0, 0]]))
+    assert rotation_to(3, embeddings).dtype == np.float32
+
+
+def test_the_rotation_keeps_cosines_where_no_dimension_is_lost():
+    embeddings = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float16)
+    rotation = rotation_to(6, embeddings)
+    assert rotation.T @ rotation == pytest.approx(np.eye(6), abs=1e-6)
+    assert rotation == pytest.approx(rotation_to(6, embeddings[::-1]), abs=1e-5)
+    # Of an eigenvector's two signs, the one that makes its largest entry positive.
+    assert (rotation.max(0) == np.abs(rotation).max(0)).all()
+    lengths = np.square(embeddings.astype(np.float32) @ rotation).sum(0)
+    assert (np.diff(lengths) < 0).all()
+
+
+def test_more_dimensions_than_the_teacher():
+    assert error(rotation_to, 4, np.ones((2, 3), dtype=np.float16)) == "dimension 4 is more than the teacher's 3"
+
+
+def test_the_table_by_hand():
+    entries = np.array([[2.0], [0.0]], dtype=np.float32)
+    table = token_table(entries, np.array([1e-3, 0.0]), np.ones((1, 1), dtype=np.float32))
+    # Centred 1 and -1, weighted 1/2 and 1, whose standard deviation is 3/4.
+    assert table == pytest.approx(np.array([[0.5 * 0.1 / 0.75], [-0.1 / 0.75]]))
+    assert table.dtype == np.float32
+
+
+def test_entry_texts(tokenizer):
+    texts = entry_texts(tokenizer)
+    assert len(texts) == tokenizer.get_vocab_size()
+    assert texts[:2] == ["[PAD]", "[UNK]"]
+    for entry, index in tokenizer.get_vocab().items():
+        assert texts[index] == entry.removeprefix("##")
+
+
+def test_the_distance_by_hand(tokenizer):
+    table = torch.eye(tokenizer.get_vocab_size())
+    student = system("mean")(tokenizer, len(table), weights=table)
+    packed = PackedTexts(np.array([3, 4, 4], dtype=np.int32), np.array([0, 1, 3]))
+    target = torch.stack([table[3], table[3]])
+    assert teacher_distance(student, packed, np.array([0, 1]), target) == 0.5
+    assert teacher_distance(student, packed, np.array([1]), target[1:]) == 1
+
+
+def test_tokens_that_are_not_seen():
+    ids, lengths = torch.arange(1000), [1] * 100 + [900]
+    kept, left = without_tokens(ids, lengths, 0.25, [1])
+    assert left[:100] == [1] * 100  # a text keeps its only token
+    assert kept[:100].tolist() == list(range(100))
+    assert 0.7 * 900 < left[100] < 0.8 * 900
+    assert len(kept) == sum(left)
+    assert torch.equal(kept, without_tokens(ids, lengths, 0.25, [1])[0])
+    assert not torch.equal(kept, without_tokens(ids, lengths, 0.25, [2])[0])
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def texts(sentences) -> list[str]:
+    return [
+        f"{sentence} {other.split()[0]} {number}" for number, sentence in enumerate(sentences) for other in sentences
+    ]
+
+
+@pytest.fixture(scope="module")
+def teacher(tiny_model, texts, tokenizer):
+    """The teacher's embeddings of the texts, and those of the vocabulary's entries."""
+    return tiny_model.encode(texts).astype(np.float16), tiny_model.encode(entry_texts(tokenizer))
+
+
+@pytest.fixture(scope="module")
+def mixture(texts) -> Mixture:
+    count = len(texts)
+    followers = np.append(np.arange(1, count), -1)
+    genres = (np.arange(count) >= count // 2).astype(np.int64)
+    return Mixture([Block("a", tuple(texts))], np.ones(count, np.float32), genres, ["a", "b"], followers, texts)
+
+
+@pytest.fixture
+def start(tokenizer, mixture, teacher):
+    """Begin a run: a new student of 8 dimensions under some options."""
+
+    def begin(options=OPTIONS, checkpoint=None, name="contextualizer", run=None, mixture=mixture, **architecture):
+        if name == "contextualizer":
+            architecture = {"steps": 2, "rank": 3, **architecture}
+        student, rotation = new_student(
+            system(name), tokenizer, mixture.texts, *teacher, 8, options.seed, **architecture
+        )
+        return Distillation(student, mixture, teacher[0], rotation, options, checkpoint, **(run or {}))
+
+    return begin
+
+
+def state(run: Distillation) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in run.student.state_dict().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_a_student_begins_as_static_embeddings(start, tokenizer, texts, teacher):
+    student = start().student
+    ids, _ = TextTokenizer(tokenizer)(texts)
+    frequencies = np.bincount(ids, minlength=tokenizer.get_vocab_size()) / len(ids)
+    table = token_table(teacher[1], frequencies, rotation_to(8, teacher[0]))
+    assert np.array_equal(student.embedding.weight.detach().numpy(), table)
+    assert not student.attention.W.any()
+    assert (student.attention.b == 1).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "absolute", "scale": "sum", "initial_context": "learned"}])
+def test_a_run_comes_nearer_to_the_teacher(start, options):
+    run = start(DistillationOptions(epochs=8, batch_size=16, held_out=16), **options)
+    history = run.run(progress=False)
+    assert [(entry["epoch"], entry["step"]) for entry in history] == [(epoch, 3 * epoch) for epoch in range(9)]
+    assert history[-1]["held_out_distance"] < 0.8 * history[0]["held_out_distance"]
+    assert history[-1]["held_out_distance"] == run.held_out_distance()
+    assert not run.student.training
+
+
+def test_the_mean_of_a_table_is_trained_as_well(start):
+    history = start(name="mean").run(progress=False)
+    assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
+
+
+def test_a_seeded_part_is_held_out(start, monkeypatch, teacher):
+    seen = []
+    train = Distillation._train_batch
+
+    def watched(self, rows, total):
+        seen.append(rows)
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", watched)
+    run = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, neighbour_weight=1.0))
+    held_out = run.held_out_rows
+    assert len(held_out) == 16
+    assert not set(run.objectives["neighbours"][0].followers) & set(held_out)
+    run.run(progress=False)
+    shown = np.bincount(np.concatenate(seen), minlength=64)
+    assert (shown[held_out] == 0).all()
+    assert shown.sum() == 2 * 48
+    assert shown.max() == 2
+    with torch.no_grad():
+        embeddings = torch.cat([run.student.embed(*run.packed.batch(np.array([row]))) for row in held_out])
+    target = torch.from_numpy(teacher[0][held_out].astype(np.float32)) @ run.rotation
+    expected = (1 - F.cosine_similarity(embeddings, target)).mean().item()
+    assert run.held_out_distance() == pytest.approx(expected, abs=1e-6)
+    other = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, seed=1))
+    assert set(other.held_out_rows) != set(held_out)
+
+
+def test_a_text_is_shown_as_often_as_its_weight_says(start, mixture, monkeypatch):
+    weights = np.where(np.arange(64) < 32, 2.0, 0.5).astype(np.float32)
+    weighted = replace(mixture, weights=weights)
+    seen = []
+    train = Distillation._train_batch
+
+    def watched(self, rows, total):
+        seen.append(rows)
+        return train(self, rows, total)
+
+    monkeypatch.setattr(Distillation, "_train_batch", watched)
+    run = start(DistillationOptions(epochs=4, batch_size=8, held_out=16), mixture=weighted)
+    history = run.run(progress=False)
+    shown = np.bincount(np.concatenate(seen), minlength=64)
+    assert (shown[run.rows] == 8)[weights[run.rows] == 2].mean() > 0.95
+    assert shown[weights == 0.5].sum() == pytest.approx(4 * 0.5 * (weights[run.rows] == 0.5).sum(), abs=4)
+    assert history[-1]["step"] == 4 * -(-int(weights[run.rows].sum()) // 8)
+
+
+def test_seeds(start):
+    first, second = start(), start()
+    assert first.run(progress=False) == second.run(progress=False)
+    assert same(state(first), state(second))
+    other = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, seed=1))
+    assert not same(state(start()), state(other))
+    other.run(progress=False)
+    assert not same(state(first), state(other))
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(start, tmp_path, monkeypatch, stop):
+    monkeypatch.setattr(trainer, "CHECKPOINT_STEPS", 2)
+    whole = start()
+    whole_history = whole.run(progress=False)
+    train = Distillation._train_batch
+    trained = []
+
+    def interrupted(self, rows, total):
+        if self.step == stop:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    def counted(self, rows, total):
+        trained.append(self.step)
+        return train(self, rows, total)
+
+    output = tmp_path / "model"
+    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start(checkpoint=Checkpoint(output, "run")).run(progress=False)
+    monkeypatch.setattr(Distillation, "_train_batch", counted)
+    resumed = start(checkpoint=Checkpoint(output, "run"))
+    assert resumed.run(progress=False) == whole_history
+    assert same(state(resumed), state(whole))
+    # Steps 2 and 4, and the end of the first epoch at 3, are saved.
+    assert trained == list(range({1: 0, 2: 2, 3: 3, 4: 4, 5: 4}[stop], 6))
+    trained.clear()
+    again = start(checkpoint=Checkpoint(output, "run"))
+    assert again.run(progress=False) == whole_history
+    assert same(state(again), state(whole))
+    assert trained == []
+
+
+def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
+    start(checkpoint=Checkpoint(tmp_path / "model", "one")).run(progress=False)
+    run = start(checkpoint=Checkpoint(tmp_path / "model", "two"))
+    run._resume()
+    assert run.step == 0
+
+
+def test_an_excluded_text_is_nobodys_neighbour(start, mixture):
+    weights = np.ones(64, np.float32)
+    weights[[5, 6, 40]] = 0
+    options = DistillationOptions(batch_size=16, held_out=16, neighbour_weight=1.0)
+    run = start(options, mixture=replace(mixture, weights=weights))
+    followers = set(run.objectives["neighbours"][0].followers)
+    assert followers & {4, 7, 8, 39, 41}
+    assert not followers & {5, 6, 40}
+
+
+def test_too_few_sentences(start):
+    assert OPTIONS.trained_on(48) == 32
+    message = (
+        "64 texts are too few: 40 are held out and two batches of 16 are needed; "
+        "give more text, or lower --held-out or --batch-size"
+    )
+    assert error(start, DistillationOptions(batch_size=16, held_out=40)) == message
+    assert error(DistillationOptions(batch_size=16, held_out=99).trained_on, 64).startswith("64 texts are too few")
+
+
+def test_too_few_texts_that_are_shown(start, mixture):
+    few = replace(mixture, weights=np.where(np.arange(64) < 20, 0, 1).astype(np.float32))
+    message = "64 texts are too few: 16 are held out, 20 are excluded and two batches of 16 are needed; "
+    assert error(lambda: start(mixture=few)).startswith(message)
+    rare = replace(mixture, weights=np.full(64, 0.01, np.float32))
+    message = "an epoch would show no text: the weights of the sources are too small, raise them"
+    assert error(lambda: start(mixture=rare)) == message
+
+
+def test_a_run_that_diverges_is_stopped(start, tmp_path):
+    checkpoint = Checkpoint(tmp_path / "model", "run")
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, learning_rate=1e30), checkpoint)
+    with pytest.raises(InputError) as caught:
+        run.run(progress=False)
+    assert str(caught.value) == "the training diverged at step 2 (nan), lower --learning-rate"
+    assert not checkpoint.folder.exists()
+
+
+def test_a_run_that_diverges_at_its_last_step_is_stopped(start, monkeypatch):
+    monkeypatch.setattr(Distillation, "_train_batch", lambda self, rows, total: {"loss": 0.0})
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16))
+    run._resume()
+    with torch.no_grad():
+        run.student.embedding.weight.fill_(torch.nan)
+    assert error(lambda: run.run(progress=False)) == "the training diverged at step 0 (nan), lower --learning-rate"
+
+
+def test_progress_goes_to_stderr_only(start, capfd):
+    start().run()
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1", "epoch 2"]
+    start().run(progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+EVERYTHING = DistillationOptions(
+    epochs=2,
+    batch_size=8,
+    held_out=8,
+    label_batch=8,
+    label_weight=1.0,
+    word_weight=0.1,
+    words=20,
+    averaging=0.5,
+    token_dropout=0.1,
+    ranking_weight=0.1,
+    genre_weight=0.1,
+    neighbour_weight=0.1,
+    neighbours=4,
+)
+
+
+def test_labels_and_genres_are_read_from_all_or_the_spare_dimensions(start, sentences):
+    run = {"labelled": (["a", "b"] * 40, sentences[:1] * 80)}
+    for labels_from, read in (("all", 8), ("spare", 2)):
+        options = replace(EVERYTHING, labels_from=labels_from)
+        objectives = start(options, run=run, spare_dimensions=2).objectives
+        assert {objectives[name][0].head.linear.in_features for name in ("labels", "genres")} == {read}
+
+
+def test_labels_from_what_is_not_there():
+    assert error(lambda: DistillationOptions(labels_from="some")) == (
+        "unknown labels_from 'some': known are all, spare"
+    )
+    message = "labels_from is spare, but spare_dimensions is 0: set both"
+    assert error(DistillationOptions(labels_from="spare").label_dimensions, 8, 0) == message
+
+
+def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):
+    labelled = (["film" if "film" in text else "other" for text in sentences] * 8, sentences * 8)
+    pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
+    monkeypatch.setattr("ctx_embed.training.distillation.phrases.FEWEST", 2)
+    phrases = learn_phrases(texts, tokenizer, 12)
+    monkeypatch.setattr(trainer, "LOG_STEPS", 2)
+    monkeypatch.setattr(trainer, "AVERAGING_STEPS", 2)
+
+    def begin(name, checkpoint=None):
+        run = {"labelled": labelled, "pairs": pairs, "log": TrainingLog(tmp_path / name / "log.jsonl")}
+        return start(EVERYTHING, checkpoint, run=run, phrases=phrases, spare_dimensions=2)
+
+    whole = begin("whole")
+    assert not whole.rotation[:, 6:].any()
+    history = whole.run(progress=False)
+    assert set(history[-1]) == {"epoch", "step", "held_out_distance", "held_out_label_accuracy", "pairs_spearman"}
+    assert history[-1]["held_out_label_accuracy"] > 0.9
+    assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
+
+    monkeypatch.setattr(trainer, "CHECKPOINT_STEPS", 3)
+    train = Distillation._train_batch
+
+    def interrupted(self, rows, total):
+        if self.step == 5:
+            raise KeyboardInterrupt
+        return train(self, rows, total)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Distillation, "_train_batch", interrupted)
+        stopped = begin("out", Checkpoint(tmp_path / "out", "run"))
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run(progress=False)
+    resumed = begin("out", Checkpoint(tmp_path / "out", "run"))
+    assert resumed.run(progress=False) == history
+    for name, tensor in whole.trained.state_dict().items():
+        assert torch.equal(tensor, resumed.trained.state_dict()[name]), name
+
+    def logged(name):
+        entries = map(json.loads, (tmp_path / name / "log.jsonl").read_text().splitlines())
+        return [{key: value for key, value in entry.items() if key != "batches_a_second"} for entry in entries]
+
+    assert logged("out") == logged("whole")
+    terms = {"similarity", "relations", "ranking", "labels", "words", "genres", "neighbours"}
+    (second,) = [entry for entry in logged("whole") if entry["step"] == 2]
+    assert set(second) == {"step", "loss", "learning_rate", *terms}
+    assert second["loss"] == pytest.approx(sum(second[term] for term in terms), rel=1e-5)
+
+
+def test_averaged_weights_are_the_ones_kept(start, monkeypatch):
+    monkeypatch.setattr(trainer, "AVERAGING_STEPS", 1)
+    seen = []
+    train = Distillation._train_batch
+
+    def watched(self, rows, total):
+        losses = train(self, rows, total)
+        seen.append(self.student.attention.b.detach().clone())
+        return losses
+
+    monkeypatch.setattr(Distillation, "_train_batch", watched)
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, averaging=0.15))
+    run.run(progress=False)
+    expected = seen[0]
+    for decay, weights in zip((2 / 11, 3 / 12), seen[1:], strict=True):
+        expected = expected.lerp(weights, 1 - min(0.15, decay))
+    torch.testing.assert_close(run.student.attention.b, expected)

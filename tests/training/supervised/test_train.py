@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import BoW
+from torch.nn import functional as F
+
+from ctx_embed.training.batches import seeded_batches
+from ctx_embed.training.checkpoint import Checkpoint
+from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
+from tests.training.toy import OPTIONS, error, forty_texts, same, small_encoders, state
+
+
+@pytest.fixture
+def data() -> Labelled:
+    return forty_texts()
+
+
+@pytest.fixture
+def encoder(data):
+    return small_encoders(data)
+
+
+# Training
+
+
+def test_a_separable_set_is_learned(encoder, data):
+    model = encoder()
+    classifier, history = train_classifier(model, data, data, SupervisedOptions(20, 8, 0.02), progress=False)
+    assert classifier.encoder is model
+    assert classifier.labels == ["+", "-"]
+    assert history[-1]["valid_accuracy"] == 1
+    assert classifier.accuracy(data) == 1
+    assert classifier.predict(data.texts) == list(data.labels)
+    assert classifier.predict([]) == []
+    assert not classifier.training
+    assert [entry["epoch"] for entry in history] == list(range(1, 21))
+    assert history[-1]["train_loss"] < 0.1 * history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("steps", ["best", "ties"])
+def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monkeypatch, steps):
+    accuracies = {"best": [0.2, 0.9, 0.5, 0.3], "ties": [0.2, 0.9, 0.9, 0.9]}[steps]
+    states = []
+
+    def measured(self, _):
+        states.append(state(self))
+        return accuracies[len(states) - 1]
+
+    monkeypatch.setattr(TextClassifier, "accuracy", measured)
+    classifier, history = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+    assert [entry["valid_accuracy"] for entry in history] == accuracies
+    # In training the table has the texts' rows alone.
+    del states[1]["encoder.0.embedding.weight"]
+    assert same(states[1], state(classifier))
+    assert not torch.equal(state(classifier)["head.weight"], states[3]["head.weight"])
+
+
+@pytest.mark.parametrize("head", ["zeros", "drawn"])
+def test_an_epoch_by_hand(encoder, data, head):
+    model, other = encoder(), encoder()
+    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3, head=head)
+    torch.manual_seed(3)
+    reference = TextClassifier(other, ["+", "-"])
+    if head == "zeros":
+        reference.clear_head()
+    optimizer = torch.optim.Adam(reference.parameters(), lr=0.02)
+    losses = []
+    for rows in seeded_batches(40, 20, 3, 0):
+        target = torch.tensor([["+", "-"].index(data.labels[row]) for row in rows])
+        loss = F.cross_entropy(reference.train()([data.texts[row] for row in rows]), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    classifier, history = train_classifier(model, data, data, options, progress=False)
+    # Rows of the table that no text uses stayed as they were drawn.
+    for name, tensor in state(reference).items():
+        torch.testing.assert_close(classifier.state_dict()[name], tensor, rtol=1e-4, atol=1e-6)
+    assert history[0]["train_loss"] == pytest.approx(np.mean(losses))
+    assert (abs(losses[0] - np.log(2)) < 1e-6) == (head == "zeros")
+
+
+@pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("cnn", "drawn"), ("mean", "drawn")])
+def test_without_a_wish_the_head_is_what_suits_the_encoder(encoder, data, name, head):
+    def run(options):
+        model = new_encoder(None, data.texts, encoder=name, dimension=8)
+        return train_classifier(model, data, data, replace(options, epochs=1), progress=False)[0]
+
+    of_its_own, named = run(OPTIONS), run(replace(OPTIONS, head=head))
+    other = run(replace(OPTIONS, head="drawn" if head == "zeros" else "zeros"))
+    assert same(state(of_its_own), state(named))
+    assert not same(state(of_its_own), state(other))
+    assert OPTIONS.of_encoder(of_its_own.encoder).head == head
+    assert FINE_TUNING.of_encoder(of_its_own.encoder).head == "probe"
+
+
+def test_the_head_over_another_librarys_encoder_is_drawn():
+    words = SentenceTransformer(modules=[BoW(["good", "bad"])], device="cpu")
+    assert OPTIONS.of_encoder(words).head == "drawn"
+
+
+def test_seeds(encoder, data):
+    def run(seed):
+        return train_classifier(encoder(), data, None, SupervisedOptions(2, 8, 0.02, seed=seed), progress=False)
+
+    (first, first_history), (second, second_history), (other, _) = run(0), run(0), run(1)
+    assert first_history == second_history
+    assert same(state(first), state(second))
+    assert not same(state(first), state(other))
+
+
+def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch):
+    seen = []
+    forward = TextClassifier.forward
+
+    def watched(self, texts, **options):
+        if self.training:
+            seen.extend(texts)
+        return forward(self, texts, **options)
+
+    monkeypatch.setattr(TextClassifier, "forward", watched)
+    options = SupervisedOptions(epochs=1, batch_size=8)
+    train_classifier(encoder(), data, None, options, progress=False)
+    train, valid = data.split(0.1, 0)
+    assert sorted(seen) == sorted(train.texts)
+    assert not set(seen) & set(valid.texts)
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(encoder, data, tmp_path, monkeypatch, stop):
+    whole, whole_history = train_classifier(encoder(), data, None, OPTIONS, progress=False)
+    accuracy = TextClassifier.accuracy
+    trained = []
+
+    def interrupted(self, texts):
+        if len(trained) == stop:
+            raise KeyboardInterrupt
+        trained.append(1)
+        return accuracy(self, texts)
+
+    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False)
+    trained = [0] * 10
+    resumed, history = train_classifier(
+        encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False
+    )
+    assert len(trained) - 10 == 4 - stop
+    assert history == whole_history
+    assert same(state(resumed), state(whole))
+
+
+def test_the_best_epoch_is_kept_over_an_interruption(encoder, data, tmp_path, monkeypatch):
+    states = []
+    accuracies = iter([0.2, 0.9, KeyboardInterrupt, 0.5, 0.3])
+
+    def measured(self, _):
+        states.append(state(self))
+        if (accuracy := next(accuracies)) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return accuracy
+
+    monkeypatch.setattr(TextClassifier, "accuracy", measured)
+    checkpoint = Checkpoint(tmp_path / "model", "run")
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
+    classifier, history = train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
+    assert [entry["valid_accuracy"] for entry in history] == [0.2, 0.9, 0.5, 0.3]
+    del states[1]["encoder.0.embedding.weight"]
+    assert same(states[1], state(classifier))
+
+
+def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkeypatch):
+    class Dropped(torch.nn.Dropout):
+        def forward(self, features):
+            return {**features, "sentence_embedding": super().forward(features["sentence_embedding"])}
+
+    def dropping():
+        return SentenceTransformer(modules=[encoder()[0], Dropped(0.5)], device="cpu")
+
+    whole, _ = train_classifier(dropping(), data, data, OPTIONS, progress=False)
+    save = Checkpoint.save
+
+    def saved_once(self, values):
+        save(self, values)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", saved_once)
+    checkpoint = Checkpoint(tmp_path / "model", "run")
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(dropping(), data, data, OPTIONS, checkpoint, progress=False)
+    monkeypatch.setattr(Checkpoint, "save", save)
+    resumed, _ = train_classifier(dropping(), data, data, OPTIONS, checkpoint, progress=False)
+    assert same(state(resumed), state(whole))
+
+
+def test_one_class_only(encoder):
+    rows = Labelled(["+"] * 9, ["text"] * 9)
+    message = "the training texts have one class only ('+'), at least two are needed"
+    assert error(train_classifier, encoder(), rows) == message
+
+
+def test_labels_that_training_lacks(encoder, data):
+    other = Labelled(["+", "fair", "mixed"], ["a", "b", "c"])
+    message = "the validation texts have labels that the training texts lack: 'fair', 'mixed'"
+    assert error(train_classifier, encoder(), data, other) == message
+    many = Labelled([str(number) for number in range(9)], ["text"] * 9)
+    message = "the test texts have labels that the training texts lack: '0', '1', '2', '3', '4', ..."
+    assert error(many.require_labels_of, data, "test") == message
+    data.require_labels_of(data, "test")
+
+
+def test_a_training_that_diverges_is_stopped(encoder, data):
+    options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30, head="drawn")
+    message = "the training diverged at step 2 (nan), lower --learning-rate"
+    assert error(train_classifier, encoder(), data, data, options, progress=False) == message
+    options = replace(options, batch_size=40)
+    message = "the classifier's outputs are not finite, train it with a lower learning rate"
+    assert error(train_classifier, encoder(), data, data, options, progress=False) == message
+
+
+def test_progress_goes_to_stderr_only(encoder, data, capfd):
+    train_classifier(encoder(), data, data, SupervisedOptions(epochs=2))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1", "epoch 2"]
+    train_classifier(encoder(), data, data, SupervisedOptions(epochs=1), progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_new_encoder(tokenizer, tmp_path, sentences):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    path = str(tmp_path / "tokenizer.json")
+    model = new_encoder(None, [], path, seed=5, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
+    assert model.get_embedding_dimension() == 8
+    assert model[0].positions == "absolute"
+    assert model[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+    again = new_encoder(None, [], path, seed=5, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
+    other = new_encoder(None, [], path, seed=6, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
+    assert np.array_equal(again.encode(sentences), model.encode(sentences))
+    assert not np.array_equal(other.encode(sentences), model.encode(sentences))
+    learned = new_encoder(None, sentences, vocabulary_size=60, device="cpu", dimension=8)
+    assert learned[0].tokenizer.get_vocab_size() == 60
+
+
+def test_a_model_to_start_from(tiny_model, tiny_model_path, sentences):
+    model = new_encoder(str(tiny_model_path), sentences, dimension=99)
+    assert np.array_equal(model.encode(sentences), tiny_model.encode(sentences))
+    assert error(new_encoder, "./nowhere", []) == "./nowhere: no such model folder"
+
+
+def test_a_device_that_is_not_there(sentences):
+    for start in (None, "default"):
+        assert error(new_encoder, start, sentences, device="warp").startswith("device 'warp' cannot be used here (")
+
+
+def test_a_head_that_begins_as_the_probe(encoder, data):
+    options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=1e-9, head="probe")
+    classifier, history = train_classifier(encoder(), data, data, options, progress=False)
+    drawn, drawn_history = train_classifier(encoder(), data, data, replace(options, head="drawn"), progress=False)
+    assert history[0]["valid_accuracy"] > drawn_history[0]["valid_accuracy"]
+    assert not torch.allclose(classifier.head.weight, drawn.head.weight)
+
+
+def test_tokens_that_are_not_seen_make_the_training_loss_higher(encoder, data):
+    losses = []
+    for dropout in (0.0, 0.6):
+        options = SupervisedOptions(epochs=12, batch_size=8, learning_rate=0.02, token_dropout=dropout)
+        _, history = train_classifier(encoder(), data, data, options, progress=False)
+        losses.append(history[-1]["train_loss"])
+        assert history[-1]["valid_accuracy"] >= 0.9  # validation sees every token
+    assert losses[1] > 2 * losses[0]
+
+
+def test_batches_of_like_length(encoder, data, monkeypatch):
+    lengths = []
+    forward = TextClassifier.forward
+
+    def seen(self, texts, **options):
+        if self.training:
+            lengths.append([len(text) for text in texts])
+        return forward(self, texts, **options)
+
+    monkeypatch.setattr(TextClassifier, "forward", seen)
+    options = SupervisedOptions(epochs=1, batch_size=8, like_length=True)
+    train_classifier(encoder(), data, data, options, progress=False)
+    batches = sorted(lengths)
+    assert sorted(length for batch in batches for length in batch) == sorted(map(len, data.texts))
+    assert all(max(first) <= min(second) for first, second in pairwise(batches))
+
+
+def test_the_penalty_is_told_apart_from_the_cross_entropy(data, tokenizer):
+    def entry(penalty):
+        model = new_encoder(None, data.texts, encoder="san", dimension=8, heads=3, penalty=penalty)
+        (entry,) = train_classifier(model, data, data, SupervisedOptions(1, 40), progress=False)[1]
+        return entry
+
+    without, with_penalty = entry(0.0), entry(2.0)
+    assert without["train_loss"] == without["cross_entropy"] == pytest.approx(with_penalty["cross_entropy"])
+    assert with_penalty["train_loss"] > with_penalty["cross_entropy"] + 1

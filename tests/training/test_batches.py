@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.training.batches import PackedTexts, batches_per_epoch, like_length_batches, seeded_batches
+
+
+def test_a_batch_by_hand():
+    packed = PackedTexts(np.array([10, 11, 12, 13, 14], dtype=np.int32), np.array([0, 2, 2, 5]))
+    assert len(packed) == 3
+    ids, lengths = packed.batch(np.array([2, 0, 1, 2]))
+    assert ids.tolist() == [12, 13, 14, 10, 11, 12, 13, 14]
+    assert ids.dtype == torch.int64
+    assert lengths == [3, 2, 0, 3]
+
+
+def test_a_batch_of_empty_texts():
+    packed = PackedTexts(np.zeros(0, dtype=np.int32), np.array([0, 0, 0]))
+    ids, lengths = packed.batch(np.array([1, 0]))
+    assert ids.tolist() == []
+    assert lengths == [0, 0]
+
+
+@given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=20), st.data())
+def test_a_batch_is_a_slice_of_each_text(texts, data):
+    flat = np.array([token for text in texts for token in text], dtype=np.int32)
+    packed = PackedTexts(flat, np.cumsum([0, *map(len, texts)]))
+    rows = data.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1, max_size=30))
+    ids, lengths = packed.batch(np.array(rows))
+    assert ids.tolist() == [token for row in rows for token in texts[row]]
+    assert lengths == [len(texts[row]) for row in rows]
+
+
+def test_tokenize(tokenizer, sentences):
+    texts = [*sentences, "", "the cat"]
+    packed = PackedTexts.tokenize(TextTokenizer(tokenizer), texts)
+    assert len(packed) == len(texts)
+    for row, text in enumerate(texts):
+        ids, lengths = packed.batch(np.array([row]))
+        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids
+        assert lengths == [len(ids)]
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "sizes"),
+    [(6, 2, [2, 2, 2]), (7, 3, [3, 4]), (8, 3, [3, 3, 2]), (1, 4, [1]), (4, 4, [4]), (5, 4, [5]), (3, 1, [1, 1, 1])],
+)
+def test_a_last_batch_of_one_joins_the_one_before(count, batch_size, sizes):
+    assert [len(rows) for rows in seeded_batches(count, batch_size, 0, 0)] == sizes
+
+
+@given(st.integers(1, 200), st.integers(1, 50), st.integers(0, 2**32 - 1), st.integers(0, 99))
+def test_batches_cover_all_rows_once(count, batch_size, seed, epoch):
+    batches = list(seeded_batches(count, batch_size, seed, epoch))
+    assert sorted(np.concatenate(batches)) == list(range(count))
+    assert len(batches) == batches_per_epoch(count, batch_size)
+    assert max(map(len, batches)) <= batch_size + 1
+
+
+def test_the_order_is_given_by_seed_and_epoch():
+    def order(seed: int, epoch: int) -> list[int]:
+        return np.concatenate(list(seeded_batches(50, 8, seed, epoch))).tolist()
+
+    assert order(0, 0) == order(0, 0)
+    assert len({tuple(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=200), st.integers(1, 50), st.integers(0, 99))
+def test_batches_of_like_length_are_of_the_same_sizes(lengths, batch_size, epoch):
+    batches = list(like_length_batches(np.array(lengths), batch_size, 0, epoch))
+    assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
+    assert sorted(map(len, batches)) == sorted(map(len, seeded_batches(len(lengths), batch_size, 0, epoch)))
+
+
+def test_batches_of_like_length_are_of_neighbours_by_length_in_a_seeded_order():
+    lengths = np.random.default_rng(0).permutation(40)
+    batches = list(like_length_batches(lengths, 8, 0, 0))
+    spans = [sorted(lengths[batch].tolist()) for batch in batches]
+    assert sorted(spans) == [list(range(start, start + 8)) for start in range(0, 40, 8)]
+    orders = {tuple(map(tuple, like_length_batches(lengths, 8, 0, epoch))) for epoch in range(5)}
+    assert len(orders) == 5
+    assert [batch.tolist() for batch in like_length_batches(lengths, 8, 0, 0)] == [batch.tolist() for batch in batches]
