@@ -37,7 +37,7 @@ def test_no_word_is_an_operator(index):
 @settings(max_examples=40, deadline=None)
 @given(query=st.text(max_size=40))
 def test_any_text_is_a_query(tmp_path_factory, query):
-    from hash_model import HashModel
+    from tests.index.support.hash_model import HashModel
 
     with SearchIndex.create(tmp_path_factory.mktemp("words") / "index", HashModel()) as index:
         index.add(TEXTS)

@@ -20,7 +20,7 @@ DOCUMENTS = {
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    from hash_model import HashModel
+    from tests.index.support.hash_model import HashModel
 
     with SearchIndex.create(tmp_path_factory.mktemp("filters") / "index", HashModel()) as index:
         index.add([f"text {name}" for name in DOCUMENTS], list(DOCUMENTS), list(DOCUMENTS.values()))
@@ -152,7 +152,7 @@ def test_any_text_is_a_filter_or_one_line(index, text):
     )
 )
 def test_a_value_finds_itself_however_it_is_written(tmp_path_factory, value):
-    from hash_model import HashModel
+    from tests.index.support.hash_model import HashModel
 
     path = tmp_path_factory.mktemp("value") / "index"
     with SearchIndex.create(path, HashModel()) as index:
