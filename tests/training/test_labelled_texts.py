@@ -4,14 +4,14 @@ import hashlib
 import json
 
 import numpy as np
-from ctx_embed.eval.catalogue import find_tasks
-from ctx_embed.eval.results import as_json
-from ctx_embed.eval.tables import notes
-from ctx_embed.eval.task_data import DataReader
 
 from ctx_embed import load
 from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.evaluation import Options, evaluate
+from ctx_embed.eval.reports.results import as_json
+from ctx_embed.eval.reports.tables import notes
+from ctx_embed.eval.tasks.catalogue import find_tasks
+from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.loading import DEFAULT_MODEL
 from ctx_embed.systems import untrained
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, text_hash
