@@ -6,7 +6,7 @@ import json
 import numpy as np
 
 from ctx_embed import load
-from ctx_embed.eval.encoders import as_encoder
+from ctx_embed.eval.encoders.registry import as_encoder
 from ctx_embed.eval.evaluation import Options, evaluate
 from ctx_embed.eval.reports.results import as_json
 from ctx_embed.eval.reports.tables import notes

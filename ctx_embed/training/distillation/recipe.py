@@ -75,7 +75,7 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     Args:
         path: a TOML file of ``name = value`` lines, and of ``[[sources]]`` tables with ``files`` and optionally
             ``texts``, ``passage_lines``, ``span_words`` and ``weight``, see
-            :class:`ctx_embed.training.distillation.mixture.Source`; those of the table ``[encoder_options]`` are the system's own.
+            :class:`.Source`; those of the table ``[encoder_options]`` are the system's own.
         names: the options there are.
 
     Raises:
