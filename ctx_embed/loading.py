@@ -1,34 +1,29 @@
-"""Loading a model: the trained default inside the package, a folder, or a name on the hub."""
+"""Loading a model, on torch or in NumPy: the trained default inside the package, a folder, or a name on the hub."""
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from collections import OrderedDict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.runtime.saved import DEFAULT_MODEL, UnsupportedModelError, read_json
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-PRETRAINED = Path(__file__).parent / "pretrained"
-DEFAULT_MODEL = PRETRAINED / "default"
+    from ctx_embed.runtime import Embedder
+
+BACKENDS = ("numpy", "torch")
 # A model folder names classes; these packages alone may define them, so that a folder never runs foreign code.
 # all-MiniLM-L6-v2 as the extra `peers` brings it.
 PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({error})") from None
 
 
 def _module_class(reference: str, folder: Path) -> Any:
@@ -89,6 +84,43 @@ def _local_folder(path: str, **hub: Any) -> Path:
         ) from None
 
 
+def _model_folder(path: str | Path | None, **hub: Any) -> Path:
+    """Return the folder of the default model (None or ``default``), of a path or of a name on the hub.
+
+    Raises:
+        InputError: there is no such model.
+    """
+    folder = DEFAULT_MODEL if path is None or str(path) == "default" else _local_folder(str(path), **hub)
+    if not (folder / "modules.json").is_file():
+        raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+    return folder
+
+
+def load_embedder(path: str | Path | None = None, backend: str | None = None) -> Embedder | SentenceTransformer:
+    """Load a model that only embeds: in NumPy, without importing torch, where the model allows it.
+
+    Args:
+        path: as for :func:`load`.
+        backend: ``numpy`` or ``torch``; None takes torch, and logs one line, only for models that NumPy does not run.
+
+    Raises:
+        UnsupportedModelError: NumPy does not run this model, and is asked for.
+        InputError: there is no such model, it is damaged, or the backend is unknown.
+    """
+    if backend is not None and backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
+    if backend != "torch":
+        from ctx_embed.runtime import Embedder
+
+        try:
+            return Embedder.load(_model_folder(path))
+        except UnsupportedModelError as error:
+            if backend == "numpy":
+                raise
+            logging.getLogger(__name__).warning("%s", error)
+    return load(path)
+
+
 def load(
     path: str | Path | None = None,
     device: str | None = None,
@@ -122,27 +154,24 @@ def load(
     Raises:
         InputError: no such model, a damaged one, or one whose modules come from elsewhere.
     """
-    from sentence_transformers import SentenceTransformer
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ModuleNotFoundError as error:
+        raise InputError(f"{path or 'the default model'} on torch needs {error.name}: pip install ctx-embed") from None
 
     require_device(device)
-    folder = (
-        DEFAULT_MODEL
-        if path is None or str(path) == "default"
-        else _local_folder(
-            str(path), cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
-        )
+    folder = _model_folder(
+        path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
     )
-    if not (folder / "modules.json").is_file():
-        raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
     config_path = folder / "config_sentence_transformers.json"
-    config = _read_json(config_path) if config_path.is_file() else {}
+    config = read_json(config_path) if config_path.is_file() else {}
     if not isinstance(config, dict):
         raise InputError(f"{config_path}: a JSON {type(config).__name__}, an object is needed")
     kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
     modules: OrderedDict[str, Any] = OrderedDict()
     forward_arguments: dict[str, list[str]] = {}
     try:
-        for entry in _read_json(folder / "modules.json"):
+        for entry in read_json(folder / "modules.json"):
             module_class = _module_class(entry["type"], folder)
             modules[entry["name"]] = module_class.load(
                 str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.manifest import Manifest
 from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.runtime import Embedder as NumpyEmbedder
 from ctx_embed.texts import length_batches
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+
+    Model: TypeAlias = NumpyEmbedder | SentenceTransformer
 
 DEFAULT = "default"
 
@@ -28,48 +31,58 @@ class Embedder:
     """Embeds documents and queries as unit vectors.
 
     Args:
-        model: any SentenceTransformer.
+        model: a :class:`ctx_embed.runtime.Embedder` or any SentenceTransformer.
         reference: what loads it again: ``default``, an absolute path or a name; None where that is unknown.
     """
 
-    def __init__(self, model: SentenceTransformer, reference: str | None) -> None:
-        from ctx_embed.fingerprint import fingerprint
-
+    def __init__(self, model: Model, reference: str | None) -> None:
         self.model = model
         self.reference = reference
+        if isinstance(model, NumpyEmbedder):
+            self.fingerprint, self.dimension = model.fingerprint, model.dimension
+            return
+        from ctx_embed.fingerprint import fingerprint
+
         self.fingerprint = fingerprint(model)
         self.dimension = model.get_embedding_dimension() or model.encode(["a"]).shape[1]
 
     @classmethod
-    def of(cls, model: str | Path | SentenceTransformer | None) -> Embedder:
-        """The embedder of a model as users name it: None or ``default``, a path or name, or the model itself.
+    def of(cls, model: str | Path | Model | None, backend: str | None = None) -> Embedder:
+        """Return the embedder of a model as users name it: None or ``default``, a path or name, or the model itself.
+
+        Args:
+            model: see above.
+            backend: that loads a named model, see :func:`ctx_embed.loading.load_embedder`.
 
         Raises:
             InputError: there is no such model.
         """
         if model is not None and not isinstance(model, str | Path):
             return cls(model, None)
-        from ctx_embed.loading import load
+        from ctx_embed.loading import load_embedder
 
         if model is None or str(model) == DEFAULT:
-            return cls(load(), DEFAULT)
-        return cls(load(model), str(Path(model).absolute()) if Path(model).exists() else str(model))
+            return cls(load_embedder(None, backend), DEFAULT)
+        return cls(load_embedder(model, backend), str(Path(model).absolute()) if Path(model).exists() else str(model))
 
     @classmethod
-    def for_index(cls, folder: Path, manifest: Manifest, model: str | Path | SentenceTransformer | None) -> Embedder:
-        """The model that an index was built with.
+    def for_index(
+        cls, folder: Path, manifest: Manifest, model: str | Path | Model | None, backend: str | None = None
+    ) -> Embedder:
+        """Return the model that an index was built with.
 
         Args:
             folder: of the index, for messages.
             manifest: what it was built with.
             model: what the user says it is; None takes the reference of the manifest, and the default model where
                 there is none.
+            backend: as for :meth:`of`.
 
         Raises:
             InputError: the model is another one, or cannot be loaded.
         """
         try:
-            embedder = cls.of(manifest.model if model is None else model)
+            embedder = cls.of(manifest.model if model is None else model, backend)
         except InputError as error:
             if model is not None:
                 raise
@@ -108,8 +121,7 @@ class Embedder:
 
     def _unit_vectors(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
-        for batch in length_batches(texts):
-            embeddings = encode([texts[place] for place in batch], batch_size=len(batch), show_progress_bar=False)
+        for batch, embeddings in self._embedded(encode, texts):
             if embeddings.shape != (len(batch), self.dimension):
                 raise InputError(f"the model gives embeddings of shape {embeddings.shape[1:]}, not ({self.dimension},)")
             lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
@@ -119,3 +131,12 @@ class Embedder:
             # A zero vector stays one: its cosine with everything is then 0.
             vectors[batch] = embeddings / np.where(lengths > 0, lengths, 1)
         return vectors
+
+    def _embedded(self, encode: Callable[..., Any], texts: Sequence[str]) -> Iterator[tuple[list[int], Any]]:
+        """Yield the places of texts, batch by batch, and their embeddings."""
+        if isinstance(self.model, NumpyEmbedder):
+            # It makes batches of its own.
+            yield list(range(len(texts))), encode(texts)
+            return
+        for batch in length_batches(texts):
+            yield batch, encode([texts[place] for place in batch], batch_size=len(batch), show_progress_bar=False)

@@ -32,8 +32,7 @@ from ctx_embed.index.writing.writer import Writer
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
+    from ctx_embed.index.embedder import Model
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
@@ -64,19 +63,23 @@ class SearchIndex:
     def create(
         cls,
         path: str | Path,
-        model: str | Path | SentenceTransformer | None = None,
+        model: str | Path | Model | None = None,
         factory: str = factories.AUTO,
         chunk: str = "none",
+        backend: str | None = None,
     ) -> SearchIndex:
         """Make an empty index in a folder that does not exist yet or is empty.
 
         Args:
             path: the folder; its parent exists.
-            model: what embeds documents and queries: None (the default model), a folder or name, or a loaded model.
+            model: what embeds documents and queries: None (the default model), a folder or name, or a loaded model (a
+                :class:`ctx_embed.runtime.Embedder` or a SentenceTransformer).
             factory: the kind of FAISS index: ``auto`` compares with every vector up to about 50,000 and then takes
-                inverted lists of vectors in bytes; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed factory.
+                inverted lists of vectors in bytes; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds.
                 Those that are trained compare with every vector as long as there are too few to train on.
             chunk: ``none`` embeds a document whole, ``sentences`` and ``tokens:N`` cut it into passages.
+            backend: of a model that is named: ``numpy`` or ``torch``; None takes torch only for models that NumPy does
+                not run.
 
         Raises:
             InputError: the folder is not empty, there is no such model, or the factory does not fit.
@@ -86,7 +89,7 @@ class SearchIndex:
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(taken)
         chunking.checked_chunk(chunk)
-        embedder = Embedder.of(model)
+        embedder = Embedder.of(model, backend)
         factories.checked_factory(factory, embedder.dimension)
         manifest = Manifest(
             uuid.uuid4().hex, embedder.fingerprint, embedder.reference, embedder.dimension, factory, chunk
@@ -105,7 +108,11 @@ class SearchIndex:
 
     @classmethod
     def open(
-        cls, path: str | Path, model: str | Path | SentenceTransformer | None = None, memory_map: bool = False
+        cls,
+        path: str | Path,
+        model: str | Path | Model | None = None,
+        memory_map: bool = False,
+        backend: str | None = None,
     ) -> SearchIndex:
         """Open an index to search it and to change it.
 
@@ -113,13 +120,14 @@ class SearchIndex:
             path: its folder.
             model: the model that it was built with, where that is not found under the name the index recorded.
             memory_map: leave FAISS's vectors on disk and read what a search touches, where the kind of index allows it.
+            backend: as for :meth:`create`.
 
         Raises:
             InputError: no index, a damaged one, another format, or another model.
         """
         folder = IndexFolder(path)
         try:
-            return cls(folder, Embedder.for_index(folder.path, folder.manifest, model), memory_map)
+            return cls(folder, Embedder.for_index(folder.path, folder.manifest, model, backend), memory_map)
         except BaseException:
             folder.documents.close()
             raise

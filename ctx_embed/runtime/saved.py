@@ -42,7 +42,7 @@ class UnsupportedModelError(InputError):
 
 def _needs_torch(folder: Path, kind: str) -> UnsupportedModelError:
     name = str(kind).rpartition(".")[2]
-    return UnsupportedModelError(f"{folder}: {name} runs on torch; without torch only a Contextualizer runs")
+    return UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
 
 
 def read_json(path: Path) -> Any:
