@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ctx_embed.cli.options import OUTPUT, field_option
+from ctx_embed.cli.options import OUTPUT, backend_option, field_option
 from ctx_embed.errors import InputError
 
 
@@ -15,8 +15,11 @@ from ctx_embed.errors import InputError
 @click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
 @field_option
-@click.option("--batch-size", default=256, type=click.IntRange(min=1), help="Texts in one batch, at most.")
-def encode(source: str, output: Path, model: str, field: str | None, batch_size: int) -> None:
+@backend_option
+@click.option("--batch-size", type=click.IntRange(min=1), help="Texts in one batch, at most.  [default: by the model]")
+def encode(
+    source: str, output: Path, model: str, field: str | None, backend: str | None, batch_size: int | None
+) -> None:
     """Embed the texts of INPUT, in order.
 
     INPUT is text (a text a line, blank lines skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard
@@ -39,7 +42,8 @@ def encode(source: str, output: Path, model: str, field: str | None, batch_size:
     from ctx_embed.eval.encoders.embedding import embed
     from ctx_embed.eval.encoders.registry import load_encoder
 
-    embeddings = embed(load_encoder(model), [document.text for document in documents], batch_size)
+    encoder = load_encoder(model, backend)
+    embeddings = embed(encoder, [document.text for document in documents], batch_size or encoder.batch_size)
     write_embeddings(output, documents, embeddings)
     if output != STANDARD_OUTPUT:
         count, dimension = embeddings.shape

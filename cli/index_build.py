@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctx_embed.cli.options import field_option
+from ctx_embed.cli.options import backend_option, field_option
 
 
 @click.command(context_settings={"show_default": True})
@@ -17,6 +17,7 @@ from ctx_embed.cli.options import field_option
 @field_option
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings that the model has made already.")
 @click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
+@backend_option
 @click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
 @click.option("--chunk", help="Cut documents into passages: none, sentences, or tokens:N.  [default: none]")
 def build(
@@ -29,6 +30,7 @@ def build(
     field: str | None,
     embedding_field: str | None,
     model: str | None,
+    backend: str | None,
     factory: str | None,
     chunk: str | None,
 ) -> None:
@@ -57,6 +59,7 @@ def build(
         text_field=field,
         embedding_field=embedding_field,
         model=model,
+        backend=backend,
         factory=factory,
         chunk=chunk,
         progress=True,

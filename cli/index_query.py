@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ctx_embed.cli.options import backend_option
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ SHOWN_CHARACTERS = 160
 @click.option("--where", metavar="FILTER", help="What the metadata must meet, e.g. 'year >= 2020 and lang = \"en\"'.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), help="The lowest cosine of a hit.")
 @click.option("--model", help="Where the model of the index is now.  [default: where the index was built]")
+@backend_option
 @click.option("--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens quicker, in less memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of hits; of arrays for several queries.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a line, with its query.")
@@ -40,6 +42,7 @@ def query(
     where: str | None,
     threshold: float | None,
     model: str | None,
+    backend: str | None,
     memory_map: bool,
     as_json: bool,
     as_jsonl: bool,
@@ -60,7 +63,7 @@ def query(
     asked = list(texts) if source is None else [document.text for document in read_documents(source)]
     if not asked:
         raise InputError(f"{source}: no queries, at least one line of text is needed")
-    with SearchIndex.open(path, model, memory_map) as opened:
+    with SearchIndex.open(path, model, memory_map, backend) as opened:
         found = opened.search(asked, k, mode=mode, where=where, threshold=threshold)
     if as_json:
         lists = [[_object(text, hit) for hit in hits] for text, hits in zip(asked, found, strict=True)]

@@ -56,6 +56,15 @@ def field_option(command: Command) -> Command:
     return click.option("--field", metavar="NAME", help="The field that holds the text.  [default: text]")(command)
 
 
+def backend_option(command: Command) -> Command:
+    """Add ``--backend``: what runs the model."""
+    return click.option(
+        "--backend",
+        type=click.Choice(["numpy", "torch"]),
+        help="Run the model with NumPy or torch.  [default: numpy; torch for models that NumPy does not run]",
+    )(command)
+
+
 def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
     """Add the options of a Contextualizer's config with these defaults."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 Rows = NDArray[np.intp]
 # (n, d), dense or a scipy.sparse CSR array.
@@ -37,6 +36,8 @@ def of_pairs(features: Features, n: int) -> Features:
 
 def _joined(X: Matrix, n: int) -> Matrix:
     U, V = X[:n], X[n:]
-    if sparse.issparse(X):
+    if not isinstance(X, np.ndarray):
+        from scipy import sparse
+
         return sparse.hstack([abs(U - V), U.multiply(V)], format="csr")
     return np.hstack([np.abs(U - V), U * V])

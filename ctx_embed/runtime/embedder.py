@@ -21,6 +21,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 
 # Of a batch, whose tokens and products are in memory together; a single text may have more.
 BATCH_CHARACTERS = 1 << 20
+BATCH_TEXTS = 2048
 
 Precision = Literal["float32", "int8", "ubinary"]
 
@@ -112,7 +113,7 @@ class Embedder:
     def encode(
         self,
         texts: str | Iterable[str],
-        batch_size: int = 2048,
+        batch_size: int = BATCH_TEXTS,
         *,
         normalize: bool | None = None,
         prompt: str | None = None,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.features import Features
-from ctx_embed.texts import well_formed
+from ctx_embed.texts import BATCH_TEXTS, well_formed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -39,6 +39,7 @@ class Encoder:
         model: the SentenceTransformer behind it, where there is one.
         probes_only: its cosines mean nothing.
         by_name: :func:`load_encoder` makes it from its name, in another process too.
+        batch_size: texts that it embeds at a time, at best.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Encoder:
     model: SentenceTransformer | None = None
     probes_only: bool = False
     by_name: bool = False
+    batch_size: int = BATCH_TEXTS
 
 
 def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
@@ -68,10 +70,12 @@ def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
     return _of_model(name, encoder) if isinstance(encoder, SentenceTransformer) else Encoder(name, encoder.encode)
 
 
-def load_encoder(name: str) -> Encoder:
-    """The encoder of that name.
+def load_encoder(name: str, backend: str | None = "torch") -> Encoder:
+    """Return the encoder of that name.
 
-    One of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
+    Args:
+        name: one of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
+        backend: that runs the default model or a folder's, see :func:`ctx_embed.loading.load_embedder`.
 
     Raises:
         InputError: there is no such encoder, its folder is broken, or the extra it needs is not installed.
@@ -80,6 +84,14 @@ def load_encoder(name: str) -> Encoder:
         return BASELINES[name]()
     if name.startswith(MODEL2VEC):
         return _model2vec(name)
+    if backend != "torch" and (name == DEFAULT or os.path.exists(name)):
+        from ctx_embed.loading import load_embedder
+        from ctx_embed.runtime import BATCH_TEXTS, Embedder
+
+        model = load_embedder(name, backend)
+        if isinstance(model, Embedder):
+            return Encoder(well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS)
+        return _of_model(well_formed(name), model, by_name=True)
     from ctx_embed.systems import SYSTEMS, untrained
 
     if name in SYSTEMS and not os.path.exists(name):

@@ -24,11 +24,10 @@ def run(*arguments: str):
 
 
 @pytest.fixture
-def small(monkeypatch, tiny_model, tmp_path):
+def small(monkeypatch, tiny_model_path, tmp_path):
     """A few docstrings, the tiny model in place of the one that ships, and an own folder for temporary files."""
     monkeypatch.setattr(sys.modules["ctx_embed.cli.demo"], "standard_library_docstrings", lambda: dict(DOCSTRINGS))
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

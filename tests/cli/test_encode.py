@@ -11,13 +11,13 @@ from pyarrow import parquet
 
 from ctx_embed import loading
 from ctx_embed.cli.main import main
+from ctx_embed.runtime import Embedder
 
 
 @pytest.fixture(autouse=True)
-def _default_model(tiny_model, monkeypatch):
+def _default_model(tiny_model_path, monkeypatch):
     """The tiny model takes the place of the one that ships."""
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
 
 
 def run(*arguments, **options):
@@ -89,9 +89,9 @@ def read_back(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_suffix_names_the_format(tiny_model, tmp_path):
+def test_the_suffix_names_the_format(tiny_model_path, tmp_path):
     (tmp_path / "news.csv").write_text(NEWS.replace("b,", "8,"))
-    vectors = tiny_model.encode(["oil, again", ""])
+    vectors = Embedder.load(tiny_model_path).encode(["oil, again", ""])
     shown = run(tmp_path / "news.csv", "--field", "headline", "-o", "-")
     (tmp_path / "stdout").write_text(shown.stdout)
     for name in ("a.jsonl", "a.CSV", "a.parquet", "stdout"):

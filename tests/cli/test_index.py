@@ -16,10 +16,9 @@ REMEDY = "restore it from a copy, or build the index again"
 
 
 @pytest.fixture(autouse=True)
-def default_model(tiny_model, monkeypatch):
+def default_model(tiny_model_path, monkeypatch):
     """The tiny model takes the place of the one that ships."""
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
 
 
 def run(*arguments, **options):

@@ -74,8 +74,8 @@ def test_the_model_is_found_again_by_its_folder(tmp_path, tiny_model_path, sente
         assert index.search("a cat") == found
 
 
-def test_the_default_model_is_found_again(tmp_path, tiny_model, monkeypatch):
-    monkeypatch.setattr(loading, "load", lambda *arguments: tiny_model)
+def test_the_default_model_is_found_again(tmp_path, tiny_model_path, monkeypatch):
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
     with SearchIndex.create(tmp_path / "index") as index:
         index.add(["the cat"])
     with SearchIndex.open(tmp_path / "index") as index:
@@ -84,12 +84,13 @@ def test_the_default_model_is_found_again(tmp_path, tiny_model, monkeypatch):
         assert index.count() == 1
 
 
-def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, monkeypatch):
+def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, tiny_model_path, monkeypatch):
     path = tmp_path / "index"
     SearchIndex.create(path, tiny_model).close()
-    monkeypatch.setattr(loading, "load", lambda *arguments: tiny_model)
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
     SearchIndex.open(path).close()
-    monkeypatch.setattr(loading, "load", lambda *arguments: other_model(tiny_model))
+    other_model(tiny_model).save_pretrained(str(tmp_path / "other"))
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tmp_path / "other")
     with pytest.raises(InputError, match="built with a model of unknown origin, fingerprint"):
         SearchIndex.open(path)
 

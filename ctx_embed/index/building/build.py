@@ -29,7 +29,7 @@ from ctx_embed.reading import estimated_count, expanded
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from ctx_embed.index.embedder import Model
 
 # A step is committed after so many documents, or so many seconds.
 STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
@@ -52,9 +52,10 @@ def build_index(
     resume: bool = False,
     text_field: str | None = None,
     embedding_field: str | None = None,
-    model: str | Path | SentenceTransformer | None = None,
+    model: str | Path | Model | None = None,
     factory: str | None = None,
     chunk: str | None = None,
+    backend: str | None = None,
     progress: bool = False,
 ) -> Built:
     """Read documents, embed them and store them; ``path`` changes only when all of them are ready, and then as a whole.
@@ -73,6 +74,7 @@ def build_index(
         model: as in :meth:`SearchIndex.create`; to add, as in :meth:`SearchIndex.open`.
         factory: the kind of FAISS index, by default ``auto``; to add, the one it has.
         chunk: how documents are cut into passages, by default ``none``; to add, as the index does.
+        backend: as in :meth:`SearchIndex.create`.
         progress: show a bar on standard error, where that is a terminal.
 
     Raises:
@@ -101,6 +103,7 @@ def build_index(
         model,
         factory or AUTO,
         chunk or "none",
+        backend,
         progress,
     )
     make_way(plan, resume)
@@ -122,7 +125,13 @@ def _build(plan: Plan, files: list[str]) -> Built:
             if not plan.partial.exists():
                 require_folder(plan.target)
                 index = stack.enter_context(
-                    SearchIndex.create(plan.partial, plan.model, "Flat" if plan.adds else plan.factory, plan.chunk)
+                    SearchIndex.create(
+                        plan.partial,
+                        plan.model,
+                        "Flat" if plan.adds else plan.factory,
+                        plan.chunk,
+                        plan.backend,
+                    )
                 )
                 stack.enter_context(locked(plan.partial, "another build is at work"))
                 ours = True
@@ -131,7 +140,7 @@ def _build(plan: Plan, files: list[str]) -> Built:
             else:
                 stack.enter_context(locked(plan.partial, "another build is at work"))
                 ours = True
-                index = stack.enter_context(SearchIndex.open(plan.partial, plan.model))
+                index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             state = _begun(index, plan)
             if not state.finished:
                 state = _fill(index, plan, state, documents, estimated_count(files) if plan.progress else None)

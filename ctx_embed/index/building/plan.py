@@ -34,6 +34,7 @@ class Plan:
     model: Any
     factory: str
     chunk: str
+    backend: str | None
     progress: bool
 
     @property
