@@ -1,0 +1,71 @@
+"""Commands that embed and search import no torch: it alone takes seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "sentence_transformers", "datasets"}
+SCIENTIFIC = {"sklearn", "scipy", "pyarrow", "pandas"}
+SCRIPT = """
+import sys
+from ctx_embed.cli.main import main
+sys.argv[0] = "ctx-embed"
+try:
+    main()
+finally:
+    print("modules:", *sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("no torch")
+    (folder / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
+
+    def run(*arguments: str) -> tuple[str, set[str]]:
+        command = [sys.executable, "-c", SCRIPT, *arguments]
+        environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+        errors, _, modules = done.stderr.rpartition("modules:")
+        assert done.returncode == 0, errors
+        return done.stdout, set(modules.split())
+
+    run("index", "build", "texts.txt", "texts.index")
+    return run
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode texts.txt -o texts.npy",
+        "index build texts.txt other.index --chunk tokens:4",
+        "index build texts.txt texts.index --append",
+        "index query texts.index cat",
+        "index query texts.index cat --mode hybrid",
+        "index get texts.index 1",
+        "index delete texts.index 99",
+        "index export texts.index exported",
+        "index info texts.index",
+        "index verify texts.index",
+        "index compact texts.index",
+        "index duplicates texts.index",
+        "index topics texts.index -n 2",
+        "demo -k 1 --query copy",
+    ],
+)
+def test_no_torch(run, command):
+    _, modules = run(*command.split())
+    # Topics take the stop words of scikit-learn.
+    assert modules & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC) == set()
+
+
+def test_both_backends_open_one_index(run):
+    answers = [
+        run("index", "query", "texts.index", "wages", "-k", "2", *more)[0] for more in ((), ("--backend", "torch"))
+    ]
+    assert answers[0].splitlines()[0].endswith("**wages** do not rise")
+    assert answers[0] == answers[1]
