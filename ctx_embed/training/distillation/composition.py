@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
+from torch.nn import functional as F
 
 from ctx_embed.modules.token_encoder import TokenEncoder
 
@@ -25,39 +28,71 @@ class Composition:
 
     def __init__(self, encoder: TokenEncoder) -> None:
         self.encoder = encoder
-        self.pairs = None if encoder.phrases is None else encoder.phrases.long()
-        self.entries = encoder.tokenizer.get_vocab_size()
+        # Of each entry the own rows whose sum it is: itself, and those of its parts.
+        summed = [[entry] for entry in range(encoder.entries)]
+        if encoder.phrases is not None:
+            words = encoder.tokenizer.get_vocab_size()
+            for phrase, (first, second) in enumerate(encoder.phrases.tolist(), words):
+                summed[phrase] += summed[first] + summed[second]
+        self.summed = np.array([row for rows in summed for row in rows])
+        self.offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in summed])])
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """The composed rows (ids, m) of entries and phrases."""
-        rows: Tensor = torch.nn.functional.embedding(ids, self.encoder.embedding.weight)
-        phrase = (ids >= self.entries).nonzero().flatten()
-        if self.pairs is None or not len(phrase):
-            return rows
-        parts, place = torch.unique(self.pairs[ids[phrase] - self.entries], return_inverse=True)
-        of_parts = self.rows(parts)
-        return rows.index_add(0, phrase, of_parts[place[:, 0]] + of_parts[place[:, 1]])
+    def _summed(self, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the own rows of each of the entries, one after the other, and where each entry's begin."""
+        counts = self.offsets[entries + 1] - self.offsets[entries]
+        starts = counts.cumsum() - counts
+        within = np.arange(counts.sum()) - np.repeat(starts, counts)
+        return self.summed[np.repeat(self.offsets[entries], counts) + within], starts
 
-    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """:meth:`TokenEncoder.embed` over the composed rows of the texts' entries."""
-        if self.pairs is None:
-            return self.encoder.embed(ids, lengths)
+    def used(self, ids: Tensor) -> Tensor:
+        """Return the different own rows that texts of these ids are made of, ascending."""
+        entries = np.unique(ids.cpu().numpy())
+        return torch.from_numpy(np.unique(self._summed(entries)[0])).to(ids.device)
+
+    def rows(self, entries: Tensor, used: Tensor, own: Tensor) -> Tensor:
+        """Return the composed rows (entries, m), ``own`` being the own rows ``used``."""
+        summed, starts = self._summed(entries.cpu().numpy())
+        places = torch.searchsorted(used, torch.from_numpy(summed).to(used.device))
+        return F.embedding_bag(places, own, torch.from_numpy(starts).to(used.device), mode="sum")
+
+    def embed(self, ids: Tensor, lengths: list[int], used: Tensor, own: Tensor) -> Tensor:
+        """Return :meth:`TokenEncoder.embed` over the composed rows of the texts' entries.
+
+        Args:
+            ids, lengths: the packed texts.
+            used: of the ids, see :meth:`used`.
+            own: (used, m) their own rows, which get the gradient.
+        """
         entries, renumbered = torch.unique(ids, return_inverse=True)
-        rows = self.rows(entries)
+        rows = self.rows(entries, used, own)
         if self.encoder.ids_name_rows:
             ids, table = renumbered, rows
         else:
             table = self.encoder.embedding.weight.detach().index_copy(0, entries, rows)
-        features = {"input_ids": ids[None], "cu_seq_lens_q": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)}
+        offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0).to(torch.int32)
+        features = {"input_ids": ids[None], "cu_seq_lens_q": offsets}
         embedded = functional_call(self.encoder, {"embedding.weight": table}, (features,))
         embeddings: Tensor = embedded["sentence_embedding"]
         return embeddings
 
+    def _all(self) -> Tensor:
+        return torch.arange(len(self.offsets) - 1, device=self.encoder.embedding.weight.device)
+
     @torch.no_grad()
     def fold(self) -> None:
         """Put the sums into the encoder's table, for good."""
-        if self.pairs is not None:
-            self.encoder.embedding.weight.copy_(self.rows(torch.arange(self.encoder.entries)))
+        if self.encoder.phrases is not None:
+            table = self.encoder.embedding.weight
+            table.copy_(self.rows(self._all(), self._all(), table))
+
+    @torch.no_grad()
+    def unfold(self) -> None:
+        """Undo :meth:`fold`: leave each phrase's own row in the table."""
+        if self.encoder.phrases is not None:
+            table = self.encoder.embedding.weight
+            first, second = self.encoder.phrases.long().unbind(1)
+            words = self.encoder.tokenizer.get_vocab_size()
+            table[words:] = table[words:] - table[first] - table[second]
 
     @contextmanager
     def folded(self) -> Iterator[None]:

@@ -20,6 +20,8 @@ from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.heads import LabelHead, WordHead
 from ctx_embed.training.distillation.labelled import LabelledSpans
 
+# Texts of a batch whose words are named: each costs a score for every word.
+WORD_TEXTS = 64
 # Of the softmax over a text's neighbours in the batch.
 RANKING_TEMPERATURE = 0.05
 CONTRAST_TEMPERATURE = 0.07
@@ -148,7 +150,7 @@ class Labels(Objective):
 
 
 class Words(Objective):
-    """Name the text's own frequent words from its embedding.
+    """Name the text's own frequent words from its embedding, for the first 64 texts of a batch.
 
     Args:
         dimension, counts, most: of :class:`ctx_embed.training.distillation.heads.WordHead`.
@@ -160,7 +162,8 @@ class Words(Objective):
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Cross-entropy of the words."""
-        return self.head.loss(student, batch.ids, batch.lengths)
+        lengths = batch.lengths[:WORD_TEXTS]
+        return self.head.loss(student[:WORD_TEXTS], batch.ids[: sum(lengths)], lengths)
 
 
 class Genres(Objective):

@@ -26,6 +26,7 @@ from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_ba
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.composition import Composition
 from ctx_embed.training.distillation.labelled import LabelledSpans
+from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.log import TrainingLog
 from ctx_embed.training.distillation.mixture import Mixture
 from ctx_embed.training.distillation.objectives import (
@@ -49,7 +50,10 @@ LOG_STEPS = 50
 # A short run logs its loss more often, so that its course can be seen.
 FEWEST_LOGGED = 40
 # Weights are averaged every so many steps: each costs a pass over the whole table.
-AVERAGING_STEPS = 10
+AVERAGING_STEPS = 50
+# The decay of the average that the options give is that of so many steps.
+DECAY_STEPS = 10
+BETAS = (0.9, 0.99)
 
 
 @torch.no_grad()
@@ -124,14 +128,22 @@ class Distillation:
             {"student": student, **{name: objective for name, (objective, _) in self.objectives.items()}}
         )
         self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
+        table = student.embedding.weight
+        self.table_optimizer = LazyAdamW(table, betas=BETAS, weight_decay=options.weight_decay)
+        # A group, which may be empty: some encoders have nothing but their table.
+        others = [parameter for parameter in self.trained.parameters() if parameter is not table]
         self.optimizer = torch.optim.AdamW(
-            self.trained.parameters(), betas=(0.9, 0.99), weight_decay=options.weight_decay, fused=True
+            [{"params": others}],
+            betas=BETAS,
+            weight_decay=options.weight_decay,
+            fused=True,
         )
 
     @torch.no_grad()
     def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
         """One step of the moving average, which forgets its first steps the sooner."""
-        decay = min(self.options.averaging, (1 + int(count)) / (10 + int(count)))
+        periods = AVERAGING_STEPS / DECAY_STEPS
+        decay = min(self.options.averaging, (1 + int(count) * periods) / (10 + int(count) * periods)) ** periods
         for average, weights in zip(averaged, current, strict=True):
             average.lerp_(weights, 1 - decay)
 
@@ -177,6 +189,7 @@ class Distillation:
     @torch.no_grad()
     def measures(self) -> dict[str, float]:
         """The held-out distance, and what the objectives and the pairs measure."""
+        self.table_optimizer.catch_up()
         with self.composition.folded():
             measured = {"held_out_distance": self.held_out_distance()}
             for objective, _ in self.objectives.values():
@@ -186,10 +199,13 @@ class Distillation:
         return measured
 
     def _save(self) -> None:
+        # Brings the table up to date, also where nothing is saved: a run has one outcome, to the last bit.
+        table_optimizer = self.table_optimizer.state_dict()
         if self.checkpoint is not None:
             state: dict[str, Any] = {
                 "trained": self.trained.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
+                "table_optimizer": table_optimizer,
                 "step": self.step,
                 "history": self.history,
             }
@@ -202,6 +218,7 @@ class Distillation:
         if state is not None:
             self.trained.load_state_dict(state["trained"])
             self.optimizer.load_state_dict(state["optimizer"])
+            self.table_optimizer.load_state_dict(state["table_optimizer"])
             self.step, self.history = state["step"], state["history"]
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
@@ -214,8 +231,9 @@ class Distillation:
         Returns:
             The loss and each objective's.
         """
+        rate = learning_rate_at(self.step, total, self.options)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate_at(self.step, total, self.options)
+            group["lr"] = rate
         # Seeded by the step, so that an encoder with dropout resumes as it would have gone on.
         torch.manual_seed(self.options.seed + self.step)
         teacher = self._teacher_rows(rows)
@@ -225,9 +243,11 @@ class Distillation:
         batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
         # One pass over all texts of the step: entries that several of them have are computed once.
         more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
+        ids = torch.cat([ids, *(ids for ids, _ in more.values())])
+        used = self.composition.used(ids)
+        own = self.table_optimizer.rows(used)
         embeddings = self.composition.embed(
-            torch.cat([ids, *(ids for ids, _ in more.values())]),
-            [*lengths, *(length for _, lengths in more.values() for length in lengths)],
+            ids, [*lengths, *(length for _, lengths in more.values() for length in lengths)], used, own
         )
         parts = embeddings.split([len(lengths), *(len(lengths) for _, lengths in more.values())])
         embedded = dict(zip(more, parts[1:], strict=True))
@@ -239,8 +259,10 @@ class Distillation:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
+        self.table_optimizer.step(used, torch.zeros_like(own) if own.grad is None else own.grad, rate)
         self.step += 1
         if self.average is not None and (self.step % AVERAGING_STEPS == 0 or self.step == total):
+            self.table_optimizer.catch_up()
             self.average.update_parameters(self.student)
         return {"loss": loss.item(), **{name: value.item() for name, value in losses.items()}}
 
