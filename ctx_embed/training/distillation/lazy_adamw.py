@@ -56,9 +56,10 @@ class LazyAdamW:
     @torch.no_grad()
     def rows(self, indices: Tensor) -> Tensor:
         """Return the rows (k, m) of different ``indices``, up to date, as a leaf that takes a gradient."""
-        self._read = [tensor.index_select(0, indices) for tensor in (self.table, self.first, self.second)]
-        self._up_to_date(*self._read, self._place[indices])
-        return self._read[0].clone().requires_grad_()
+        table, first, second = (whole.index_select(0, indices) for whole in (self.table, self.first, self.second))
+        self._up_to_date(table, first, second, self._place[indices])
+        self._read = table, first, second
+        return table.clone().requires_grad_()
 
     @torch.no_grad()
     def step(self, indices: Tensor, gradient: Tensor, learning_rate: float) -> None:

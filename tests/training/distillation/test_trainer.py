@@ -366,6 +366,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
     phrases = learn_phrases(texts, tokenizer, 12)
     monkeypatch.setattr(trainer, "LOG_STEPS", 2)
     monkeypatch.setattr(trainer, "AVERAGING_STEPS", 2)
+    monkeypatch.setattr(trainer, "CHECKPOINT_STEPS", 3)
 
     def begin(name, checkpoint=None):
         run = {"labelled": labelled, "pairs": pairs, "log": TrainingLog(tmp_path / name / "log.jsonl")}
@@ -378,7 +379,6 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
     assert history[-1]["held_out_label_accuracy"] > 0.9
     assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
 
-    monkeypatch.setattr(trainer, "CHECKPOINT_STEPS", 3)
     train = Distillation._train_batch
 
     def interrupted(self, rows, total):
@@ -409,6 +409,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
 
 def test_averaged_weights_are_the_ones_kept(start, monkeypatch):
     monkeypatch.setattr(trainer, "AVERAGING_STEPS", 1)
+    monkeypatch.setattr(trainer, "DECAY_STEPS", 0.5)
     seen = []
     train = Distillation._train_batch
 
@@ -418,9 +419,10 @@ def test_averaged_weights_are_the_ones_kept(start, monkeypatch):
         return losses
 
     monkeypatch.setattr(Distillation, "_train_batch", watched)
-    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, averaging=0.15))
+    run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, averaging=0.3))
     run.run(progress=False)
     expected = seen[0]
-    for decay, weights in zip((2 / 11, 3 / 12), seen[1:], strict=True):
-        expected = expected.lerp(weights, 1 - min(0.15, decay))
+    # Two periods of the decay pass between averages.
+    for decay, weights in zip((3 / 12, 5 / 14), seen[1:], strict=True):
+        expected = expected.lerp(weights, 1 - min(0.3, decay) ** 2)
     torch.testing.assert_close(run.student.attention.b, expected)
