@@ -41,10 +41,9 @@ def get(path: str, ids: tuple[str, ...], strings: bool) -> None:
     Example: ctx-embed index get reviews.index 17 tt0133093
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.storage.folder import IndexFolder
 
     wanted = _ids(ids, strings)
-    with SearchIndex(IndexFolder(path)) as index:
+    with SearchIndex.open(path) as index:
         found = [index.get(identifier) for identifier in wanted]
     for document in found:
         if document is not None:
@@ -64,10 +63,9 @@ def delete(path: str, ids: tuple[str, ...], strings: bool) -> None:
     Example: ctx-embed index delete reviews.index 17 tt0133093
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.storage.folder import IndexFolder
 
     wanted = _ids(ids, strings)
-    with SearchIndex(IndexFolder(path)) as index:
+    with SearchIndex.open(path) as index:
         click.echo(f"{index.delete(wanted)} of {len(set(wanted))} documents deleted from {path}")
 
 
@@ -79,12 +77,8 @@ def export(path: str, output: Path) -> None:
 
     Example: ctx-embed index export reviews.index reviews
     """
-    from ctx_embed.index.exchange import export_index
-    from ctx_embed.index.storage.folder import IndexFolder
+    from ctx_embed.index import SearchIndex
 
-    folder = IndexFolder(path)
-    try:
-        rows = export_index(folder, output)
-        click.echo(f"{rows} vectors of dimension {folder.manifest.dimension} in {output}.npy, texts in {output}.jsonl")
-    finally:
-        folder.documents.close()
+    with SearchIndex.open(path) as index:
+        rows, dimension = index.export(output), index.describe()["dimension"]
+    click.echo(f"{rows} vectors of dimension {dimension} in {output}.npy, texts in {output}.jsonl")

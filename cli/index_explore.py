@@ -23,14 +23,10 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
 
     Example: ctx-embed index duplicates reviews.index --threshold 0.95
     """
-    from ctx_embed.index.analysis.duplicates import find_duplicates
-    from ctx_embed.index.storage.folder import IndexFolder
+    from ctx_embed.index import SearchIndex
 
-    folder = IndexFolder(path)
-    try:
-        pairs = find_duplicates(folder, threshold, most, progress=True)
-    finally:
-        folder.documents.close()
+    with SearchIndex.open(path) as index:
+        pairs = index.duplicates(threshold, most, progress=True)
     for pair in pairs:
         if as_jsonl:
             click.echo(json.dumps(asdict(pair), ensure_ascii=False))
@@ -51,14 +47,10 @@ def topics(path: str, count: int | None, seed: int, as_json: bool) -> None:
 
     Example: ctx-embed index topics reviews.index -n 10
     """
-    from ctx_embed.index.analysis.topics import find_topics
-    from ctx_embed.index.storage.folder import IndexFolder
+    from ctx_embed.index import SearchIndex
 
-    folder = IndexFolder(path)
-    try:
-        found = find_topics(folder, count, seed)
-    finally:
-        folder.documents.close()
+    with SearchIndex.open(path) as index:
+        found = index.topics(count, seed)
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in found], ensure_ascii=False, indent=2))
         return

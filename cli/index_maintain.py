@@ -18,11 +18,10 @@ def info(path: str, as_json: bool) -> None:
 
     Example: ctx-embed index info reviews.index
     """
-    from ctx_embed.index.storage.folder import IndexFolder
+    from ctx_embed.index import SearchIndex
 
-    folder = IndexFolder(path)
-    facts = folder.describe()
-    folder.documents.close()
+    with SearchIndex.open(path) as index:
+        facts = index.describe()
     if as_json:
         click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
     else:
@@ -46,9 +45,8 @@ def tune(path: str, recall: float, as_json: bool) -> None:
     Example: ctx-embed index tune reviews.index --recall 0.98
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.storage.folder import IndexFolder
 
-    with SearchIndex(IndexFolder(path)) as index:
+    with SearchIndex.open(path) as index:
         tuning = index.tune(recall)
     if as_json:
         click.echo(json.dumps(asdict(tuning), indent=2))
@@ -69,9 +67,8 @@ def verify(path: str, no_model: bool) -> None:
     Example: ctx-embed index verify reviews.index
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.storage.folder import IndexFolder
 
-    with SearchIndex(IndexFolder(path)) as index:
+    with SearchIndex.open(path) as index:
         found = index.verify(embed=not no_model)
         if not found:
             click.echo(f"{path}: whole, {index.count()} documents")
@@ -89,8 +86,7 @@ def compact(path: str) -> None:
     Example: ctx-embed index compact reviews.index
     """
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.storage.folder import IndexFolder
 
-    with SearchIndex(IndexFolder(path)) as index:
+    with SearchIndex.open(path) as index:
         removed = index.compact()
         click.echo(f"{path}: {removed} vectors removed, {index.count()} documents")

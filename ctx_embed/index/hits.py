@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
@@ -35,6 +36,33 @@ class Hit:
     metadata: dict[str, Any]
     document: str
     start: int = 0
+
+
+class Hits(list[Hit]):
+    """The hits of one query, best first: a list that a notebook draws as a table.
+
+    Args:
+        query: the text that was searched for.
+        hits: what was found.
+    """
+
+    def __init__(self, query: str, hits: Iterable[Hit] = ()) -> None:
+        super().__init__(hits)
+        self.query = query
+
+    def _repr_html_(self) -> str:
+        from ctx_embed.index.fulltext import snippet
+
+        fields = list(dict.fromkeys(name for hit in self for name in hit.metadata))
+        head = "".join(f"<th>{escape(name)}</th>" for name in ("score", "id", "text", *fields))
+        rows = []
+        for hit in self:
+            marked = escape(snippet(self.query, hit.text, "\x02", "\x03"))
+            shown = marked.replace("\x02", "<b>").replace("\x03", "</b>")
+            cells = [f"{hit.score:.4f}", escape(str(hit.id)), shown]
+            cells += [escape(str(hit.metadata.get(name, ""))) for name in fields]
+            rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        return f"<table><caption>{escape(self.query)}</caption><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def hits_of(store: DocumentStore, rankings: Sequence[Ranking]) -> list[list[Hit]]:

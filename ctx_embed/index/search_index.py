@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
@@ -19,7 +19,7 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.hits import Hit, checked_queries, hits_of
+from ctx_embed.index.hits import Hit, Hits, checked_queries, hits_of
 from ctx_embed.index.ranking import MODES, Searched
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.folder import IndexFolder
@@ -32,6 +32,8 @@ from ctx_embed.index.writing.writer import Writer
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
+    from ctx_embed.index.analysis.duplicates import Pair
+    from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.embedder import Model
 
 # Documents embedded and stored at a time while an addition streams through.
@@ -47,12 +49,22 @@ class SearchIndex:
     Example:
         >>> with SearchIndex.create("notes.index") as index:
         ...     index.add(["the cat sat on the mat", "prices rise faster than wages"])
-        ...     index.search("inflation", k=1)[0][0].text
+        ...     index.search("inflation", k=1)[0].text
+        'prices rise faster than wages'
     """
 
-    def __init__(self, folder: IndexFolder, embedder: Embedder | None = None, memory_map: bool = False) -> None:
+    def __init__(
+        self,
+        folder: IndexFolder,
+        embedder: Embedder | None = None,
+        memory_map: bool = False,
+        backend: str | None = None,
+    ) -> None:
+        if not isinstance(folder, IndexFolder):
+            raise InputError(f"open an index with SearchIndex.open({str(folder)!r}), make one with SearchIndex.create")
         self._folder = folder
         self._embedder = embedder
+        self._backend = backend
         self._index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map)
         self._live = LiveRows(folder.documents)
         self._searching = threading.RLock()
@@ -118,7 +130,8 @@ class SearchIndex:
 
         Args:
             path: its folder.
-            model: the model that it was built with, where that is not found under the name the index recorded.
+            model: the model that it was built with, where that is not found under the name the index recorded; it is
+                loaded at once. None loads the recorded one when a text is first embedded.
             memory_map: leave FAISS's vectors on disk and read what a search touches, where the kind of index allows it.
             backend: as for :meth:`create`.
 
@@ -127,7 +140,8 @@ class SearchIndex:
         """
         folder = IndexFolder(path)
         try:
-            return cls(folder, Embedder.for_index(folder.path, folder.manifest, model, backend), memory_map)
+            embedder = None if model is None else Embedder.for_index(folder.path, folder.manifest, model, backend)
+            return cls(folder, embedder, memory_map, backend)
         except BaseException:
             folder.documents.close()
             raise
@@ -146,7 +160,7 @@ class SearchIndex:
     def embedder(self) -> Embedder:
         """The model, loaded at its first use where the index was opened without one."""
         if self._embedder is None:
-            self._embedder = Embedder.for_index(self.path, self._folder.manifest, None)
+            self._embedder = Embedder.for_index(self.path, self._folder.manifest, None, self._backend)
         return self._embedder
 
     @property
@@ -236,6 +250,22 @@ class SearchIndex:
         with self.writer.editing() as edit:
             return edit.delete(listed)
 
+    @overload
+    def search(  # type: ignore[overload-overlap]
+        self, query: str, k: int = 10, *, mode: str = "dense", where: str | None = None, threshold: float | None = None
+    ) -> Hits: ...
+
+    @overload
+    def search(
+        self,
+        query: Iterable[str],
+        k: int = 10,
+        *,
+        mode: str = "dense",
+        where: str | None = None,
+        threshold: float | None = None,
+    ) -> list[Hits]: ...
+
     def search(
         self,
         query: str | Iterable[str],
@@ -244,11 +274,11 @@ class SearchIndex:
         mode: str = "dense",
         where: str | None = None,
         threshold: float | None = None,
-    ) -> list[list[Hit]]:
-        """The best passages for each query; among equal ones, those added first come first.
+    ) -> Hits | list[Hits]:
+        """Return the best passages for a query; among equal ones, those added first come first.
 
         Args:
-            query: a text or several.
+            query: a text, or several.
             k: hits for each query, at least 1; all that may be found where there are fewer.
             mode: ``dense`` by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by both,
                 fused by reciprocal ranks.
@@ -257,7 +287,8 @@ class SearchIndex:
             threshold: the lowest cosine of a hit.
 
         Returns:
-            A list of hits for each query (one list for a single text). Scores are cosines in [-1, 1] in every mode.
+            A list of hits for a single text, a list of such lists for several, as ``encode`` does with embeddings.
+            Scores are cosines in [-1, 1] in every mode.
 
         Raises:
             InputError: a query is no string, k is below 1, the mode is unknown, the filter cannot be understood, or
@@ -269,6 +300,14 @@ class SearchIndex:
             from ctx_embed.index.storage.filters import parse_filter
 
             parse_filter(where)
+        found = [
+            Hits(text, hits) for text, hits in zip(texts, self._search(texts, k, mode, where, threshold), strict=True)
+        ]
+        return found[0] if isinstance(query, str) else found
+
+    def _search(
+        self, texts: list[str], k: int, mode: str, where: str | None, threshold: float | None
+    ) -> list[list[Hit]]:
         if not texts or not self.count():
             return [[] for _ in texts]
         vectors = self.embedder.queries(texts)
@@ -333,6 +372,61 @@ class SearchIndex:
         self._require_open()
         return problems(self._folder, self.embedder if embed else None)
 
+    def describe(self) -> dict[str, Any]:
+        """Return what can be said of the index without loading its model, as JSON values.
+
+        Returns:
+            path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, tuned, model,
+            model_fingerprint, generation, format_version and bytes (on disk).
+        """
+        self._require_open()
+        return self._folder.describe()
+
+    def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
+        """Return the pairs of documents that say nearly the same, the nearest first.
+
+        Args:
+            threshold: the lowest cosine of a pair.
+            most: pairs to return.
+            progress: whether to show a bar on stderr.
+
+        Raises:
+            InputError: the threshold is no number, ``most`` is below 1, or the index is damaged.
+        """
+        from ctx_embed.index.analysis.duplicates import find_duplicates
+
+        self._require_open()
+        return find_duplicates(self._folder, threshold, most, progress=progress)
+
+    def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
+        """Cluster the documents and return the clusters, the largest first, each with its typical words.
+
+        Args:
+            count: clusters; None chooses 2 to 50 by the number of documents.
+            seed: decides where the clustering begins.
+
+        Raises:
+            InputError: ``count`` is below 1, or the index is damaged.
+        """
+        from ctx_embed.index.analysis.topics import find_topics
+
+        self._require_open()
+        return find_topics(self._folder, count, seed)
+
+    def export(self, output: str | Path) -> int:
+        """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.
+
+        Returns:
+            The number of rows, a float32 array (rows, dimension) of unit vectors.
+
+        Raises:
+            InputError: the files cannot be written, or the index is damaged.
+        """
+        from ctx_embed.index.analysis.export import export_index
+
+        self._require_open()
+        return export_index(self._folder, Path(output))
+
     def close(self) -> None:
         """Let go of files and memory; a closed index can do nothing more."""
         with self._writer.changing, self._searching:
@@ -344,6 +438,25 @@ class SearchIndex:
     def _require_open(self) -> None:
         if self._closed:
             raise InputError(f"{self.path}: this index is closed, open it again")
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self.count()
+
+    def __contains__(self, identifier: object) -> bool:
+        """Return whether a document has this id."""
+        return isinstance(identifier, str | int) and self.get(identifier) is not None
+
+    def __bool__(self) -> bool:
+        """Return True: an index without documents is an index."""
+        return True
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return f"SearchIndex({str(self.path)!r}, closed)"
+        manifest = self._folder.manifest
+        model = manifest.model_fingerprint[:12] if manifest.model is None else repr(manifest.model)
+        return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {manifest.factory})"
 
     def __enter__(self) -> SearchIndex:
         """The index itself."""

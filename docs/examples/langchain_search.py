@@ -62,7 +62,7 @@ class SearchIndexStore(VectorStore):
 
     def similarity_search_with_score(self, query: str, k: int = 4, **kwargs: Any) -> list[tuple[Document, float]]:
         """The nearest documents with their cosines; ``mode``, ``where`` and ``threshold`` as in the index."""
-        (hits,) = self.index.search(query, k, **kwargs)
+        hits = self.index.search(query, k, **kwargs)
         return [(Document(page_content=hit.text, metadata=hit.metadata, id=str(hit.id)), hit.score) for hit in hits]
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:

@@ -29,7 +29,7 @@ class SearchIndexRetriever(BaseRetriever):
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        (hits,) = self.index.search(query_bundle.query_str, self.k, **self.options)
+        hits = self.index.search(query_bundle.query_str, self.k, **self.options)
         return [
             NodeWithScore(
                 node=TextNode(

@@ -24,7 +24,7 @@ def test_a_model_that_does_not_normalise_gives_cosines_too(tmp_path, tiny_model,
     unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     with SearchIndex.create(tmp_path / "index", bare) as index:
         index.add(sentences)
-        (hits,) = index.search(sentences[0])
+        hits = index.search(sentences[0])
     assert hits[0].id == 0
     np.testing.assert_allclose([hit.score for hit in hits], (unit @ unit[0])[[hit.id for hit in hits]], atol=1e-6)
 
@@ -33,7 +33,7 @@ def test_prompts_for_queries_and_documents_are_used(tmp_path, hash_model, monkey
     monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: hash_model.encode_document(["asked"]))
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(["asked", "other"])
-        assert index.search("anything", k=1)[0][0].text == "asked"
+        assert index.search("anything", k=1)[0].text == "asked"
 
 
 def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
@@ -61,7 +61,7 @@ def test_a_zero_vector_has_cosine_zero_with_everything(tmp_path, hash_model, mon
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(["a", "b", "c"])
         monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: np.zeros((len(texts), 8), np.float32))
-        assert [(hit.id, hit.score) for hit in index.search("nothing")[0]] == [(0, 0.0), (1, 0.0), (2, 0.0)]
+        assert [(hit.id, hit.score) for hit in index.search("nothing")] == [(0, 0.0), (1, 0.0), (2, 0.0)]
 
 
 def test_the_model_is_found_again_by_its_folder(tmp_path, tiny_model_path, sentences, monkeypatch):
@@ -79,7 +79,7 @@ def test_the_default_model_is_found_again(tmp_path, tiny_model_path, monkeypatch
     with SearchIndex.create(tmp_path / "index") as index:
         index.add(["the cat"])
     with SearchIndex.open(tmp_path / "index") as index:
-        assert index.search("the cat")[0][0].score == pytest.approx(1, abs=1e-6)
+        assert index.search("the cat")[0].score == pytest.approx(1, abs=1e-6)
     with SearchIndex.open(tmp_path / "index", "default") as index:
         assert index.count() == 1
 
@@ -88,11 +88,15 @@ def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, tiny
     path = tmp_path / "index"
     SearchIndex.create(path, tiny_model).close()
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-    SearchIndex.open(path).close()
+    with SearchIndex.open(path) as index:
+        index.add(["a cat"])
     other_model(tiny_model).save_pretrained(str(tmp_path / "other"))
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tmp_path / "other")
-    with pytest.raises(InputError, match="built with a model of unknown origin, fingerprint"):
-        SearchIndex.open(path)
+    with (
+        SearchIndex.open(path) as index,
+        pytest.raises(InputError, match="built with a model of unknown origin, fingerprint"),
+    ):
+        index.search("a cat")
 
 
 def test_another_model_is_refused(tmp_path, tiny_model, tiny_model_path):
@@ -117,8 +121,8 @@ def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
         SearchIndex.create(tmp_path / "index", gone).close()
     finally:
         gone.rename(tiny_model_path)
-    with pytest.raises(InputError) as caught:
-        SearchIndex.open(tmp_path / "index")
+    with SearchIndex.open(tmp_path / "index") as index, pytest.raises(InputError) as caught:
+        index.add(["a cat"])
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'index'}: built with the model {str(gone)!r}, fingerprint ")
     assert message.endswith(f"which cannot be loaded ({gone}: no such model folder): name its place as the model")

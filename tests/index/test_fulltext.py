@@ -18,7 +18,7 @@ def index(tmp_path, hash_model):
 
 
 def found(index, query, **options):
-    return [hit.id for hit in index.search(query, mode="words", **options)[0]]
+    return [hit.id for hit in index.search(query, mode="words", **options)]
 
 
 def test_words_are_stemmed_and_ranked_by_bm25(index):
@@ -50,33 +50,33 @@ def test_queries_of_many_words_and_hits_without_end(index):
     many = " ".join(f"word{number}" for number in range(1000))
     assert found(index, f"cat {many}") == [3, 0]
     for mode in ("dense", "words", "hybrid"):
-        assert len(index.search("cat", k=10**30, mode=mode)[0]) == (2 if mode == "words" else 5)
+        assert len(index.search("cat", k=10**30, mode=mode)) == (2 if mode == "words" else 5)
 
 
 def test_scores_are_cosines_in_every_mode(index, hash_model):
-    by_id = {hit.id: hit.score for hit in index.search("cat runs", k=5)[0]}
+    by_id = {hit.id: hit.score for hit in index.search("cat runs", k=5)}
     for mode in ("words", "hybrid"):
-        for hit in index.search("cat runs", mode=mode)[0]:
+        for hit in index.search("cat runs", mode=mode):
             assert hit.score == pytest.approx(by_id[hit.id], abs=1e-7)
 
 
 def test_hybrid_fuses_reciprocal_ranks(index):
-    dense = [hit.id for hit in index.search("cat runs", k=5)[0]]
+    dense = [hit.id for hit in index.search("cat runs", k=5)]
     by_words = found(index, "cat runs")
     fused = dict.fromkeys(dense, 0.0)
     for ranks in (dense, by_words):
         for rank, row in enumerate(ranks, 1):
             fused[row] += 1 / (60 + rank)
     expected = sorted(dense, key=lambda row: -fused[row])
-    assert [hit.id for hit in index.search("cat runs", k=5, mode="hybrid")[0]] == expected
-    assert [hit.id for hit in index.search("cat runs", k=2, mode="hybrid")[0]] == expected[:2]
+    assert [hit.id for hit in index.search("cat runs", k=5, mode="hybrid")] == expected
+    assert [hit.id for hit in index.search("cat runs", k=2, mode="hybrid")] == expected[:2]
 
 
 def test_a_threshold_is_a_cosine_in_every_mode(index):
     for mode in ("dense", "words", "hybrid"):
-        every = index.search("cat runs", mode=mode)[0]
+        every = index.search("cat runs", mode=mode)
         score = sorted(hit.score for hit in every)[-2]
-        assert {hit.id for hit in index.search("cat runs", mode=mode, threshold=score)[0]} == {
+        assert {hit.id for hit in index.search("cat runs", mode=mode, threshold=score)} == {
             hit.id for hit in every if hit.score >= score
         }
 

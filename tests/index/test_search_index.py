@@ -48,7 +48,7 @@ def test_documents_come_back_as_they_were_given(path, hash_model):
         assert index.add(texts, ["a", 7, "\0"], metadata) == ["a", 7, "\0"]
     with SearchIndex.open(path, hash_model) as index:
         assert index.count() == 3
-        (hits,) = index.search("first", k=3)
+        hits = index.search("first", k=3)
         assert {hit.id: (hit.text, hit.metadata) for hit in hits} == {
             "a": (texts[0], metadata[0]),
             7: (texts[1], {}),
@@ -75,48 +75,48 @@ def test_ids_continue_above_all_that_are_in_use(index):
 
 def test_a_number_and_its_digits_are_two_ids(index):
     index.add(["number", "digits"], [1, "1"])
-    assert index.search("number", k=1)[0][0].id == 1
-    assert index.search("digits", k=1)[0][0].id == "1"
+    assert index.search("number", k=1)[0].id == 1
+    assert index.search("digits", k=1)[0].id == "1"
 
 
 def test_the_forms_of_a_query(index):
-    assert index.search("a") == [[]]
+    assert index.search("a") == []
     assert index.search(["a", "b"]) == [[], []]
     assert index.search([]) == []
     index.add(["a", "b", "c"])
     assert index.search([]) == []
-    assert index.search("a") == index.search(["a"])
+    assert [index.search("a")] == index.search(["a"])
     assert index.search(("a", "b"), k=2) == index.search(np.array(["a", "b"]), k=np.int64(2))
     assert [len(hits) for hits in index.search(["a", ""], k=2)] == [2, 2]
-    assert len(index.search("a", k=10**12)[0]) == 3
+    assert len(index.search("a", k=10**12)) == 3
 
 
 def test_equal_texts_come_in_the_order_of_their_addition(index):
     index.add(["same"] * 30 + ["other"])
     index.add(["same"] * 5)
-    (hits,) = index.search("same", k=35)
+    hits = index.search("same", k=35)
     assert [hit.id for hit in hits] == [*range(30), *range(31, 36)]
     assert len({hit.score for hit in hits}) == 1
-    assert [hit.id for hit in index.search("same", k=1)[0]] == [0]
+    assert [hit.id for hit in index.search("same", k=1)] == [0]
 
 
 def test_scores_do_not_depend_on_the_batch(index):
     index.add([f"text {number}" for number in range(100)])
     queries = [f"query {number}" for number in range(40)]
-    assert index.search(queries) == [index.search(query)[0] for query in queries]
+    assert index.search(queries) == [index.search(query) for query in queries]
 
 
 def test_lone_surrogates_are_repaired(index, hash_model):
     index.add(["broken \ud800 text"], metadata=[{"note": "\udcff"}])
     assert hash_model.seen == ["broken � text"]
-    (hits,) = index.search("broken \ud800 text")
+    hits = index.search("broken \ud800 text")
     assert (hits[0].text, hits[0].metadata) == ("broken � text", {"note": "�"})
 
 
 def test_a_text_of_a_megabyte(index):
     text = "word " * 200_000
     index.add([text, "short"])
-    assert index.search(text, k=1)[0][0].text == text
+    assert index.search(text, k=1)[0].text == text
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
     assert index.count() == 1
     assert len(list((path / "vectors").iterdir())) == 1
     assert index.add_documents(Document(f"text {number}") for number in range(30)) == list(range(1, 31))
-    assert index.search("text 29", k=1)[0][0].id == 30
+    assert index.search("text 29", k=1)[0].id == 30
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_deep_metadata_are_refused(index):
         return {"b": value}
 
     index.add(["a"], metadata=[nested(DEEPEST_METADATA)])
-    assert len(index.search("a", where="b is not null")[0]) == 1
+    assert len(index.search("a", where="b is not null")) == 1
     for levels in (DEEPEST_METADATA + 1, 990):
         with pytest.raises(InputError) as caught:
             index.add(["a"], metadata=[nested(levels)])
@@ -429,7 +429,7 @@ def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypat
     filled(path)
     monkeypatch.setattr(os, "access", lambda *arguments: False)
     with SearchIndex.open(path, hash_model) as index:
-        assert index.search("text 7", k=1)[0][0].text == "text 7"
+        assert index.search("text 7", k=1)[0].text == "text 7"
         with pytest.raises(InputError, match="attempt to write a readonly database"):
             index.add(["more"])
     assert sorted(file.name for file in path.iterdir()) == ["documents.sqlite", "faiss", "manifest.json", "vectors"]
@@ -505,8 +505,38 @@ def test_a_kind_that_faiss_cannot_build_is_told_once(path, monkeypatch, caplog):
     with SearchIndex.create(path, factory="HNSW8") as index:
         index.add(["a cat"])
         index.add(["a dog"])
-        assert [hit.text for hit in index.search("a cat", k=1)[0]] == ["a cat"]
+        assert [hit.text for hit in index.search("a cat", k=1)] == ["a cat"]
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{path}: FAISS cannot build HNSW8, search compares every vector ('ok' failed: no centroids)"
     )
+
+
+def test_a_model_is_loaded_when_a_text_is_first_embedded(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one", "two"])
+    with SearchIndex.open(path) as index:
+        assert index.describe()["documents"] == len(index) == 2
+        assert 0 in index
+        assert "three" not in index
+        assert index.get(1).text == "two"
+        assert index.delete(1) == 1
+        with pytest.raises(InputError, match="built with a model of unknown origin"):
+            index.search("one")
+
+
+def test_an_index_and_its_hits_describe_themselves(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        assert index
+        index.add(["one <b>", "two"], metadata=[{"year": 2020}, None])
+        assert repr(index) == f"SearchIndex({str(path)!r}, 2 documents, model {index.embedder.fingerprint[:12]}, auto)"
+        hits = index.search("one", k=2)
+        assert isinstance(hits, list)
+        page = hits._repr_html_()
+        assert "<b>one</b> &lt;b&gt;" in page
+        assert "<th>year</th>" in page
+    assert repr(index) == f"SearchIndex({str(path)!r}, closed)"
+    with pytest.raises(InputError, match=r"open an index with SearchIndex\.open\('x\.index'\)"):
+        SearchIndex("x.index")

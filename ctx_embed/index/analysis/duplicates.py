@@ -55,23 +55,22 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
     def found(snapshot: Snapshot) -> list[Pair]:
         index.refresh(snapshot)
         allowed = LiveRows(folder.documents).allowed(snapshot, None)
+        documents = folder.documents.document_rows(snapshot.rows)
         best: list[tuple[float, int, int]] = []
         with tqdm(total=snapshot.rows, unit=" passages", disable=None if progress else True) as bar:
             for first in range(0, snapshot.rows, ROWS_AT_ONCE):
                 rows = np.arange(first, min(first + ROWS_AT_ONCE, snapshot.rows))
                 near = _near(index, snapshot, rows, allowed, threshold)
                 for score, left, right in near:
+                    if documents[left] == documents[right]:
+                        continue
                     heapq.heappush(best, (score, -left, -right))
                     if len(best) > most:
                         heapq.heappop(best)
                 bar.update(len(rows))
         passages = folder.documents.fetch({-row for _, *rows in best for row in rows})
         pairs = [(score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)]
-        return [
-            Pair(score, left.document.id, right.document.id, left.text, right.text)
-            for score, left, right in pairs
-            if left.document.row != right.document.row
-        ]
+        return [Pair(score, left.document.id, right.document.id, left.text, right.text) for score, left, right in pairs]
 
     return folder.read(found)
 

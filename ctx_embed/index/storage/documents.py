@@ -226,6 +226,14 @@ class DocumentStore(Database):
                 mask[row : row + passages] = True
         return mask
 
+    def document_rows(self, rows: int) -> NDArray[np.int64]:
+        """Return the first row of the document that each row belongs to, (rows,); -1 for a deleted document's."""
+        first = np.full(rows, -1, np.int64)
+        with self.told():
+            for row, passages in self.connection.execute("SELECT row, passages FROM documents"):
+                first[row : row + passages] = row
+        return first
+
     def rows_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
         """For those texts that are passages already, the row of one; a look at the text itself excludes chance."""
         by_hash = {text_hash(text): text for text in texts}

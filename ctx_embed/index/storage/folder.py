@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,6 +75,18 @@ class IndexFolder:
         """
         if read_manifest(self.path).index_id != self.manifest.index_id:
             raise InputError(f"{self.path}: another index has taken its place meanwhile, open it again")
+
+    def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the number and the fields of each passage in the order of rows, inside :meth:`read`.
+
+        Fields are id, text and metadata, and start where a document has several passages.
+        """
+        for document in self.documents.all():
+            for row, (start, stop) in enumerate(self.documents.spans(document), document.row):
+                passage: dict[str, Any] = {"id": document.id, "text": document.text[start:stop]}
+                if document.passages > 1:
+                    passage["start"] = start
+                yield row, {**passage, "metadata": document.metadata}
 
     def count(self) -> int:
         """The number of documents."""

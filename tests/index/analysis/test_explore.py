@@ -9,8 +9,6 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.analysis import duplicates
-from ctx_embed.index.analysis.duplicates import find_duplicates
-from ctx_embed.index.analysis.topics import find_topics
 from ctx_embed.index.ann import vector_index
 from tests.index.support.hash_model import hash_vectors
 
@@ -31,30 +29,30 @@ def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, fact
     monkeypatch.setattr(vector_index, "FEW_ROWS", 0)
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        pairs = find_duplicates(index._folder, 0.8, 10_000)
+        pairs = index.duplicates(0.8, 10_000)
         expected = expected_pairs(TEXTS, 0.8)
         assert len(expected) > 50
         assert {(pair.left, pair.right) for pair in pairs} == set(expected)
         for pair in pairs:
             assert pair.score == pytest.approx(expected[pair.left, pair.right], abs=1e-6)
         assert [pair.score for pair in pairs] == sorted((pair.score for pair in pairs), reverse=True)
-        assert find_duplicates(index._folder, 0.8, 5) == pairs[:5]
+        assert index.duplicates(0.8, 5) == pairs[:5]
         gone = pairs[0].left
         index.delete(gone)
-        left = {(pair.left, pair.right) for pair in find_duplicates(index._folder, 0.8, 10_000)}
+        left = {(pair.left, pair.right) for pair in index.duplicates(0.8, 10_000)}
         assert left == {pair for pair in expected if gone not in pair}
 
 
 def test_passages_of_one_document_are_no_duplicates(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
         index.add(["Same. Same. Other.", "Same."], ["a", "b"])
-        pairs = find_duplicates(index._folder, 0.99, 10)
+        pairs = index.duplicates(0.99, 10)
         assert [(pair.left, pair.right, pair.left_text) for pair in pairs] == [("a", "b", "Same.")] * 2
 
 
 def test_a_threshold_that_is_no_cosine(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model) as index, pytest.raises(InputError) as caught:
-        find_duplicates(index._folder, 1.5, 10)
+        index.duplicates(1.5, 10)
     assert str(caught.value) == "the threshold is 1.5, a cosine is needed, a number from -1 to 1"
 
 
@@ -68,17 +66,24 @@ def test_topics_are_clusters_with_their_words(tmp_path, hash_model):
             embeddings.append(np.eye(8)[axis] + 0.1 * generator.standard_normal(8))
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(texts, embeddings=embeddings)
-        topics = find_topics(index._folder, 3)
+        topics = index.topics(3)
         assert [topic.size for topic in topics] == [50, 40, 30]
         assert [set(topic.words) for topic in topics] == [set(words.split()) for words in reversed(subjects)]
         assert all(len(topic.examples) == 3 for topic in topics)
-        assert find_topics(index._folder, 3) == topics
-        assert 2 <= len(find_topics(index._folder)) <= 8
+        assert index.topics(3) == topics
+        assert 2 <= len(index.topics()) <= 8
         with pytest.raises(InputError, match="120 passages cannot make 121 topics, ask for fewer"):
-            find_topics(index._folder, 121)
+            index.topics(121)
 
 
 def test_topics_of_texts_without_words(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(["1", "2", "3", "the"])
-        assert [topic.words for topic in find_topics(index._folder, 2)] == [[], []]
+        assert [topic.words for topic in index.topics(2)] == [[], []]
+
+
+def test_repeated_sentences_of_one_document_leave_room_for_real_duplicates(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
+        index.add(["Again. " * 12, "Shared once.", "Shared once."], ["a", "b", "c"])
+        # 66 pairs of cosine 1 lie within document a.
+        assert [(pair.left, pair.right) for pair in index.duplicates(0.99, 3)] == [("b", "c")]

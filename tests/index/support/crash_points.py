@@ -62,7 +62,7 @@ if __name__ == "__main__":
         # The next writer goes on, and removes what the killed one left.
         with SearchIndex(IndexFolder(folder), HashEmbedder()) as index:
             index.add(["afterwards"])
-            assert index.search("afterwards", 1)[0][0].text == "afterwards"
+            assert index.search("afterwards", 1)[0].text == "afterwards"
             names = {shard.name for shard in index._folder.documents.shards()}
         assert {path.name for path in (folder / "vectors").iterdir()} == names, line
         assert texts_of(folder) == [*texts, "afterwards"]

@@ -74,7 +74,7 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
         index.add([text, "One sentence only."], ["long", "short"], [{"n": 1}, {"n": 2}])
         assert index.count() == 2
-        hit = index.search("A dog barked.", k=1)[0][0]
+        hit = index.search("A dog barked.", k=1)[0]
         assert (hit.id, hit.text, hit.document, hit.start, hit.metadata) == (
             "long",
             "A dog barked.",
@@ -82,16 +82,16 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
             13,
             {"n": 1},
         )
-        assert index.search("barking", mode="words")[0][0].start == 13
-        assert len(index.search("x", k=10)[0]) == 4
-        assert len(index.search("x", k=10, where="n = 1")[0]) == 3
+        assert index.search("barking", mode="words")[0].start == 13
+        assert len(index.search("x", k=10)) == 4
+        assert len(index.search("x", k=10, where="n = 1")) == 3
         assert index.get("long").text == text
         assert sorted(hash_model.seen) == ["A dog barked.", "One sentence only.", "Rain fell.", "The cat sat."]
         index.upsert(["The cat sat. New."], ["long"])
-        assert [hit.text for hit in index.search("x", k=10)[0] if hit.id == "long"] != []
+        assert [hit.text for hit in index.search("x", k=10) if hit.id == "long"] != []
         assert hash_model.seen[4:] == ["New."]
         index.compact()
-        assert sorted(hit.text for hit in index.search("x", k=10)[0]) == ["New.", "One sentence only.", "The cat sat."]
+        assert sorted(hit.text for hit in index.search("x", k=10)) == ["New.", "One sentence only.", "The cat sat."]
         assert index.delete("long") == 1
-        assert [hit.text for hit in index.search("x", k=10)[0]] == ["One sentence only."]
+        assert [hit.text for hit in index.search("x", k=10)] == ["One sentence only."]
         assert index.verify() == []

@@ -8,7 +8,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.exchange import add_dataset, export_index, to_dataset
+from ctx_embed.index.datasets import add_dataset, to_dataset
 from tests.index.support.hash_model import hash_vectors
 
 
@@ -21,7 +21,7 @@ def index(tmp_path, hash_model):
 
 def test_export_writes_arrays_and_lines(index, tmp_path):
     index.delete("b")
-    assert export_index(index._folder, tmp_path / "out") == 2
+    assert index.export(tmp_path / "out") == 2
     vectors = np.load(tmp_path / "out.npy")
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert lines == [
@@ -34,7 +34,7 @@ def test_export_writes_arrays_and_lines(index, tmp_path):
 
 def test_export_into_nowhere(index, tmp_path):
     with pytest.raises(InputError, match="does not exist, create it first"):
-        export_index(index._folder, tmp_path / "no" / "out")
+        index.export(tmp_path / "no" / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
 
 
@@ -46,8 +46,8 @@ def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
         assert add_dataset(other, dataset, identifier="id") == 3
         assert hash_model.seen == []
         assert other.get("b").metadata == {"n": 2}
-        expected = {hit.id: hit.score for hit in index.search("x", 3)[0]}
-        assert {hit.id: hit.score for hit in other.search("x", 3)[0]} == pytest.approx(expected)
+        expected = {hit.id: hit.score for hit in index.search("x", 3)}
+        assert {hit.id: hit.score for hit in other.search("x", 3)} == pytest.approx(expected)
         assert add_dataset(other, dataset.remove_columns("embedding"), embedding=None) == 3
         with pytest.raises(InputError) as caught:
             add_dataset(other, [{"text": "a", "embedding": [1.0] * 8}, {"text": "b", "embedding": None}])
@@ -74,7 +74,7 @@ def test_passages_keep_where_they_start(tmp_path, hash_model):
 def test_what_goes_out_comes_in_again(index, tmp_path, hash_model, suffix):
     path = tmp_path / f"out{suffix}"
     if suffix == ".jsonl":
-        export_index(index._folder, tmp_path / "out")
+        index.export(tmp_path / "out")
     else:
         pq.write_table(to_dataset(index).data.table, path)
     build_index(path, tmp_path / "other", model=hash_model, embedding_field="embedding" if suffix != ".jsonl" else None)
@@ -109,6 +109,6 @@ def test_given_embeddings_are_kept_at_unit_length(index, hash_model):
     hash_model.seen.clear()
     index.add(["given"], ["g"], embeddings=3 * hash_vectors(["given"]))
     assert hash_model.seen == []
-    assert index.search("given", 1)[0][0].score == pytest.approx(1, abs=1e-6)
+    assert index.search("given", 1)[0].score == pytest.approx(1, abs=1e-6)
     with pytest.raises(InputError, match="1 embeddings for 2 texts, one for each is needed"):
         index.add(["a", "b"], embeddings=[[1.0] * 8])

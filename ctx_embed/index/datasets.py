@@ -1,17 +1,14 @@
-"""Documents with their vectors out of an index and into one: .npy with JSONL, and data sets of Hugging Face."""
+"""Documents with their vectors as data sets of Hugging Face, out of an index and into one."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_file, require_file
 from ctx_embed.index.building.readers import unwrapped
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
@@ -20,53 +17,6 @@ from ctx_embed.index.writing.transaction import Embedded
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-ROWS_AT_ONCE = 2048
-
-
-def _passages(folder: IndexFolder) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The passages in the order of rows, inside :meth:`IndexFolder.read`."""
-    for document in folder.documents.all():
-        for row, (start, stop) in enumerate(folder.documents.spans(document), document.row):
-            passage: dict[str, Any] = {"id": document.id, "text": document.text[start:stop]}
-            if document.passages > 1:
-                passage["start"] = start
-            yield row, {**passage, "metadata": document.metadata}
-
-
-def export_index(folder: IndexFolder, output: Path) -> int:
-    """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.
-
-    A line has the fields id, text and metadata, and start where a document has several passages.
-
-    Returns:
-        The number of rows, a float32 array (rows, dimension) of unit vectors.
-
-    Raises:
-        InputError: the files cannot be written, or the index is damaged.
-    """
-    vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
-    require_file(vectors_path)
-    require_file(texts_path)
-
-    def write(snapshot: Snapshot) -> int:
-        count = snapshot.rows - folder.documents.deleted_rows()
-        with (
-            replaced_file(vectors_path) as vectors,
-            replaced_file(texts_path) as texts,
-            vectors.open("wb") as array,
-            texts.open("w", encoding="utf-8") as lines,
-        ):
-            header = {"descr": "<f4", "fortran_order": False, "shape": (count, folder.manifest.dimension)}
-            np.lib.format.write_array_header_1_0(array, header)
-            passages = _passages(folder)
-            while part := list(islice(passages, ROWS_AT_ONCE)):
-                rows = np.array([row for row, _ in part])
-                array.write(folder.vectors.gather(snapshot.shards, rows).astype("<f4").tobytes())
-                lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
-        return count
-
-    return folder.read(write)
 
 
 def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
@@ -84,7 +34,7 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
     folder = IndexFolder(index.path)
 
     def rows(snapshot: Snapshot) -> list[dict[str, Any]]:
-        passages = list(_passages(folder))
+        passages = list(folder.passages())
         vectors = folder.vectors.gather(snapshot.shards, np.array([row for row, _ in passages], np.int64))
         return [{**passage, embedding: vector} for (_, passage), vector in zip(passages, vectors, strict=True)]
 

@@ -1,0 +1,50 @@
+"""All vectors and passages of an index as files: .npy with JSONL."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from ctx_embed.files import replaced_file, require_file
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.snapshot import Snapshot
+
+ROWS_AT_ONCE = 2048
+
+
+def export_index(folder: IndexFolder, output: Path) -> int:
+    """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.
+
+    A line has the fields id, text and metadata, and start where a document has several passages.
+
+    Returns:
+        The number of rows, a float32 array (rows, dimension) of unit vectors.
+
+    Raises:
+        InputError: the files cannot be written, or the index is damaged.
+    """
+    vectors_path, texts_path = (output.with_name(output.name + suffix) for suffix in (".npy", ".jsonl"))
+    require_file(vectors_path)
+    require_file(texts_path)
+
+    def write(snapshot: Snapshot) -> int:
+        count = snapshot.rows - folder.documents.deleted_rows()
+        with (
+            replaced_file(vectors_path) as vectors,
+            replaced_file(texts_path) as texts,
+            vectors.open("wb") as array,
+            texts.open("w", encoding="utf-8") as lines,
+        ):
+            header = {"descr": "<f4", "fortran_order": False, "shape": (count, folder.manifest.dimension)}
+            np.lib.format.write_array_header_1_0(array, header)
+            passages = folder.passages()
+            while part := list(islice(passages, ROWS_AT_ONCE)):
+                rows = np.array([row for row, _ in part])
+                array.write(folder.vectors.gather(snapshot.shards, rows).astype("<f4").tobytes())
+                lines.writelines(json.dumps(passage, ensure_ascii=False) + "\n" for _, passage in part)
+        return count
+
+    return folder.read(write)
