@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ctx_embed.cli.options import (
     chosen_options,
     corpus_files,
     data_option,
+    duration,
     encoder_options,
     field_options,
 )
@@ -28,7 +30,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     if value is not None:
         from ctx_embed.training.distillation.recipe import read_recipe
 
-        given = {"recipe", "output", "data", "cache", "more", "plot", "score"}
+        given = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score"}
         names = {option.name or "" for option in context.command.params} - given | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
         # As on the command line, numbers are parsed from text: 1.5 epochs are refused, not cut to 1.
@@ -100,6 +102,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--teacher-dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
 @click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16", "int8"]))
+@click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
 @click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Draw the course of the training (extra plots).")
 def distill(
     output: Path,
@@ -118,7 +121,8 @@ def distill(
     """Train an encoder over a token table to give the embeddings of a teacher.
 
     The teacher's embeddings are kept in shards and the training's state in OUT.partial, so that the same command
-    goes on where it was interrupted. A recipe may name several sources of texts, with weights, in [[sources]] tables;
+    resumes where it was interrupted; a finished run is not repeated, and a model that another command made is kept
+    unless --overwrite is given. A recipe may name several sources of texts, with weights, in [[sources]] tables;
     --corpus takes their place.
 
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
@@ -128,6 +132,7 @@ def distill(
     from ctx_embed.training.distillation.mixture import Source
     from ctx_embed.training.distillation.recipe import LOG, distill_from_files
 
+    began = time.monotonic()
     options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
     if plot is not None:
         require_file(plot)
@@ -150,4 +155,9 @@ def distill(
     click.echo(
         f"{output}: trained on {summary['trained_texts']:,} texts, held-out 1 - cos "
         f"{summary['held_out_distance']:.4f} ({summary['held_out_texts']:,} held out)"
+    )
+    click.echo(
+        f"took {duration(time.monotonic() - began)}; next: ctx-embed eval run --encoder {output} --encoder default "
+        "--task STSB",
+        err=True,
     )

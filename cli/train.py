@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ctx_embed.cli.options import (
     SEED,
     architecture_options,
     chosen_options,
+    duration,
     encoder_options,
     field_options,
 )
@@ -50,6 +52,7 @@ FLAGS = {"encoder_options": "option"}
     "the Contextualizer drawn; with --from probe]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
+@click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
 @click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train(
@@ -68,6 +71,7 @@ def train(
     token_dropout: float | None,
     head: str | None,
     seed: int,
+    overwrite: bool,
     device: str | None,
     as_json: bool,
     encoder: str,
@@ -82,7 +86,8 @@ def train(
 
     From scratch the defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The
     options of the architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its
-    last epoch.
+    last epoch; a finished one is not repeated, and a model that another command made is kept unless --overwrite is
+    given.
 
     \b
     Example: ctx-embed train reviews.tsv -o reviews-model --from default
@@ -92,6 +97,7 @@ def train(
     from ctx_embed.training.supervised.files import train_from_files
     from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 
+    began = time.monotonic()
     context = click.get_current_context()
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if start and given:
@@ -126,9 +132,15 @@ def train(
         architecture={**architecture, **of_system},
         text_field=field,
         label_field=label_field,
+        overwrite=overwrite,
     )
     if as_json:
         click.echo(json.dumps({"model": str(output), **result}))
     else:
-        figures = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in result.items())
-        click.echo(f"{output}: {figures}")
+        figures = [f"best epoch {result['best_epoch']}"]
+        for part in ("valid", "test"):
+            if f"{part}_accuracy" in result:
+                accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]
+                figures.append(f"{part} accuracy {accuracy:.4g} (majority class {floor:.4g})")
+        click.echo(f"{output}: {', '.join(figures)}")
+    click.echo(f'took {duration(time.monotonic() - began)}; next: ctx-embed predict {output} "a text"', err=True)

@@ -84,7 +84,7 @@ def _local_folder(path: str, **hub: Any) -> Path:
         ) from None
 
 
-def _model_folder(path: str | Path | None, **hub: Any) -> Path:
+def model_folder(path: str | Path | None, **hub: Any) -> Path:
     """Return the folder of the default model (None or ``default``), of a path or of a name on the hub.
 
     Raises:
@@ -113,7 +113,7 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
         from ctx_embed.runtime import Embedder
 
         try:
-            return Embedder.load(_model_folder(path))
+            return Embedder.load(model_folder(path))
         except UnsupportedModelError as error:
             if backend == "numpy":
                 raise
@@ -160,7 +160,7 @@ def load(
         raise InputError(f"{path or 'the default model'} on torch needs {error.name}: pip install ctx-embed") from None
 
     require_device(device)
-    folder = _model_folder(
+    folder = model_folder(
         path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
     )
     config_path = folder / "config_sentence_transformers.json"

@@ -76,7 +76,10 @@ def test_a_model(here):
     result = run("--corpus", "a.txt", "-o", "model")
     assert sentences_of(result) == 80
     assert f"{record()['held_out_distance']:.4f}" in result.stdout
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["epoch 1", "epoch 2"]
+    *epochs, last = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
+    following = "next: ctx-embed eval run --encoder model --encoder default --task STSB"
+    assert re.fullmatch(rf"took \d+ s; {following}", last)
     assert sorted(set(os.listdir()) - {"a.txt", "b.txt", "c.txt.gz", "teacher"}) == ["model", "model.teacher"]
     assert load("model").encode(["the cat"]).shape == (1, 8)
 
@@ -99,6 +102,28 @@ def test_ways_to_name_a_corpus(here, arguments):
     assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
 
 
+def test_a_finished_model_is_not_replaced_unasked(here):
+    first = run("--corpus", "a.txt", "-o", "model")
+    before = (here / "model" / "model.safetensors").read_bytes()
+    again = run("--corpus", "a.txt", "-o", "model")
+    assert (again.exit_code, again.stdout) == (0, first.stdout)
+    assert again.stderr.startswith("nothing to do: this command has made model already\n")
+    message = (
+        "model: a model exists already and this command would make another; replace it with --overwrite, or choose "
+        "another name"
+    )
+    (here / "labelled.tsv").write_text("0\tbad\n1\tgood\n" * 20)
+    arguments = [["--corpus", "b.txt"], ["--corpus", "a.txt", "--labelled", "labelled.tsv"]]
+    changes = [{"seed": 1}, {"epochs": 1}, {"rank": 3}, {"vocabulary_size": 110}, {"store": "int8"}, {"phrases": 2}]
+    for change in changes:
+        assert fails("--corpus", "a.txt", **change) == message
+    for other in arguments:
+        assert fails(*other) == message
+    assert (here / "model" / "model.safetensors").read_bytes() == before
+    assert run("--corpus", "b.txt", "-o", "model", "--overwrite").exit_code == 0
+    assert (here / "model" / "model.safetensors").read_bytes() != before
+
+
 def test_texts_of_evaluation_sets_are_left_out(here):
     (here / "test.tsv").write_text("1\t" + (here / "a.txt").read_text().splitlines()[0].upper() + "\n")
     result = run("--corpus", "a.txt", "-o", "model", "--exclude", "*.tsv", "--data", ".")
@@ -107,7 +132,7 @@ def test_texts_of_evaluation_sets_are_left_out(here):
     assert (list(record()["exclude"]), record()["excluded_texts"]) == (["test.tsv"], 1)
     (here / "test.tsv").write_text((here / "a.txt").read_text())
     message = "all 80 texts are excluded, nothing is left to train on"
-    assert fails("--corpus", "a.txt", "--exclude", "test.tsv") == message
+    assert fails("--corpus", "a.txt", "--exclude", "test.tsv", "--overwrite") == message
 
 
 def test_a_corpus_and_labels_in_tables(here):
@@ -121,7 +146,8 @@ def test_a_corpus_and_labels_in_tables(here):
     assert sentences_of(result) == 80
     of_table = record()["history"]
     (here / "labels.tsv").write_text("".join(f"{number % 2}\t{line}\n" for number, line in enumerate(lines)))
-    again = run("--corpus", "a.txt", "--labelled", "labels.tsv", "-o", "model", spare_dimensions=2)
+    arguments = ["--corpus", "a.txt", "--labelled", "labels.tsv", "-o", "model", "--overwrite"]
+    again = run(*arguments, spare_dimensions=2)
     assert sentences_of(again) == 80
     assert [epoch["held_out_distance"] for epoch in record()["history"]] == [
         epoch["held_out_distance"] for epoch in of_table
@@ -197,7 +223,7 @@ def run_system(*arguments, **changes):
     """A run without the Contextualizer's own flags."""
     chosen = {"teacher": "teacher", **SYSTEM, **changes}
     flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    return CliRunner().invoke(main, ["distill", "--corpus", "a.txt", "-o", "model", *arguments, *flags])
+    return CliRunner().invoke(main, ["distill", "--corpus", "a.txt", "-o", "model", "--overwrite", *arguments, *flags])
 
 
 @pytest.mark.parametrize("encoder", SYSTEMS)
@@ -352,7 +378,7 @@ def recipe(here):
 
 
 def with_recipe(*arguments: str):
-    return CliRunner().invoke(main, ["distill", "-o", "model", *arguments])
+    return CliRunner().invoke(main, ["distill", "-o", "model", "--overwrite", *arguments])
 
 
 def test_a_recipe(recipe):

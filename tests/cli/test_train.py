@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +51,7 @@ def run(*arguments, **options):
 
 
 def succeeds(*arguments, **options) -> str:
-    result = run(*arguments, *(SHORT if "--from" in arguments else SMALL), **options)
+    result = run(*arguments, *(SHORT if "--from" in arguments else SMALL), "--overwrite", **options)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -73,8 +75,12 @@ def test_a_model_and_its_record(train_file):
     best = max(entry["valid_accuracy"] for entry in record["history"])
     epoch = record["result"]["best_epoch"]
     assert record["history"][epoch - 1]["valid_accuracy"] == best == record["result"]["valid_accuracy"]
-    assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g}\n"
-    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["epoch 1", "epoch 2"]
+    assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g} (majority class 0.5)\n"
+    *epochs, last = result.stderr.splitlines()
+    assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
+    assert re.fullmatch(r'took \d+ s; next: ctx-embed predict model "a text"', last)
+    sha256 = hashlib.sha256(Path(train_file).read_bytes()).hexdigest()
+    assert record["data"] == {"train": {"file": "train.tsv", "sha256": sha256, "rows": 40}}
     assert sorted(os.listdir()) == ["model", "train.tsv"]
     assert record["options"]["epochs"] == 2
     assert record["options"]["modules"][0] == {"module": "Contextualizer", **load("model")[0].get_config_dict()}
@@ -126,7 +132,9 @@ def test_json_test_texts_and_validation_texts(train_file):
     valid, test = file("valid.tsv", *ROWS[::5]), file("test.tsv", *ROWS[1::5])
     arguments = ["--valid", valid, "--test", test, "--json", "--learning-rate", "0.05"]
     result = json.loads(succeeds(train_file, "-o", "model", *arguments))
-    assert result.keys() == {"model", "best_epoch", "valid_accuracy", "test_accuracy"}
+    of_parts = {f"{part}_{what}" for part in ("valid", "test") for what in ("accuracy", "floor")}
+    assert result.keys() == {"model", "best_epoch", *of_parts}
+    assert result["test_floor"] == 0.5
     assert result["model"] == "model"
     assert result["test_accuracy"] == TextClassifier.load("model").accuracy(Labelled(*read_labelled(test)))
 
@@ -181,9 +189,10 @@ def test_every_system_is_trained(train_file, encoder):
 
 def test_options_of_a_system(train_file):
     arguments = ["--encoder", "lama", "--option", "heads=3", "--option", "output_dimension=5"]
-    assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
+    assert run(train_file, "-o", "model", *SYSTEM, *arguments, "--overwrite").exit_code == 0
     assert load("model").encode(["a good film"]).shape == (1, 5)
-    assert run(train_file, "-o", "model", *SYSTEM, "--encoder", "attentive", "--score", "content").exit_code == 0
+    arguments = ["--encoder", "attentive", "--score", "content", "--overwrite"]
+    assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
     assert load("model")[0].score == "content"
     message = "unknown option of lama 'head': did you mean 'heads'? "
     assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lama", "--option", "head=3").startswith(message)
@@ -199,7 +208,7 @@ def test_the_penalty_of_san_is_trained(train_file):
     losses = []
     for penalty in (0, 5):
         arguments = ["--encoder", "san", "--option", f"penalty={penalty}", "--option", "heads=3"]
-        assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
+        assert run(train_file, "-o", "model", *SYSTEM, *arguments, "--overwrite").exit_code == 0
         losses.append(json.loads(Path("model/training.json").read_text())["history"][0]["train_loss"])
     assert losses[1] > losses[0] + 1
 
@@ -268,6 +277,29 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
     assert result.stderr.startswith("epoch 1: ")
 
 
+def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
+    first = run(train_file, "-o", "model", *SMALL)
+    before = Path("model/model.safetensors").read_bytes()
+    again = run(train_file, "-o", "model", *SMALL)
+    assert (again.exit_code, again.stdout) == (0, first.stdout)
+    assert again.stderr.startswith("nothing to do: this command has made model already\n")
+    message = (
+        "model: a model exists already and this command would make another; replace it with --overwrite, or choose "
+        "another name"
+    )
+    make_model(tokenizer).save_pretrained("start")
+    changes = [["--seed", "1"], ["--epochs", "3"], ["--rank", "3"], ["--test", train_file]]
+    for change in changes:
+        assert fails(train_file, "-o", "model", *SMALL, *change) == message
+    assert fails(train_file, "-o", "model", *SHORT, "--from", "start") == message
+    assert fails(train_file, "-o", "start", *SMALL) == message.replace("model:", "start:")
+    file("train.tsv", *ROWS[::-1])
+    assert fails(train_file, "-o", "model", *SMALL) == message
+    assert Path("model/model.safetensors").read_bytes() == before
+    assert run(train_file, "-o", "model", *SMALL, "--overwrite").exit_code == 0
+    assert Path("model/model.safetensors").read_bytes() != before
+
+
 def test_a_model_is_replaced_and_nothing_else(train_file, here):
     succeeds(train_file, "-o", "model")
     (here / "model" / "stale.txt").write_text("of the model before")
@@ -285,7 +317,7 @@ def test_a_model_is_replaced_and_nothing_else(train_file, here):
         assert fails(train_file, "-o", name) == f"cannot write {name}: it is a folder, name what is to be written in it"
     file("model.partial", "mine")
     message = "model.partial keeps the state of the run, but it is a file: remove it first"
-    assert fails(train_file, "-o", "model", *SMALL) == message
+    assert fails(train_file, "-o", "model", *SMALL, "--overwrite") == message
 
 
 def test_a_damaged_state_is_not_taken_up(train_file, here):

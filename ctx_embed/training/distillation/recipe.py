@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import platform
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +18,9 @@ from tokenizers import Tokenizer
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.loading import load
+from ctx_embed.loading import load, model_folder
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import system
 from ctx_embed.training.checkpoint import Checkpoint, identity
@@ -46,6 +42,7 @@ from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.distillation.validation import read_pairs
 from ctx_embed.training.labelled_texts import hashes_of, joined
+from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished, versions
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 if sys.version_info >= (3, 11):
@@ -59,6 +56,7 @@ LISTS = ("corpus", "exclude", "labelled")
 SOURCE_OPTIONS = ("files", "texts", "passage_lines", "span_words", "weight")
 STORES = ("float32", "float16", "int8")
 LOG = "training.jsonl"
+SUMMARY = ("texts", "trained_texts", "held_out_texts", "held_out_distance")
 
 
 def _is_list_of_strings(value: Any) -> bool:
@@ -120,18 +118,6 @@ def _check_sources(path: Path, sources: Any) -> None:
             raise InputError(f"{path}: a source has no files, name them: files = [...]")
 
 
-def _file_hashes(files: Sequence[Path]) -> dict[str, str]:
-    """The sha256 by file name, with the folder's name before it where two files are called alike."""
-    alike = Counter(path.name for path in files)
-    names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}
-
-
-def _versions() -> dict[str, str]:
-    packages = ("ctx-embed", "sentence-transformers", "tokenizers", "torch")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
 def _stored(student: TokenEncoder, store: str) -> TokenEncoder:
     """The student with parameters as they are to be saved."""
     if store == "int8":
@@ -161,6 +147,7 @@ def distill_from_files(
     store: str = "float32",
     text_field: str | None = None,
     label_field: str | None = None,
+    overwrite: bool = False,
     progress: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
@@ -187,6 +174,7 @@ def distill_from_files(
         teacher_dtype: in which the teacher computes.
         store: how the token table is saved: float32, float16 or int8.
         text_field, label_field: the columns of corpora and labelled files that are tables.
+        overwrite: replace a model that is there; else only one that the same call has made is accepted.
         progress: show bars, and how many texts are excluded, on stderr.
         **options: of :class:`DistillationOptions` and of the system.
 
@@ -194,9 +182,8 @@ def distill_from_files(
         The record's summary: texts, trained_texts, held_out_texts and held_out_distance.
 
     Raises:
-        InputError: a file, name or size that cannot be used.
+        InputError: a file, name or size that cannot be used, or another model is there.
     """
-    require_replaceable(output, "modules.json")
     if store not in STORES:
         raise unknown_name("store", store, STORES)
     student_class = system(encoder)
@@ -205,6 +192,17 @@ def distill_from_files(
         architecture = {}
     architecture = student_options(encoder, dimension, {**architecture, **(encoder_options or {})})
     settings = DistillationOptions(**options)
+    asked = identity(
+        {"encoder": encoder, "architecture": architecture, "dimension": dimension, "spare": spare_dimensions},
+        {"vocabulary_size": vocabulary_size, "phrases": phrases, "teacher_dtype": teacher_dtype, "store": store},
+        {"text_field": text_field, "label_field": label_field},
+        asdict(settings),
+        content_hash(model_folder(teacher)),
+        [{**asdict(source), "files": [content_hash(file) for file in source.files]} for source in sources],
+        [[content_hash(file) for file in files] for files in (exclude, labelled, (skip, validation, tokenizer))],
+    )
+    if (record := finished(output, asked, overwrite=overwrite)) is not None:
+        return {name: record[name] for name in SUMMARY}
     # All that can be found wrong at once is looked at before the long work.
     own_tokenizer: Tokenizer | None = read_tokenizer(tokenizer) if tokenizer else None
     pairs = read_pairs(validation) if validation else None
@@ -230,10 +228,10 @@ def distill_from_files(
         "phrases": 0 if phrase_pairs is None else len(phrase_pairs),
         "options": asdict(settings),
         "teacher": {"name": teacher, "dtype": teacher_dtype, "fingerprint": fingerprint(teacher_model)},
-        "sources": [{**asdict(source), "files": _file_hashes(source.files)} for source in sources],
-        "exclude": _file_hashes(exclude),
+        "sources": [{**asdict(source), "files": file_hashes(source.files)} for source in sources],
+        "exclude": file_hashes(exclude),
         "excluded_texts": mixture.excluded,
-        "labelled": _file_hashes(labelled),
+        "labelled": file_hashes(labelled),
         "texts": len(mixture.texts),
     }
     checkpoint = Checkpoint(
@@ -285,16 +283,12 @@ def distill_from_files(
         getattr(teacher_model[0], "labelled_texts", None), hashes_of(labels_and_texts[1]) if labels_and_texts else None
     )
     model = SentenceTransformer(modules=[_stored(student, store), Normalize()], device="cpu")
-    summary = {
-        "texts": len(mixture.texts),
-        "trained_texts": run.trained_texts,
-        "held_out_texts": len(run.held_out_rows),
-        "held_out_distance": history[-1]["held_out_distance"],
-    }
+    values = (len(mixture.texts), run.trained_texts, len(run.held_out_rows), history[-1]["held_out_distance"])
+    summary = dict(zip(SUMMARY, values, strict=True))
     with replaced_folder(output) as beside:
         model.save_pretrained(str(beside))
-        record = {**record, "store": store, "versions": _versions(), "history": history, **summary}
-        (beside / "training.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+        record = {**record, "asked": asked, "store": store, "versions": versions(), "history": history, **summary}
+        (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
         if log.exists():
             shutil.copyfile(log, beside / LOG)
     log.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.loading import model_folder
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.reading import read_labelled
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.labelled_texts import hashes_of, joined
+from ctx_embed.training.record import MODEL, RECORD, content_hash, finished, versions
 from ctx_embed.training.supervised.classifier import Labelled
 from ctx_embed.training.supervised.train import SupervisedOptions, architecture_of, new_encoder, train_classifier
 
@@ -33,6 +36,7 @@ def train_from_files(
     architecture: Mapping[str, Any] | None = None,
     text_field: str | None = None,
     label_field: str | None = None,
+    overwrite: bool = False,
 ) -> dict[str, Any]:
     """Train an encoder and a linear head on labelled texts; ``training.json`` in the folder is the record.
 
@@ -46,19 +50,31 @@ def train_from_files(
         architecture: the encoder's options.
         text_field, label_field: the columns of files that are tables, see
             :func:`ctx_embed.reading.read_labelled_rows`.
+        overwrite: replace a model that is there; else only one that the same call has made is accepted.
 
     Returns:
-        ``best_epoch``, ``valid_accuracy`` and, with ``test``, ``test_accuracy``.
+        ``best_epoch``, ``valid_accuracy``, ``valid_floor`` (that of always answering the most frequent training label)
+        and, with ``test``, ``test_accuracy`` and ``test_floor``.
 
     Raises:
-        InputError: a file, name or size that cannot be used.
+        InputError: a file, name or size that cannot be used, or another model is there.
     """
-    require_replaceable(output, "modules.json")
+    require_replaceable(output, MODEL)
     data = Labelled(*read_labelled(train, text_field, label_field))
     valid_data = Labelled(*read_labelled(valid, text_field, label_field)) if valid else None
     test_data = Labelled(*read_labelled(test, text_field, label_field)) if test else None
     if test_data is not None:
         test_data.require_labels_of(data, "test")
+    parts = {"train": (train, data), "valid": (valid, valid_data), "test": (test, test_data)}
+    asked = identity(
+        {**vars(options), "encoder": encoder, "architecture": architecture, "vocabulary_size": vocabulary_size},
+        content_hash(start and model_folder(start)),
+        content_hash(tokenizer),
+        {name: part and asdict(part) for name, (_, part) in parts.items()},
+    )
+    if (earlier := finished(output, asked, overwrite=overwrite)) is not None:
+        result: dict[str, Any] = earlier["result"]
+        return result
     model = new_encoder(
         start, data.texts, tokenizer, vocabulary_size, options.seed, device, encoder, **(architecture or {})
     )
@@ -69,14 +85,33 @@ def train_from_files(
     classifier, history = train_classifier(model, data, valid_data, options, checkpoint)
     best = max(history, key=lambda epoch: epoch["valid_accuracy"])
     result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
+    learned, measured = (data, valid_data) if valid_data else data.split(options.valid_share, options.seed)
+    result["valid_floor"] = majority_floor(learned, measured)
     if test_data is not None:
-        result["test_accuracy"] = classifier.accuracy(test_data)
+        result |= {"test_accuracy": classifier.accuracy(test_data), "test_floor": majority_floor(learned, test_data)}
     if isinstance(encoder_module := model[0], TokenEncoder):
         learned_from = [*data.texts, *(valid_data.texts if valid_data is not None else ())]
         encoder_module.labelled_texts = joined(encoder_module.labelled_texts, hashes_of(learned_from))
     with replaced_folder(output) as beside:
         classifier.save(beside)
-        record = {"options": settings, "result": result, "history": history}
-        (beside / "training.json").write_text(json.dumps(record, indent=2), encoding="utf-8")
+        record = {
+            "asked": asked,
+            "options": settings,
+            "data": {
+                name: {"file": Path(file).name, "sha256": content_hash(file), "rows": len(part.texts)}
+                for name, (file, part) in parts.items()
+                if file and part
+            },
+            "versions": versions(),
+            "result": result,
+            "history": history,
+        }
+        (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
     checkpoint.remove()
     return result
+
+
+def majority_floor(learned: Labelled, measured: Labelled) -> float:
+    """Return the share of ``measured`` whose label is the most frequent one of ``learned``."""
+    ((label, _),) = Counter(learned.labels).most_common(1)
+    return sum(other == label for other in measured.labels) / len(measured.labels)

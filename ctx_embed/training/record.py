@@ -1,0 +1,76 @@
+"""``training.json`` beside a model: how it was made, and whether the same command has made it already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import require_replaceable
+
+RECORD = "training.json"
+MODEL = "modules.json"
+PACKAGES = ("ctx-embed", "sentence-transformers", "tokenizers", "torch")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide what a training gives."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def content_hash(path: str | Path | None) -> str | None:
+    """Return the sha256 of a file, or of all files in a folder with their names; None where there is neither."""
+    path = Path(path) if path is not None else None
+    if path is None or not path.exists():
+        return None
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    parts = [f"{file.relative_to(path)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n" for file in files]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def file_hashes(files: Sequence[Path]) -> dict[str, str]:
+    """Return the sha256 by file name, with the folder's name before it where two files are called alike."""
+    alike = Counter(path.name for path in files)
+    names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}
+
+
+def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
+    """Return the record of a finished run that was asked for the same, and say on stderr that nothing is done again.
+
+    Args:
+        output: the model folder.
+        asked: a hash over all that was asked for, which the record keeps under this name.
+        overwrite: make the model anew, whatever is there.
+
+    Returns:
+        The record; None where there is no model yet, or it is to be replaced.
+
+    Raises:
+        InputError: another model is there, or something else is.
+    """
+    require_replaceable(output, MODEL)
+    if overwrite or not (output / MODEL).is_file():
+        return None
+    try:
+        record: Any = json.loads((output / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or record.get("asked") != asked:
+        raise InputError(
+            f"{output}: a model exists already and this command would make another; replace it with --overwrite, or "
+            "choose another name"
+        )
+    tqdm.write(f"nothing to do: this command has made {output} already", file=sys.stderr)
+    return record
