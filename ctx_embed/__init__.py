@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from ctx_embed.errors import InputError
     from ctx_embed.explanations import explain
     from ctx_embed.index import Hit, SearchIndex
-    from ctx_embed.loading import load
+    from ctx_embed.loading import load, path
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
     from ctx_embed.systems.weights import attention_weights
 
@@ -23,6 +23,7 @@ __all__ = [
     "attention_weights",
     "explain",
     "load",
+    "path",
 ]
 
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
@@ -35,6 +36,7 @@ _HOMES = {
     "attention_weights": "ctx_embed.systems.weights",
     "explain": "ctx_embed.explanations",
     "load": "ctx_embed.loading",
+    "path": "ctx_embed.loading",
 }
 
 

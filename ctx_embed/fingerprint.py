@@ -12,9 +12,14 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
+# The config of modules that sentence-transformers 5.7 knows without options: as 6 writes it, one model has one hash.
+CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}}
+
+
 def _tokenizer_json(module: torch.nn.Module) -> str:
     """The tokenizer's canonical JSON; padding and truncation, which calls change in passing, are left out."""
-    tokenizer: Any = getattr(module, "tokenizer", None)
+    # A module of ours has both: its own tokenizer counts, not the view of it that transformers' users get.
+    tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if tokenizer is None or not hasattr(tokenizer, "to_str"):
         return ""
@@ -26,7 +31,8 @@ def _tokenizer_json(module: torch.nn.Module) -> str:
 
 def _config_json(module: torch.nn.Module) -> str:
     describe: Any = getattr(module, "get_config_dict", dict)
-    return json.dumps([type(module).__name__, describe()], sort_keys=True, default=str)
+    name = type(module).__name__
+    return json.dumps([name, {**CONFIGS.get(name, {}), **describe()}], sort_keys=True, default=str)
 
 
 def fingerprint(model: SentenceTransformer) -> str:

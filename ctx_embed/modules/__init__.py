@@ -1,6 +1,12 @@
 """The Contextualizer as sentence-transformers modules."""
 
+from sentence_transformers.sentence_transformer import modules
+
 from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.modules.contextualizer_pooling import ContextualizerPooling
 
 __all__ = ["Contextualizer", "ContextualizerPooling"]
+
+# sentence-transformers saves a class under its ``__module__``. 5.7 and 6 define Normalize in different files and both
+# export it here: under this name a model saved with one opens with the other.
+modules.Normalize.__module__ = modules.__name__

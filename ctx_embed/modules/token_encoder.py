@@ -12,20 +12,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformerModelCardData
+from sentence_transformers.base.model import BaseModel
 from sentence_transformers.base.modules.input_module import InputModule
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError
+from ctx_embed.identity import IdentifiedCard
 from ctx_embed.modules import storage
+from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
 # Of a drawn token table. Layer normalisation takes the scale away, so that it decides how quickly words are learned
 # beside what was drawn: from scratch on MR by the paper's protocol 1 gives 74 and 70 % (K = 1, 5), 0.03 gives 77 %.
 DRAWN_DEVIATION = 0.03
+# What ``max_seq_length`` reads as where there is no limit: programs compute with it and expect an integer.
+NO_LIMIT = 2**31 - 1
 # A batch of more token places than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
@@ -64,6 +70,8 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     Raises:
         InputError: neither a ``tokenizers.Tokenizer`` nor a fast tokenizer of transformers, or ids with gaps.
     """
+    if isinstance(tokenizer, TokenizerView):
+        tokenizer = tokenizer.original
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(tokenizer, Tokenizer):
         raise InputError(
@@ -116,6 +124,7 @@ class TokenEncoder(InputModule):
         super().__init__()  # type: ignore[no-untyped-call]
         require_size("dimension", dimension)
         self.dimension = dimension
+        self._view: TokenizerView | None = None
         self.max_seq_length = max_seq_length
         # A tensor of the module's state, so that it is saved, and hashed, with the table whose rows it names.
         self.phrases: Tensor | None
@@ -169,9 +178,19 @@ class TokenEncoder(InputModule):
         raise InputError(f"{type(self).__name__} weighs no tokens: it has no attention weights to show")
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def backend_tokenizer(self) -> Tokenizer:
         """The tokenizer, padding and truncation off."""
-        return self._tokenizer
+        return self.text_tokenizer.tokenizer
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The tokenizer as programs over transformers expect one, see :func:`tokenizer_view`; made at first use.
+
+        The model's own ids are those of :meth:`preprocess`. Setting it replaces the tokenizer.
+        """
+        if self._view is None:
+            self._view = tokenizer_view(self.backend_tokenizer, self.text_tokenizer.phrases)
+        return self._view
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | PreTrainedTokenizerBase) -> None:
@@ -183,31 +202,43 @@ class TokenEncoder(InputModule):
                 f"the tokenizer has {entries} entries, the token table {self.embedding.num_embeddings}: "
                 "they must be as many"
             )
-        self._tokenizer = own
         self.text_tokenizer = TextTokenizer(own, phrases)
+        self._view = None
 
     @property
     def entries(self) -> int:
         """The rows of the token table: the tokenizer's entries and the phrases."""
-        return self.tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
+        return self.backend_tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
 
     def entry_texts(self) -> list[str]:
         """The text of each row of the token table; a phrase's is its parts with spaces between them."""
-        named = self.tokenizer.get_vocab(with_added_tokens=True)
+        named = self.backend_tokenizer.get_vocab(with_added_tokens=True)
         texts = sorted(named, key=named.__getitem__)
         phrases = self.text_tokenizer.phrases
         return texts if phrases is None else texts + phrases.texts(texts)
 
     @property
-    def max_seq_length(self) -> int | None:
-        """Tokens read of a text; None reads all of it."""
-        return self._max_seq_length
+    def max_seq_length(self) -> int:
+        """Tokens read of a text; 2^31 - 1 where all of it is read. Set it to None to read all."""
+        return NO_LIMIT if self._max_seq_length is None else self._max_seq_length
 
     @max_seq_length.setter
     def max_seq_length(self, value: int | None) -> None:
         if value is not None:
             require_size("max_seq_length", value)
-        self._max_seq_length = value
+        self._max_seq_length = None if value == NO_LIMIT else value
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return the options that are saved; ``max_seq_length`` is None where all of a text is read."""
+        return {**super().get_config_dict(), "max_seq_length": self._max_seq_length}
+
+    def on_model_ready(self, model: BaseModel) -> None:
+        """Let the model say to other programs which one it is, however it was made.
+
+        Called by sentence-transformers 6 for every new model; 5.7 does not.
+        """
+        if type(model.model_card_data) is SentenceTransformerModelCardData:
+            model.model_card_data.__class__ = IdentifiedCard
 
     def get_embedding_dimension(self) -> int:
         """The features m of a sentence embedding."""
@@ -236,7 +267,7 @@ class TokenEncoder(InputModule):
             inputs = [prompt + text for text in inputs]
         ids, lengths = self.text_tokenizer(inputs)
         limit = kwargs.get("max_length") or self.max_seq_length
-        if limit is not None and lengths.max(initial=0) > limit:
+        if lengths.max(initial=0) > limit:
             kept = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit
             # The counts make most messages differ, so that Python's filter of repeated warnings lets them through.
             warnings.warn(
@@ -298,7 +329,7 @@ class TokenEncoder(InputModule):
         folder = Path(output_path)
         tensors = storage.to_store(self.state_dict())
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
-        self.tokenizer.save(str(folder / "tokenizer.json"))
+        self.backend_tokenizer.save(str(folder / "tokenizer.json"))
         if self.labelled_texts is not None:
             np.save(folder / LABELLED_TEXTS, self.labelled_texts)
 
@@ -321,11 +352,14 @@ class TokenEncoder(InputModule):
             subfolder, token, cache_folder, revision, local_files_only: as in sentence-transformers.
             init_defaults: not read, the saved config holds every option.
             **kwargs: ``model_kwargs`` may give the ``dtype`` (or ``torch_dtype``) of the parameters, which is float32
-                otherwise, whatever was stored; others are not read.
+                otherwise, whatever was stored; ``backend`` may be ``torch`` alone; others are not read.
 
         Raises:
-            InputError: a file is missing or does not fit, or a weight is NaN or infinite.
+            InputError: a file is missing or does not fit, a weight is NaN or infinite, or another backend than torch.
         """
+        backend = kwargs.get("backend") or "torch"
+        if backend != "torch":
+            raise InputError(f"backend must be 'torch' for a {cls.__name__}, got {backend!r}; leave it out")
         hub: dict[str, Any] = {
             "subfolder": subfolder,
             "token": token,

@@ -48,7 +48,7 @@ def untrained(
     labelled_texts = None
     if tokenizer is None:
         shipped = Contextualizer.load(str(SHIPPED), local_files_only=True)
-        tokenizer, phrases, weights = shipped.tokenizer, shipped.phrases, shipped.embedding.weight.detach()
+        tokenizer, phrases, weights = shipped.backend_tokenizer, shipped.phrases, shipped.embedding.weight.detach()
         if dimension not in (None, shipped.dimension):
             raise InputError(
                 f"dimension {dimension} is not the shipped token table's {shipped.dimension}: leave it out, or give a "

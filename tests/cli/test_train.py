@@ -169,7 +169,7 @@ def test_a_model_has_its_own_architecture(train_file, tokenizer):
 def test_a_tokenizer_of_ones_own(train_file, tokenizer):
     tokenizer.save("tokenizer.json")
     succeeds(train_file, "-o", "model", "--tokenizer", "tokenizer.json")
-    assert load("model")[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+    assert load("model")[0].backend_tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
 LONGER = ["--epochs", "6", "--batch-size", "9", "--learning-rate", "0.01"]

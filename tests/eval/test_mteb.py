@@ -1,4 +1,4 @@
-"""The default model runs in MTEB (extra ``mteb``), without its network."""
+"""Models run in MTEB (extra ``mteb``), without its network, and share no score."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from ctx_embed.eval.scoring.similarity import spearman
+from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load
+from ctx_embed.systems import untrained
+
+mteb = pytest.importorskip("mteb", reason="the extra mteb is not installed")
 
 FIRST = ["a cat sat on the mat", "prices rise faster than wages", "the film was a joy", "rain fell all night"]
 SECOND = ["a cat was sitting on a rug", "wages lag behind prices", "the train was late", "he reads a book"]
@@ -16,8 +20,7 @@ SCORES = [4.5, 4.0, 1.0, 0.5]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
-def test_the_default_model_on_a_local_task():
-    mteb = pytest.importorskip("mteb", reason="the extra mteb is not installed")
+def local_sts():
     from mteb.abstasks.sts import AbsTaskSTS
 
     unknown = ("date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation")
@@ -44,7 +47,69 @@ def test_the_default_model_on_a_local_task():
             self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
             self.data_loaded = True
 
+    return LocalSTS()
+
+
+def score(model, cache=None) -> float:
+    (result,) = mteb.evaluate(model, local_sts(), cache=cache, show_progress_bar=False).task_results
+    return 100 * result.get_score()
+
+
+def expected(model) -> float:
+    return spearman(model.similarity_pairwise(model.encode(FIRST), model.encode(SECOND)).tolist(), SCORES)
+
+
+def test_the_default_model_on_a_local_task():
     model = load()
-    result = mteb.evaluate(model, LocalSTS(), cache=None, show_progress_bar=False)
-    cosines = model.similarity_pairwise(model.encode(FIRST), model.encode(SECOND)).tolist()
-    assert 100 * result.task_results[0].get_score() == pytest.approx(spearman(cosines, SCORES))
+    assert score(model) == pytest.approx(expected(model))
+
+
+def test_no_two_models_share_a_score_through_one_cache(tmp_path, tiny_model_path):
+    from mteb.cache import ResultCache
+
+    cache = ResultCache(tmp_path)
+    models = [load(), untrained("san"), load(tiny_model_path), load(tiny_model_path, truncate_dim=2)]
+    scores = [score(model, cache) for model in models]
+    assert scores == pytest.approx([expected(model) for model in models])
+    assert len(set(scores)) > 1
+    # A model that is there is found again, by the same name and revision.
+    folders = {path.relative_to(tmp_path / "results").parts[:2] for path in tmp_path.rglob("LocalSTS.json")}
+    assert ("ctx-embed__default", fingerprint(models[0])) in folders
+    assert len(folders) == len(models)
+    assert score(load(tiny_model_path), cache) == scores[2]
+    assert len(list(tmp_path.rglob("LocalSTS.json"))) == len(models)
+
+
+def test_what_mteb_reads_from_a_model(caplog):
+    from mteb.models import ModelMeta
+
+    model = load()
+    meta = ModelMeta.from_sentence_transformer_model(model, fill_missing=None)
+    assert (meta.name, meta.revision) == ("ctx-embed/default", fingerprint(model))
+    assert (meta.max_tokens, meta.embed_dim, meta.similarity_fn_name) == (2**31 - 1, 320, "cosine")
+    assert meta.n_embedding_parameters == 60_000 * 320
+    assert "vocab" not in caplog.text
+
+
+def test_a_complete_description():
+    from ctx_embed.integrations.mteb import model_meta
+
+    model = load()
+    meta = model_meta()
+    known = {name: value for name, value in meta.model_dump().items() if value is not None}
+    assert (known["name"], known["revision"]) == ("ctx-embed/default", fingerprint(model))
+    assert known["languages"] == ["eng-Latn"]
+    assert known["license"] == "multiple"
+    assert known["n_parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert known["n_embedding_parameters"] == 75_000 * 320
+    assert known["embed_dim"] == 320
+    assert known["max_tokens"] == 2**31 - 1
+    assert score(meta) == pytest.approx(expected(model))
+
+
+def test_a_description_of_another_model(tiny_model_path):
+    from ctx_embed.integrations.mteb import model_meta
+
+    meta = model_meta(str(tiny_model_path))
+    assert (meta.name, meta.embed_dim, meta.languages) == ("tiny", 16, None)
+    assert score(meta) == pytest.approx(expected(load(tiny_model_path)))

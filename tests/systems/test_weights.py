@@ -51,7 +51,7 @@ def test_shapes_and_sums(make, name):
         assert of_text.axes == axes
         assert of_text.weights.shape == shape(n)
         assert of_text.weights.dtype == np.float32
-        assert list(of_text.tokens) == module.tokenizer.encode(text, add_special_tokens=False).tokens
+        assert list(of_text.tokens) == module.backend_tokenizer.encode(text, add_special_tokens=False).tokens
         if n:
             np.testing.assert_allclose(of_text.weights.sum(-1), 1, rtol=1e-5)
 

@@ -31,7 +31,7 @@ class Composition:
         # Of each entry the own rows whose sum it is: itself, and those of its parts.
         summed = [[entry] for entry in range(encoder.entries)]
         if encoder.phrases is not None:
-            words = encoder.tokenizer.get_vocab_size()
+            words = encoder.backend_tokenizer.get_vocab_size()
             for phrase, (first, second) in enumerate(encoder.phrases.tolist(), words):
                 summed[phrase] += summed[first] + summed[second]
         self.summed = np.array([row for rows in summed for row in rows])
@@ -91,7 +91,7 @@ class Composition:
         if self.encoder.phrases is not None:
             table = self.encoder.embedding.weight
             first, second = self.encoder.phrases.long().unbind(1)
-            words = self.encoder.tokenizer.get_vocab_size()
+            words = self.encoder.backend_tokenizer.get_vocab_size()
             table[words:] = table[words:] - table[first] - table[second]
 
     @contextmanager

@@ -56,7 +56,7 @@ def test_the_models_own_tokens_count(tiny_model):
     offsets = tokenizer_of(tiny_model)
     text = "the cat sat on the mat"
     found = [text[start:stop] for start, stop in offsets(text)]
-    assert found == [token.removeprefix("##") for token in tiny_model.tokenizer.encode(text).tokens]
+    assert found == [token.removeprefix("##") for token in tiny_model[0].backend_tokenizer.encode(text).tokens]
     assert parts(tokens(4, offsets), text)[0].split()[:2] == ["the", "cat"]
 
 

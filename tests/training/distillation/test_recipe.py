@@ -253,7 +253,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     assert stored["embedding.weight"].dtype == torch.int8
     assert (load(folder)[0].labelled_texts == hashes_of(sentences)).all()
     model = load(folder)
-    assert model[0].entries == len(stored["embedding.weight"]) == model[0].tokenizer.get_vocab_size() + 10
+    assert model[0].entries == len(stored["embedding.weight"]) == model[0].backend_tokenizer.get_vocab_size() + 10
     # What was trained is what was saved: the phrases' rows hold their parts.
     assert model[0].embedding.weight[-10:].abs().sum(1).min() > 0.1
     assert fingerprint(model) == fingerprint(load(folder))
@@ -264,7 +264,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
 def test_a_tokenizer_of_ones_own(distill, tmp_path, tokenizer):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     distill(tokenizer=str(tmp_path / "tokenizer.json"))
-    assert load(tmp_path / "model")[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+    assert load(tmp_path / "model")[0].backend_tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monkeypatch):

@@ -241,13 +241,13 @@ def test_a_new_encoder(tokenizer, tmp_path, sentences):
     model = new_encoder(None, [], path, seed=5, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
     assert model.get_embedding_dimension() == 8
     assert model[0].positions == "absolute"
-    assert model[0].tokenizer.get_vocab() == tokenizer.get_vocab()
+    assert model[0].backend_tokenizer.get_vocab() == tokenizer.get_vocab()
     again = new_encoder(None, [], path, seed=5, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
     other = new_encoder(None, [], path, seed=6, device="cpu", dimension=8, steps=1, rank=2, positions="absolute")
     assert np.array_equal(again.encode(sentences), model.encode(sentences))
     assert not np.array_equal(other.encode(sentences), model.encode(sentences))
     learned = new_encoder(None, sentences, vocabulary_size=60, device="cpu", dimension=8)
-    assert learned[0].tokenizer.get_vocab_size() == 60
+    assert learned[0].backend_tokenizer.get_vocab_size() == 60
 
 
 def test_a_model_to_start_from(tiny_model, tiny_model_path, sentences):

@@ -1,0 +1,48 @@
+"""What a model says of itself to other programs: its name, and its fingerprint as its revision."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from sentence_transformers import SentenceTransformerModelCardData
+
+from ctx_embed.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def revision(model: SentenceTransformer) -> str:
+    """Return the model's fingerprint, with eight digits more where its settings change what it gives.
+
+    The settings are prompts, ``truncate_dim`` and a similarity other than the cosine.
+    """
+    settings = {
+        "default_prompt_name": model.default_prompt_name,
+        "prompts": {name: prompt for name, prompt in model.prompts.items() if prompt},
+        "similarity": None if model.similarity_fn_name == "cosine" else model.similarity_fn_name,
+        "truncate_dim": model.truncate_dim,
+    }
+    if not any(settings.values()):
+        return fingerprint(model)
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return f"{fingerprint(model)}-{digest[:8]}"
+
+
+class IdentifiedCard(SentenceTransformerModelCardData):
+    """Model card data whose ``base_model_revision`` is the :func:`revision` of the model as it is when this is read.
+
+    MTEB files scores under the name and this revision, so that no two models share a score, nor does one model before
+    and after training. Computed when asked for: loading does not wait for it.
+    """
+
+    @property
+    def base_model_revision(self) -> str | None:
+        """The revision of the model; None before there is one."""
+        return None if self.model is None else revision(self.model)
+
+    @base_model_revision.setter
+    def base_model_revision(self, value: str | None) -> None:
+        """Leave it: sentence-transformers would set the revision of the model that this one comes from."""

@@ -1,0 +1,12 @@
+"""Embeddings for other frameworks, one file each: import the one you need.
+
+    from ctx_embed.integrations.langchain import CtxEmbeddings
+    from ctx_embed.integrations.llama_index import CtxEmbedding
+    from ctx_embed.integrations.chroma import CtxEmbeddingFunction
+    from ctx_embed.integrations.sklearn import EmbeddingTransformer
+    from ctx_embed.integrations.mteb import model_meta
+
+Each takes a model by its name (``default``, ``minilm``, a name on the hub) or a folder, as :func:`ctx_embed.load` does.
+They store that string as it was given, never a place on this machine, and load the model once a process, when it is
+first needed.
+"""

@@ -1,0 +1,60 @@
+"""MTEB's description of a model: pip install "ctx-embed[mteb]"."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from mteb.models import ModelMeta, SentenceTransformerEncoderWrapper
+from mteb.models.model_meta import ScoringFunction
+
+from ctx_embed.identity import revision
+from ctx_embed.integrations.shared import shared_model
+from ctx_embed.loading import DEFAULT_NAME
+
+# What the model's own files do not say in MTEB's terms; its card has the sources. MTEB adds the training sets of the
+# model that `adapted_from` names, its teacher.
+DEFAULT = {
+    "languages": ["eng-Latn"],
+    "license": "multiple",
+    "open_weights": True,
+    "adapted_from": "sentence-transformers/all-MiniLM-L6-v2",
+    "training_datasets": {"ImdbClassification"},
+    "use_instructions": False,
+}
+
+
+def _encoder(_: str, *, model: str, revision: str | None = None, **options: Any) -> SentenceTransformerEncoderWrapper:
+    return SentenceTransformerEncoderWrapper(shared_model(model))
+
+
+def model_meta(model: str = "default") -> ModelMeta:
+    """Return what ``mteb.evaluate(model_meta(), tasks)`` needs: a complete description, and how to load the model.
+
+    ``mteb.evaluate(ctx_embed.load(), tasks)`` gives the same scores under the same name and revision.
+
+    Args:
+        model: a name or a folder, as :func:`ctx_embed.load` takes it.
+    """
+    loaded = shared_model(model)
+    parameters = sum(parameter.numel() for parameter in loaded.parameters())
+    size = sum(tensor.numel() * tensor.element_size() for tensor in loaded.state_dict().values())
+    name = loaded.model_card_data.model_name
+    meta: ModelMeta = ModelMeta.create_empty(
+        overwrites={
+            "loader": partial(_encoder, model=model),
+            "name": name,
+            "revision": revision(loaded),
+            "n_parameters": parameters,
+            "n_embedding_parameters": sum(
+                parameter.numel() for key, parameter in loaded.named_parameters() if key.endswith("embedding.weight")
+            ),
+            "memory_usage_mb": round(size / 2**20),
+            "max_tokens": loaded.max_seq_length,
+            "embed_dim": loaded.truncate_dim or loaded.get_embedding_dimension(),
+            "similarity_fn_name": ScoringFunction.from_str(loaded.similarity_fn_name),
+            "framework": ["Sentence Transformers", "PyTorch"],
+            **(DEFAULT if name == DEFAULT_NAME else {}),
+        }
+    )
+    return meta

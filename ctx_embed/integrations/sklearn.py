@@ -1,0 +1,115 @@
+"""scikit-learn's transformer of texts into embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from ctx_embed.errors import InputError
+from ctx_embed.integrations.shared import shared_model
+from ctx_embed.modules.token_encoder import require_size
+
+
+def _columns(X: Any) -> list[list[Any]]:
+    """Return the columns of texts: of a data frame, an array of one or two axes, or a sequence of strings."""
+    if isinstance(X, str):
+        raise InputError("X must be a sequence of texts, got one string; put it into a list")
+    if hasattr(X, "columns"):  # a data frame of pandas or polars
+        return [list(X[name]) for name in X.columns]
+    if getattr(X, "ndim", 1) == 2:
+        return [list(column) for column in np.asarray(X, dtype=object).T]
+    return [list(X)]
+
+
+class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Texts in, embeddings out, for a pipeline, a ColumnTransformer or a grid search.
+
+    It holds a model's name and never the model: a clone or a pickle of it is a few hundred bytes, and the model is
+    loaded once a process.
+
+    Args:
+        model: a name or a folder, as :func:`ctx_embed.load` takes it.
+        truncate_dim: only the first features of each embedding, at unit length again; None for all.
+        batch_size: texts embedded at a time.
+    """
+
+    def __init__(self, model: str = "default", truncate_dim: int | None = None, batch_size: int = 512) -> None:
+        self.model = model
+        self.truncate_dim = truncate_dim
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any = None) -> EmbeddingTransformer:
+        """Check the options and that the model can be loaded; nothing is learned.
+
+        Raises:
+            InputError: no such model, or a ``truncate_dim`` that is not between 1 and its dimension.
+        """
+        dimension = shared_model(self.model).get_embedding_dimension()
+        if self.truncate_dim is not None:
+            require_size("truncate_dim", self.truncate_dim)
+            if dimension is not None and self.truncate_dim > dimension:
+                raise InputError(
+                    f"truncate_dim must be at most the model's dimension {dimension}, got {self.truncate_dim}"
+                )
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Return the embeddings, those of several columns side by side.
+
+        Args:
+            X: n texts: a list, a Series, an array (n,) or (n, columns), or a data frame of texts.
+
+        Returns:
+            (n, m), or (n, columns * m) for several columns.
+
+        Raises:
+            InputError: an item that is not a string; fill missing values first.
+        """
+        model = shared_model(self.model)
+        embeddings = [
+            model.encode(
+                self._texts(column),
+                batch_size=self.batch_size,
+                truncate_dim=self.truncate_dim,
+                normalize_embeddings=self.truncate_dim is not None,
+            )
+            for column in _columns(X)
+        ]
+        return np.hstack([part.reshape(-1, self._dimension()) for part in embeddings])
+
+    def get_feature_names_out(self, input_features: ArrayLike | Sequence[str] | None = None) -> NDArray[Any]:
+        """Return a name for each feature: ``embedding0``, ..., after the column's name where there are several."""
+        names = [f"embedding{feature}" for feature in range(self._dimension())]
+        columns = [] if input_features is None else [str(column) for column in np.asarray(input_features).ravel()]
+        if len(columns) > 1:
+            names = [f"{column}_{name}" for column in columns for name in names]
+        return np.array(names, dtype=object)
+
+    def _dimension(self) -> int:
+        dimension = self.truncate_dim or shared_model(self.model).get_embedding_dimension()
+        assert dimension is not None
+        return dimension
+
+    @staticmethod
+    def _texts(column: list[Any]) -> list[str]:
+        for row, text in enumerate(column):
+            if not isinstance(text, str):
+                raise InputError(
+                    f"row {row} of X must be a string, got {type(text).__name__}; fill missing values first"
+                )
+        return [str(text) for text in column]
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.one_d_array = True
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.requires_fit = False
+        return tags

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from ctx_embed import load
+
+pytest.importorskip("llama_index.core", reason="the extra llama-index is not installed")
+
+from llama_index.core import Document, VectorStoreIndex
+from llama_index.core.node_parser import SemanticSplitterNodeParser
+
+from ctx_embed.integrations.llama_index import CtxEmbedding
+
+TEXTS = ["The cat sat on the mat.", "Prices rise faster than wages.", "The film was a joy."]
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its own
+
+
+def test_the_default_model_in_an_index():
+    index = VectorStoreIndex([], embed_model=CtxEmbedding())
+    for text in TEXTS:
+        index.insert(Document(text=text))
+    (node,) = index.as_retriever(similarity_top_k=1).retrieve("inflation")
+    assert node.get_content() == TEXTS[1]
+
+
+def test_embeddings_are_the_models():
+    model, embedding = load(), CtxEmbedding()
+    np.testing.assert_array_equal(np.float32(embedding.get_text_embedding_batch(TEXTS)), model.encode(TEXTS))
+    np.testing.assert_array_equal(np.float32(embedding.get_text_embedding(TEXTS[0])), model.encode(TEXTS[0]))
+    asked = asyncio.run(embedding.aget_query_embedding(TEXTS[0]))
+    np.testing.assert_array_equal(np.float32(asked), model.encode(TEXTS[0]))
+
+
+def test_whole_documents_are_read():
+    embedding = CtxEmbedding()
+    text = "the cat sat on the mat " * 200
+    assert embedding.get_text_embedding(text + "prices rise") != embedding.get_text_embedding(text + "a dog barks")
+
+
+def test_it_holds_a_name():
+    embedding = CtxEmbedding()
+    embedding.get_query_embedding("a cat")
+    stored = embedding.to_dict()
+    assert stored["model_name"] == "default"
+    assert CtxEmbedding.from_dict(stored).get_query_embedding("a cat") == embedding.get_query_embedding("a cat")
+
+
+def test_the_semantic_splitter():
+    splitter = SemanticSplitterNodeParser(embed_model=CtxEmbedding(), buffer_size=1, breakpoint_percentile_threshold=50)
+    nodes = splitter.get_nodes_from_documents([Document(text=" ".join(TEXTS))])
+    assert len(nodes) > 1
