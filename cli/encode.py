@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.options import OUTPUT, backend_option, field_option
+from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
 
@@ -47,4 +48,4 @@ def encode(
     write_embeddings(output, documents, embeddings)
     if output != STANDARD_OUTPUT:
         count, dimension = embeddings.shape
-        click.echo(f"{count} {'embedding' if count == 1 else 'embeddings'} of dimension {dimension} in {output}")
+        click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")

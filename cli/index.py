@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.groups import Group
 from ctx_embed.cli.index_build import build
 from ctx_embed.cli.index_documents import delete, export, get
 from ctx_embed.cli.index_explore import duplicates, topics
@@ -11,7 +12,31 @@ from ctx_embed.cli.index_maintain import compact, info, tune, verify
 from ctx_embed.cli.index_query import query
 
 
-@click.group()
+class IndexGroup(Group):
+    """The commands of an index, also by the names that other programs have for them."""
+
+    aliases = {
+        "search": ["query"],
+        "find": ["query"],
+        "create": ["build"],
+        "add": ["build", "--append"],
+        "update": ["build", "--upsert"],
+        "list": ["get"],
+        "show": ["get"],
+        "remove": ["delete"],
+        "stats": ["info"],
+        "describe": ["info"],
+        "dedupe": ["duplicates"],
+        "clusters": ["topics"],
+        "check": ["verify"],
+    }
+
+
+@click.group(
+    cls=IndexGroup,
+    epilog="Other names: search and find for query, add for build --append, update for build --upsert, list and show "
+    "for get, remove for delete, stats for info.",
+)
 def index() -> None:
     """Build, query and change search indexes.
 

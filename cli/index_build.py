@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ctx_embed.cli.options import backend_option, field_option
+from ctx_embed.cli.output import counted
 
 
 @click.command(context_settings={"show_default": True})
@@ -45,11 +46,12 @@ def build(
     Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review
     Example: ctx-embed index build articles/ articles.index --chunk tokens:256 --resume
     """
-    from ctx_embed.index.building.build import build_index
-
     chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
     if len(chosen) > 1:
         raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " exclude each other")
+
+    from ctx_embed.index.building.build import build_index
+
     mode = chosen[0] if chosen else "create"
     built = build_index(
         sources,
@@ -65,6 +67,7 @@ def build(
         progress=True,
     )
     if built.was_complete:
-        click.echo(f"nothing to do: {built.documents} documents were indexed in {path} already")
+        were = "was" if built.documents == 1 else "were"
+        click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")
     else:
-        click.echo(f"{built.documents} documents {'added to' if append or upsert else 'indexed in'} {path}")
+        click.echo(f"{counted(built.documents, 'document')} {'added to' if append or upsert else 'indexed in'} {path}")

@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ctx_embed.cli.options import Command
+from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
+
+if TYPE_CHECKING:
+    from ctx_embed.index import SearchIndex
+
+# Stands before an id such as -5 while click parses, which would take it for an option. No argument can hold it.
+_NEGATIVE = "\0"
+
+
+class IdCommand(click.Command):
+    """A command whose arguments may be negative numbers; anything else that begins with ``-`` is an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        return super().parse_args(ctx, [f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) else arg for arg in args])
 
 
 def _ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
-    """Ids as they are written: digits are an integer, unless strings are meant."""
+    """Return ids as they are written: a number is an integer, unless strings are meant."""
     from ctx_embed.index.storage.documents import checked_id
 
     found: list[str | int] = []
-    for value in values:
-        digits = value.removeprefix("-")
-        number = not strings and digits.isascii() and digits.isdigit()
+    for value in (value.removeprefix(_NEGATIVE) for value in values):
+        # As in tables: 007 is a string.
+        number = not strings and re.fullmatch(r"0|-?[1-9][0-9]*", value)
         try:
             found.append(checked_id(int(value) if number else value, 1))
         except (InputError, ValueError):
@@ -28,45 +47,87 @@ def _ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
     return found
 
 
-_string_option = click.option("--string", "strings", is_flag=True, help="Take ids of digits as strings too.")
+def unknown_fields(index: SearchIndex, where: str) -> str:
+    """Return what to say of the fields of a filter that no document has; empty if all are known."""
+    for name, known in index.unknown_fields(where).items():
+        return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
+    return ""
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+_string_option = click.option("--string", "strings", is_flag=True, help="Take numbers as strings too.")
+
+
+def _where_option(does: str) -> Callable[[Command], Command]:
+    return click.option("--where", metavar="FILTER", help=f"{does} the documents whose metadata meet it.")
+
+
+@click.command(cls=IdCommand)
 @click.argument("path", metavar="INDEX")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@_where_option("Print")
+@click.option("-k", "most", default=10, show_default=True, type=click.IntRange(min=1), help="Documents, without IDs.")
 @_string_option
-def get(path: str, ids: tuple[str, ...], strings: bool) -> None:
-    """Print the documents of some ids, a JSON object a line.
+def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: bool) -> None:
+    """Print the documents of some IDs, a JSON object a line; without IDs the first ones.
 
+    \b
     Example: ctx-embed index get reviews.index 17 tt0133093
+    Example: ctx-embed index get reviews.index --where 'stars >= 4' -k 3
     """
+    if ids and where is not None:
+        raise click.UsageError("give either IDs or --where")
+
     from ctx_embed.index import SearchIndex
 
     wanted = _ids(ids, strings)
     with SearchIndex.open(path) as index:
-        found = [index.get(identifier) for identifier in wanted]
-    for document in found:
-        if document is not None:
-            click.echo(json.dumps(asdict(document), ensure_ascii=False))
-    missing = [identifier for identifier, document in zip(wanted, found, strict=True) if document is None]
-    if missing:
-        raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}")
+        matching = [] if ids else index.ids(where)
+        found = [index.get(identifier) for identifier in (wanted if ids else matching[:most])]
+        for document in found:
+            if document is not None:
+                click.echo(json.dumps(asdict(document), ensure_ascii=False))
+        if not ids:
+            shown = "no documents" if not matching else f"{len(found)} of {counted(len(matching), 'document')}"
+            hint = unknown_fields(index, where) if where is not None and not matching else ""
+            click.echo(f"{shown}{f': {hint}' if hint else ''}", err=True)
+            return
+        missing = [identifier for identifier, document in zip(wanted, found, strict=True) if document is None]
+        if missing:
+            other = next((str(name) for name in missing if index.get(str(name)) is not None), None)
+            hint = f"; {other!r} is a string there, add --string" if other is not None else ""
+            raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}{hint}")
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=IdCommand)
 @click.argument("path", metavar="INDEX")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@_where_option("Delete")
+@click.option("--dry-run", is_flag=True, help="Say how many would be deleted, and delete none.")
 @_string_option
-def delete(path: str, ids: tuple[str, ...], strings: bool) -> None:
-    """Delete the documents of some ids; ids that there are not are passed over.
+def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, strings: bool) -> None:
+    """Delete the documents of some IDs, or those that a filter finds. IDs that the index does not have are skipped.
 
+    \b
     Example: ctx-embed index delete reviews.index 17 tt0133093
+    Example: ctx-embed index delete reviews.index --where 'year < 2003' --dry-run
     """
+    if bool(ids) == (where is not None):
+        raise click.UsageError("give either IDs or --where FILTER")
+
     from ctx_embed.index import SearchIndex
 
-    wanted = _ids(ids, strings)
+    wanted = set(_ids(ids, strings))
     with SearchIndex.open(path) as index:
-        click.echo(f"{index.delete(wanted)} of {len(set(wanted))} documents deleted from {path}")
+        asked = len(wanted) if where is None else index.count()
+        if dry_run:
+            there = sum(index.get(identifier) is not None for identifier in wanted)
+            count = there if where is None else index.count(where)
+            click.echo(f"{count} of {counted(asked, 'document')} would be deleted from {path}")
+        else:
+            count = index.delete(list(wanted)) if where is None else index.delete(where=where)
+            click.echo(f"{count} of {counted(asked, 'document')} deleted from {path}")
+        if where is not None and not count and (hint := unknown_fields(index, where)):
+            click.echo(hint, err=True)
 
 
 @click.command()
@@ -81,4 +142,4 @@ def export(path: str, output: Path) -> None:
 
     with SearchIndex.open(path) as index:
         rows, dimension = index.export(output), index.describe()["dimension"]
-    click.echo(f"{rows} vectors of dimension {dimension} in {output}.npy, texts in {output}.jsonl")
+    click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from ctx_embed.cli.index_query import one_line
 from ctx_embed.cli.options import SEED
+from ctx_embed.cli.output import one_line
 
 SHOWN_CHARACTERS = 100
 
@@ -16,7 +16,7 @@ SHOWN_CHARACTERS = 100
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
 @click.option("--threshold", default=0.9, type=click.FloatRange(-1, 1), help="The lowest cosine of a pair.")
-@click.option("-n", "most", default=100, type=click.IntRange(min=1), help="Pairs to show.")
+@click.option("-k", "most", default=100, type=click.IntRange(min=1), help="Pairs to show.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a line.")
 def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
     """Find documents that say nearly the same, the nearest pairs first.
@@ -39,13 +39,13 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
-@click.option("-n", "count", type=click.IntRange(min=1), help="Topics.  [default: by the number of documents, 2 to 50]")
+@click.option("-k", "count", type=click.IntRange(min=1), help="Topics.  [default: by the number of documents, 2 to 50]")
 @click.option("--seed", default=0, type=SEED, help="Decides the beginning of the clustering.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: size, words, examples.")
 def topics(path: str, count: int | None, seed: int, as_json: bool) -> None:
     """Cluster the documents and name the typical words of each cluster, the largest first.
 
-    Example: ctx-embed index topics reviews.index -n 10
+    Example: ctx-embed index topics reviews.index -k 10
     """
     from ctx_embed.index import SearchIndex
 

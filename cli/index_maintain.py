@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
 
@@ -71,11 +72,13 @@ def verify(path: str, no_model: bool) -> None:
     with SearchIndex.open(path) as index:
         found = index.verify(embed=not no_model)
         if not found:
-            click.echo(f"{path}: whole, {index.count()} documents")
+            click.echo(f"{path}: whole, {counted(index.count(), 'document')}")
             return
     for line in found:
         click.echo(line)
-    raise InputError(f"{path}: damaged ({len(found)} problems), restore it from a copy, or build the index again")
+    raise InputError(
+        f"{path}: damaged ({counted(len(found), 'problem')}), restore it from a copy, or build the index again"
+    )
 
 
 @click.command()
@@ -89,4 +92,4 @@ def compact(path: str) -> None:
 
     with SearchIndex.open(path) as index:
         removed = index.compact()
-        click.echo(f"{path}: {removed} vectors removed, {index.count()} documents")
+        click.echo(f"{path}: {counted(removed, 'vector')} removed, {counted(index.count(), 'document')}")

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ctx_embed.cli.index_documents import unknown_fields
 from ctx_embed.cli.options import backend_option
+from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
-    from ctx_embed.index import Hit
-
-# Of each text in the table of hits, so many characters are shown.
-SHOWN_CHARACTERS = 160
+    from ctx_embed.index import Hit, SearchIndex
 
 
 @click.command(context_settings={"show_default": True})
@@ -47,27 +47,40 @@ def query(
     as_json: bool,
     as_jsonl: bool,
 ) -> None:
-    """Find the documents nearest in meaning to TEXT; scores are cosines.
+    """Find the documents nearest in meaning to TEXT.
+
+    Scores are cosines. With --mode hybrid the hits are ordered by `fused`, the sum of 1 / (60 + rank) over the ranks
+    by meaning and by words.
 
     \b
     Example: ctx-embed index query reviews.index "too long, but well acted" -k 3 --json
     Example: ctx-embed index query reviews.index "slow plot" --mode hybrid --where 'stars >= 4'
     """
-    from ctx_embed.index import SearchIndex
-    from ctx_embed.reading import read_documents
-
     if as_json and as_jsonl:
         raise click.UsageError("--json and --jsonl exclude each other")
     if bool(texts) == (source is not None):
         raise click.UsageError("a TEXT or --queries is needed, and not both")
+
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.storage.filters import parse_filter
+    from ctx_embed.reading import read_documents
+
+    if where is not None:
+        # Before the model is loaded.
+        parse_filter(where)
     asked = list(texts) if source is None else [document.text for document in read_documents(source)]
     if not asked:
         raise InputError(f"{source}: no queries, at least one line of text is needed")
     with SearchIndex.open(path, model, memory_map, backend) as opened:
         found = opened.search(asked, k, mode=mode, where=where, threshold=threshold)
+        _print(asked, found, as_json, as_jsonl, single=len(texts) == 1)
+        if not all(found):
+            click.echo(_why_none(opened, mode, where, threshold), err=True)
+
+
+def _print(asked: list[str], found: Sequence[list[Hit]], as_json: bool, as_jsonl: bool, single: bool) -> None:
     if as_json:
         lists = [[_object(text, hit) for hit in hits] for text, hits in zip(asked, found, strict=True)]
-        single = len(texts) == 1
         click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))
     elif as_jsonl:
         for text, hits in zip(asked, found, strict=True):
@@ -77,33 +90,28 @@ def query(
         for place, (text, hits) in enumerate(zip(asked, found, strict=True)):
             if len(asked) > 1:
                 click.echo(("\n" if place else "") + one_line(text, SHOWN_CHARACTERS))
-            _print_table(text, hits)
+            if hits:
+                print_hits(text, hits)
 
 
 def _object(text: str, hit: Hit) -> dict[str, Any]:
-    """A hit as JSON; the document stands beside the passage where that is a part of it."""
+    """Return a hit as JSON, with the document where the passage is a part of it and the fused score of hybrid."""
     from ctx_embed.index import snippet
 
     fields = asdict(hit)
     if hit.document == hit.text:
         del fields["document"], fields["start"]
+    if hit.fused is None:
+        del fields["fused"]
     return {**fields, "snippet": snippet(text, hit.text)}
 
 
-def _print_table(text: str, hits: list[Hit]) -> None:
-    """A line a hit; what a text or an id could do to a terminal or to the columns is taken out."""
-    from ctx_embed.index import snippet
-
-    ids = [one_line(str(hit.id), 40) for hit in hits]
-    width = max(map(len, ids), default=0)
-    for hit, identifier in zip(hits, ids, strict=True):
-        shown = one_line(snippet(text, hit.text), SHOWN_CHARACTERS)
-        click.echo(f"{hit.score:7.4f}  {identifier:<{width}}  {shown}")
-
-
-def one_line(text: str, length: int) -> str:
-    """The beginning of a text without what a terminal would act on."""
-    # Only so much of the text is looked at: it may be a whole book.
-    words = "".join(c if c.isprintable() else " " for c in text[: 4 * length]).split()
-    line = " ".join(words)
-    return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
+def _why_none(index: SearchIndex, mode: str, where: str | None, threshold: float | None) -> str:
+    """Return what to say of a query without hits."""
+    if not index.count():
+        return "no hits: the index has no documents"
+    if where is not None and not index.count(where):
+        return f"no hits: {unknown_fields(index, where) or 'no document meets the filter'}"
+    if threshold is not None:
+        return f"no hits: no cosine reaches {threshold:g}"
+    return "no hits: no document has a word of the query" if mode == "words" else "no hits"

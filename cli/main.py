@@ -11,14 +11,15 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.cli.groups import Group, running
+from ctx_embed.errors import InputError
 
 # Commands by the module that defines them and their line in the help text, so that `--help` loads none of them.
 COMMANDS = {
     "demo": "Index the docstrings of the Python standard library and answer a few queries.",
     "distill": "Train an encoder to give a teacher's embeddings.",
-    "encode": "Embed texts into a .npy file.",
-    "eval": "Evaluate encoders on probe tasks.",
+    "encode": "Embed texts into a file: .npy, .csv, .jsonl or .parquet.",
+    "eval": "Evaluate encoders on classification, similarity and retrieval tasks.",
     "explain": "Show what an encoder's attention looks at in texts.",
     "index": "Build and query search indexes.",
     "reproduce": "Work out the papers' tables and figures.",
@@ -28,8 +29,31 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+# How to go on with a command that was interrupted.
+RESUME = {
+    "index build": "repeat the command with --resume to continue where it stopped",
+    "train": "repeat the command to continue after the last complete epoch",
+    "distill": "repeat the command to continue where it stopped",
+    "eval run": "repeat the command to continue; finished scores are stored",
+    "reproduce": "repeat the command to continue; finished folds are stored",
+}
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class LazyGroup(Group):
     """A group whose commands are modules of ``ctx_embed.cli``, imported at the first use of each."""
+
+    hints = {
+        name: f"did you mean 'index {command}'?"
+        for name, command in (
+            ("query", "query"),
+            ("search", "query"),
+            ("build", "build"),
+            ("topics", "topics"),
+            ("duplicates", "duplicates"),
+        )
+    }
+    aliases = {"embed": ["encode"]}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, sorted."""
@@ -42,14 +66,6 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(import_module(f"ctx_embed.cli.{cmd_name}"), cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments begin with; an unknown one is a mistake of usage, with a suggestion."""
-        if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            raise click.UsageError(str(unknown_name("command", args[0], COMMANDS)), ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -59,6 +75,11 @@ class LazyGroup(click.Group):
         """Run a command; a user's mistake or the system's is one line and exit code 1, a bug keeps its traceback."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            command = running(ctx)
+            # The first line end leaves a progress bar.
+            click.echo(f"\nInterrupted; {RESUME.get(command, 'nothing was changed')}.", err=True)
+            ctx.exit(INTERRUPTED)
         except InputError as error:
             # A file's name, or what a library says, may hold line ends.
             raise click.ClickException(" ".join(str(error).split("\n"))) from None
@@ -71,11 +92,17 @@ class LazyGroup(click.Group):
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ctx-embed")
+@click.version_option(__version__, "-V", "--version", prog_name="ctx-embed")
 def main() -> None:
-    """Fast sentence embeddings with the Contextualizer.
+    """Fast sentence embeddings for English text, with the Contextualizer.
 
-    Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"
+    The default model knows English only. Train or distill a model on your own texts for other languages.
+
+    \b
+    Example: ctx-embed index build notes.txt notes.index
+    Example: ctx-embed index query notes.index "a question"
+
+    Shell completion for bash (zsh and fish likewise): eval "$(_CTX_EMBED_COMPLETE=bash_source ctx-embed)"
     """
 
 

@@ -26,6 +26,7 @@ LAYERS = [
     {"integrations"},
     {"eval"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -17,6 +17,13 @@ MOST_WORDS = 256
 # In a large index, words that stand in so large a part of the passages say next to nothing and cost the most.
 COMMON_PART = 0.05
 LARGE = 20_000
+# The function words of English: to mark these in a snippet would say nothing.
+_FUNCTION_WORDS = """
+a about an and any are as at be been but by can could did do does for from had has have he her him his how i if in into
+is it its me my no not of on one or our over s she should so some t than that the their them then there these they this
+those to under up us was we were what when where which who whom whose why will with would you your
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 REMEMBERED_TERMS = 100_000
 SNIPPET_WORDS = 24
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
@@ -26,6 +33,12 @@ def expression(query: str) -> str:
     """The FTS5 expression that finds any word of a query; quoted, so that none is an operator. May be empty."""
     words = dict.fromkeys(word.lower() for word in _WORD.findall(well_formed(query)))
     return " OR ".join(f'"{word}"' for word in list(words)[:MOST_WORDS])
+
+
+def _content_words(query: str) -> list[str]:
+    """Return the words of a query without the function words of English; all of them if it has no others."""
+    words = _WORD.findall(well_formed(query))
+    return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
 
 
 def search_words(
@@ -71,15 +84,15 @@ def _rare(store: DocumentStore, terms: list[str], rows: int) -> list[str]:
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
-    """The part of a text that holds most words of a query, with these marked; the beginning where it holds none.
+    """Return the part of a text that holds most words of a query, with these marked; its beginning if it holds none.
 
     Args:
-        query: any text.
+        query: any text; its function words are not looked for, unless it has no others.
         text: of a document.
         opening: put before each matching word.
         closing_mark: put after it.
     """
-    terms = expression(query)
+    terms = expression(" ".join(_content_words(query)))
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
         connection.execute("INSERT INTO words VALUES (?)", (well_formed(text),))

@@ -10,8 +10,7 @@ from html import escape
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.index.ann.vector_index import Ranking
-from ctx_embed.index.ranking import MODES
+from ctx_embed.index.ranking import MODES, Scored
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.writing.transaction import as_list
 from ctx_embed.texts import well_formed
@@ -28,6 +27,8 @@ class Hit:
         metadata: of its document.
         document: the whole text of its document.
         start: the character of the document that the passage begins with.
+        fused: in the mode ``hybrid``, the score that orders the hits: the sum over both modes of 1 / (60 + rank);
+            None in other modes.
     """
 
     id: str | int
@@ -36,6 +37,7 @@ class Hit:
     metadata: dict[str, Any]
     document: str
     start: int = 0
+    fused: float | None = None
 
 
 class Hits(list[Hit]):
@@ -65,15 +67,16 @@ class Hits(list[Hit]):
         return f"<table><caption>{escape(self.query)}</caption><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def hits_of(store: DocumentStore, rankings: Sequence[Ranking]) -> list[list[Hit]]:
+def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]]) -> list[list[Hit]]:
     """The passages of some rankings, inside :meth:`Database.reading`."""
-    passages = store.fetch({row for ranking in rankings for _, row in ranking})
+    passages = store.fetch({found.row for ranking in rankings for found in ranking})
     found = []
     for ranking in rankings:
         hits = []
-        for score, row in ranking:
+        for score, row, fused in ranking:
             document, start, _ = passages[row]
-            hits.append(Hit(document.id, score, passages[row].text, dict(document.metadata), document.text, start))
+            text, metadata = passages[row].text, dict(document.metadata)
+            hits.append(Hit(document.id, score, text, metadata, document.text, start, fused))
         found.append(hits)
     return found
 

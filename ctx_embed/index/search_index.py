@@ -22,6 +22,7 @@ from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.hits import Hit, Hits, checked_queries, hits_of
 from ctx_embed.index.ranking import MODES, Searched
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
+from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
 from ctx_embed.index.storage.shards import Vectors
@@ -169,10 +170,33 @@ class SearchIndex:
         self._require_open()
         return self._writer
 
-    def count(self) -> int:
-        """The number of documents."""
+    def count(self, where: str | None = None) -> int:
+        """Return the number of documents, of those whose metadata meet the filter ``where`` if one is given."""
         self._require_open()
-        return self._folder.count()
+        return self._folder.count() if where is None else len(self.ids(where))
+
+    def ids(self, where: str | None = None) -> list[Id]:
+        """Return the ids of the documents in the order they were added.
+
+        Args:
+            where: what the metadata must meet, see :mod:`ctx_embed.index.storage.filters`; None: nothing.
+
+        Raises:
+            InputError: the filter cannot be understood.
+        """
+        self._require_open()
+        condition = None if where is None else parse_filter(where)
+        return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
+
+    def unknown_fields(self, where: str) -> dict[str, list[str]]:
+        """Return the fields of a filter that no document has, each with the fields there are.
+
+        Raises:
+            InputError: the filter cannot be understood.
+        """
+        self._require_open()
+        known = self._folder.read(lambda _: self._folder.documents.metadata_fields())
+        return {name: known for name in parse_filter(where).fields if name not in known}
 
     def get(self, identifier: Id) -> Document | None:
         """The document of an id, None where there is none.
@@ -236,15 +260,26 @@ class SearchIndex:
                 ids += edit.add(chunk, replacing=replacing)
         return ids
 
-    def delete(self, ids: Id | Sequence[Id]) -> int:
-        """Delete the documents of some ids, durably when this returns; ids that there are not are passed over.
+    def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
+        """Delete documents, durably when this returns.
+
+        Args:
+            ids: of the documents; ids that the index does not have are passed over.
+            where: instead of ids: what the metadata must meet, see :mod:`ctx_embed.index.storage.filters`.
 
         Returns:
             The number of documents deleted.
 
         Raises:
-            InputError: an id is neither a string nor an integer of 64 bits, or another process is writing.
+            InputError: an id is neither a string nor an integer of 64 bits, the filter cannot be understood, both or
+                neither of them are given, or another process is writing.
         """
+        if (ids is None) == (where is None):
+            raise InputError("delete needs either ids or where")
+        if where is not None:
+            condition = parse_filter(where)
+            with self.writer.editing() as edit:
+                return edit.delete(edit.store.ids_matching(condition))
         single = isinstance(ids, str | numbers.Integral)
         listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
@@ -297,8 +332,6 @@ class SearchIndex:
         self._require_open()
         texts = checked_queries(query, k, mode, threshold)
         if where is not None:
-            from ctx_embed.index.storage.filters import parse_filter
-
             parse_filter(where)
         found = [
             Hits(text, hits) for text, hits in zip(texts, self._search(texts, k, mode, where, threshold), strict=True)
@@ -331,7 +364,7 @@ class SearchIndex:
         searched = Searched(store, self._index, snapshot, self._live.allowed(snapshot, where))
         rankings = MODES[mode](searched, texts, vectors, min(k, max(snapshot.rows, 1)))
         if threshold is not None:
-            rankings = [[pair for pair in ranking if pair[0] >= threshold] for ranking in rankings]
+            rankings = [[found for found in ranking if found.score >= threshold] for ranking in rankings]
         return hits_of(store, rankings)
 
     def tune(self, recall: float = 0.95) -> Tuning:

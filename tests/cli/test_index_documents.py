@@ -57,13 +57,104 @@ def test_get_and_delete(index, sentences):
         f"the id '{too_long}' is no id of 64 bits, with --string it is taken as a string"
     )
     assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
-    assert succeeds("delete", index, "3") == f"0 of 1 documents deleted from {index}\n"
+    assert succeeds("delete", index, "3") == f"0 of 1 document deleted from {index}\n"
     facts = json.loads(succeeds("info", index, "--json"))
     assert (facts["documents"], facts["vectors"], facts["vectors_of_deleted"]) == (6, 8, 2)
     assert succeeds("compact", index) == f"{index}: 2 vectors removed, 6 documents\n"
     assert succeeds("verify", index) == f"{index}: whole, 6 documents\n"
     hits = json.loads(succeeds("query", index, sentences[3], "-k", "20", "--json"))
     assert sorted(hit["metadata"]["n"] for hit in hits) == [0, 1, 4, 5, 6, 7]
+
+
+def test_an_option_is_never_an_id(index):
+    assert run("delete", index, "--dry", "3").exit_code == 2
+    assert json.loads(succeeds("get", index, "3"))["id"] == 3
+    # After -- everything is an id, as everywhere.
+    assert succeeds("delete", index, "--", "--dry-run", "-3") == f"0 of 2 documents deleted from {index}\n"
+
+
+def test_negative_ids(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"id": -5, "text": "a"}\n{"id": "-6", "text": "b"}\n{"id": "007", "text": "c"}\n'
+    )
+    path = tmp_path / "a.index"
+    assert succeeds("build", tmp_path / "a.jsonl", path) == f"3 documents indexed in {path}\n"
+    assert json.loads(succeeds("get", path, "-5"))["id"] == -5
+    assert json.loads(succeeds("get", path, "--string", "-6"))["id"] == "-6"
+    # As in a table, 007 is no number.
+    assert json.loads(succeeds("get", path, "007"))["text"] == "c"
+    assert fails("get", path, "-6") == f"{path}: no document has the id -6; '-6' is a string there, add --string"
+    assert succeeds("delete", path, "--dry-run", "-5", "8") == f"1 of 2 documents would be deleted from {path}\n"
+    assert succeeds("delete", path, "-5", "8") == f"1 of 2 documents deleted from {path}\n"
+    assert fails("get", path, "-5").endswith("no document has the id -5")
+
+
+def test_delete_and_get_by_filter(index):
+    shown = run("get", index, "--where", "n >= 5", "-k", "2")
+    assert [json.loads(line)["metadata"]["n"] for line in shown.stdout.splitlines()] == [5, 6]
+    assert shown.stderr == "2 of 3 documents\n"
+    assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
+        f"3 of 8 documents would be deleted from {index}\n"
+    )
+    assert len(succeeds("list", index, "-k", "99").splitlines()) == 8
+    assert succeeds("remove", index, "--where", "n >= 5") == f"3 of 8 documents deleted from {index}\n"
+    assert [json.loads(line)["metadata"]["n"] for line in succeeds("get", index).splitlines()] == [0, 1, 2, 3, 4]
+    result = run("delete", index, "--where", "m < 3")
+    assert result.stdout == f"0 of 5 documents deleted from {index}\n"
+    assert result.stderr == "no document has a field 'm' (fields: n)\n"
+    assert run("get", index, "--where", "m < 3").stderr == ("no documents: no document has a field 'm' (fields: n)\n")
+    assert fails("delete", index, "--where", "n >").startswith("filter 'n >': ")
+    assert json.loads(succeeds("stats", index, "--json"))["documents"] == 5
+
+
+def test_a_query_without_hits_says_why(index, tmp_path):
+    def said(*options):
+        result = run("query", index, "film", *options)
+        assert (result.exit_code, result.stdout) == (0, "")
+        return result.stderr
+
+    assert said("--where", "yeer = 2024") == "no hits: no document has a field 'yeer' (fields: n)\n"
+    assert said("--where", "n = 99") == "no hits: no document meets the filter\n"
+    assert said("--threshold", "0.9999") == "no hits: no cosine reaches 0.9999\n"
+    result = run("query", index, "zebra", "--mode", "words", "--json")
+    assert (result.stdout, result.stderr) == ("[]\n", "no hits: no document has a word of the query\n")
+    succeeds("delete", index, "--where", "n >= 0")
+    assert said() == "no hits: the index has no documents\n"
+
+
+def test_hybrid_shows_what_orders_its_hits(index):
+    lines = [line.split() for line in succeeds("query", index, "a film", "--mode", "hybrid", "-k", 4).splitlines()]
+    assert lines[0] == ["cosine", "fused", "id", "n", "text"]
+    fused = [float(line[1]) for line in lines[1:]]
+    assert fused == sorted(fused, reverse=True)
+    hits = json.loads(succeeds("query", index, "a film", "--mode", "hybrid", "-k", 4, "--json"))
+    assert [round(hit["fused"], 4) for hit in hits] == fused
+    # First by meaning or by words is 1 / 61, and first by both the most there is.
+    assert fused[0] <= round(2 / 61, 4)
+    assert "fused" not in json.loads(succeeds("query", index, "a film", "--json"))[0]
+
+
+def test_words_are_coloured_in_a_terminal_only(index, monkeypatch):
+    import click
+
+    assert "\x1b" not in succeeds("query", index, "a film")
+    assert "**" not in succeeds("query", index, "a film")
+    coloured = CliRunner().invoke(main, ["index", "query", str(index), "a film"], color=True).stdout
+    assert click.style("film", bold=True, fg="yellow") in coloured
+    # A function word says nothing.
+    assert click.style("a", bold=True, fg="yellow") not in coloured
+
+
+def test_what_a_text_could_do_to_a_terminal_is_taken_out(tmp_path):
+    row = {"id": "x\x1b]0;", "text": "a film\x02 \x03\x1b[31m red\n\nend " + "long " * 90, "m": "\x1b[0m\nm", "n": [1]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    succeeds("build", tmp_path / "a.jsonl", tmp_path / "a.index")
+    lines = succeeds("query", tmp_path / "a.index", "film").splitlines()
+    assert lines[0].split() == ["cosine", "id", "m", "text"]
+    assert len(lines) == 2
+    assert "a film [31m red end long" in lines[1]
+    assert lines[1].isprintable()
+    assert len(lines[1]) < 200
 
 
 def test_verify_tells_of_damage(index):
@@ -74,7 +165,7 @@ def test_verify_tells_of_damage(index):
     result = run("verify", index)
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{shard}: damaged (its checksum is wrong)")
-    message = f"Error: {index}: damaged (1 problems), restore it from a copy, or build the index again\n"
+    message = f"Error: {index}: damaged (1 problem), restore it from a copy, or build the index again\n"
     assert run("verify", index, "--no-model").stderr == message
 
 
@@ -102,7 +193,7 @@ def test_several_queries(index, tmp_path):
     lines = succeeds("query", index, "--queries", "-", "--jsonl", "-k", 2, input="cats\nfilms\n").splitlines()
     assert [json.loads(line)["query"] for line in lines] == ["cats", "cats", "films", "films"]
     table = succeeds("query", index, "cats", "films", "-k", 1).splitlines()
-    assert (table[0], table[2:4]) == ("cats", ["", "films"])
+    assert (table[0], table[3:5]) == ("cats", ["", "films"])
     assert fails("query", index, "--queries", "-", input="") == "-: no queries, at least one line of text is needed"
 
 
@@ -117,8 +208,14 @@ def test_several_queries(index, tmp_path):
         (["tune", "index", "--recall", "0"], "0.0 is not in the range 0<x<=1"),
         (["tune", "index", "--recall", "2"], "2.0 is not in the range 0<x<=1"),
         (["duplicates", "index", "--threshold", "7"], "7.0 is not in the range -1<=x<=1"),
-        (["topics", "index", "-n", "0"], "0 is not in the range x>=1"),
-        (["delete", "index"], "Missing argument 'ID...'"),
+        (["topics", "index", "-k", "0"], "0 is not in the range x>=1"),
+        (["delete", "index"], "give either IDs or --where FILTER"),
+        (["delete", "index", "1", "--where", "n = 1"], "give either IDs or --where FILTER"),
+        (["delete", "index", "--dryrun", "n00005"], "No such option '--dryrun'"),
+        (["delete", "index", "-n", "5"], "No such option '-n'"),
+        (["get", "index", "--json", "n00006"], "No such option '--json'"),
+        (["get", "index", "1", "--where", "n = 1"], "give either IDs or --where"),
+        (["serach", "index", "x"], "unknown command 'serach': did you mean 'search'? known are build, compact,"),
     ],
 )
 def test_usage_mistakes(arguments, message):
@@ -173,14 +270,14 @@ def test_tune(tmp_path, index):
 
 
 def test_duplicates_and_topics(index, sentences):
-    lines = succeeds("duplicates", index, "--threshold", "-1", "-n", "2").splitlines()
+    lines = succeeds("duplicates", index, "--threshold", "-1", "-k", "2").splitlines()
     assert len(lines) == 4
     pairs = [json.loads(line) for line in succeeds("duplicates", index, "--threshold", "-1", "--jsonl").splitlines()]
     assert len(pairs) == 28
     assert pairs[0]["score"] == max(pair["score"] for pair in pairs)
-    topics = json.loads(succeeds("topics", index, "-n", "2", "--json"))
+    topics = json.loads(succeeds("topics", index, "-k", "2", "--json"))
     assert sum(topic["size"] for topic in topics) == 8
-    assert len(succeeds("topics", index, "-n", "2").splitlines()) == 4
+    assert len(succeeds("topics", index, "-k", "2").splitlines()) == 4
 
 
 @pytest.mark.parametrize("command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"])

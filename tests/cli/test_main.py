@@ -40,7 +40,7 @@ def test_help_names_every_command():
 
 
 def test_version():
-    assert run("--version").stdout == f"ctx-embed, version {ctx_embed.__version__}\n"
+    assert run("-V").stdout == run("--version").stdout == f"ctx-embed, version {ctx_embed.__version__}\n"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -69,6 +69,12 @@ def test_an_unknown_command(name, hint):
     assert result.stderr.endswith(f"Error: unknown command {name!r}: {hint}{known}\n")
 
 
+def test_a_command_of_the_index():
+    result = run("query", "notes.index", "x")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("Error: unknown command 'query': did you mean 'index query'?\n")
+
+
 def test_an_unknown_option():
     result = run("--versio")
     assert result.exit_code == 2
@@ -89,13 +95,46 @@ def test_a_bug_keeps_its_traceback(command):
     assert isinstance(run("train").exception, ZeroDivisionError)
 
 
-def test_an_interruption(command):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("train", "repeat the command to continue after the last complete epoch"),
+        ("encode", "nothing was changed"),
+    ],
+)
+def test_an_interruption(command, name, said):
     def interrupted():
         raise KeyboardInterrupt
 
     command(interrupted)
-    result = run("train")
-    assert (result.exit_code, result.stdout, result.stderr.strip()) == (1, "", "Aborted!")
+    result = run(name)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", f"\nInterrupted; {said}.\n")
+
+
+def test_an_interruption_of_a_subcommand(monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ctx_embed.index.building.build.build_index", interrupted)
+    result = run("index", "add", "a.txt", "a.index")
+    assert result.exit_code == 130
+    assert result.stderr == "\nInterrupted; repeat the command with --resume to continue where it stopped.\n"
+
+
+def test_the_package_runs_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "ctx_embed", "-V"], capture_output=True, text=True, check=True)
+    assert result.stdout == f"ctx-embed, version {ctx_embed.__version__}\n"
+
+
+def test_other_names(monkeypatch):
+    assert run("embed", "--help").stdout == run("encode", "--help").stdout
+    for name, command in (("search", "query"), ("stats", "info"), ("list", "get"), ("add", "build")):
+        arguments = {"add": ["--overwrite", "a", "b"]}.get(name, ["--help"])
+        result = run("index", name, *arguments)
+        if name == "add":
+            assert "--append and --overwrite exclude each other" in result.stderr
+        else:
+            assert result.stdout == run("index", command, *arguments).stdout
 
 
 FLOOD = """

@@ -120,6 +120,8 @@ def test_deleted_and_replaced_documents_have_no_words(index):
         ("zebra", "The cat ran.", "The cat ran."),
         ("", "The cat ran.", "The cat ran."),
         ("cat", "", ""),
+        ("how is the cat", "The cat is how it is.", "The **cat** is how it is."),
+        ("to be or not to be", "To be, or not.", "**To** **be**, **or** **not**."),
         ("zebra", "word " * 30, "word " * 23 + "word…"),
     ],
 )

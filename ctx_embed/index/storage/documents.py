@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.filters import Condition
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.texts import Document, well_formed
 
@@ -233,6 +234,19 @@ class DocumentStore(Database):
             for row, passages in self.connection.execute("SELECT row, passages FROM documents"):
                 first[row : row + passages] = row
         return first
+
+    def ids_matching(self, condition: Condition | None) -> list[Id]:
+        """Return the ids of the documents whose metadata meet a condition (None: all), in the order they were added."""
+        sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
+        with self.told():
+            found = self.connection.execute(f"SELECT id FROM documents WHERE {sql} ORDER BY row", values)
+            return [identifier for (identifier,) in found]
+
+    def metadata_fields(self) -> list[str]:
+        """Return the names of the metadata fields that any document has, sorted; reads all metadata."""
+        select = "SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry"
+        with self.told():
+            return sorted(str(name) for (name,) in self.connection.execute(select))
 
     def rows_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
         """For those texts that are passages already, the row of one; a look at the text itself excludes chance."""

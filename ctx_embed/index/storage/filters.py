@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 
 Value: TypeAlias = str | int | float | bool
 
@@ -47,10 +47,11 @@ _MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the columns of the table `documents`, and the values of its parameters."""
+    """A condition on the columns of the table `documents`, the values of its parameters, and the fields it looks at."""
 
     sql: str
     values: tuple[Any, ...]
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def parse_filter(text: str) -> Condition:
         InputError: no filter of the grammar above; the place and what is needed there are named.
     """
     if not isinstance(text, str):
-        raise InputError(f"the filter is a {type(text).__name__}, a string is needed, e.g. 'year >= 2020'")
+        raise InputError(f"the filter must be a string, e.g. 'year >= 2020', got {described(text)}")
     return _Parser(text).parse()
 
 
@@ -78,6 +79,7 @@ class _Parser:
         self.next = 0
         self.depth = 0
         self.comparisons = 0
+        self.fields: dict[str, None] = {}
         place = 0
         while text[place:].strip():
             match = _TOKEN.match(text, place)
@@ -98,7 +100,7 @@ class _Parser:
         condition = self.any()
         if self.next < len(self.tokens):
             raise self.unexpected("'and', 'or' or the end")
-        return condition
+        return replace(condition, fields=tuple(self.fields))
 
     def unexpected(self, needed: str) -> InputError:
         if self.next >= len(self.tokens):
@@ -177,6 +179,7 @@ class _Parser:
         names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
             raise self.error(f"{token.text!r} cannot be the name of a field")
+        self.fields[names[0]] = None
         return "$" + "".join(f'."{name}"' for name in names)
 
     def values(self) -> list[Value]:

@@ -115,7 +115,7 @@ def test_a_filter_that_cannot_be_understood_is_one_line(index, where, message):
 def test_filters_of_other_types_and_depths():
     with pytest.raises(InputError) as caught:
         parse_filter(5)  # type: ignore[arg-type]
-    assert str(caught.value) == "the filter is a int, a string is needed, e.g. 'year >= 2020'"
+    assert str(caught.value) == "the filter must be a string, e.g. 'year >= 2020', got an int"
     with pytest.raises(InputError, match="it is nested more than 50 deep"):
         parse_filter("(" * 60 + "a = 1" + ")" * 60)
     with pytest.raises(InputError, match="it is nested more than 50 deep"):

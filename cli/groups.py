@@ -1,0 +1,49 @@
+"""Groups of commands: suggestions and other names for subcommands, and what an interruption says."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+# Under this name a click context holds the command that is running, as a list of names.
+RUNNING = "ctx_embed.running"
+
+
+class Group(click.Group):
+    """A group that knows other names of its commands and suggests the nearest one for an unknown name.
+
+    Attributes:
+        aliases: what stands for another name: a command and perhaps options.
+        hints: what to say of names that are no commands here.
+    """
+
+    aliases: Mapping[str, Sequence[str]] = {}
+    hints: Mapping[str, str] = {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments begin with; an unknown one is a mistake of usage."""
+        name, *rest = args
+        known = self.list_commands(ctx)
+        if name not in known and name in self.aliases:
+            args = [*self.aliases[name], *rest]
+        elif name not in known and not ctx.resilient_parsing:
+            if name in self.hints:
+                raise click.UsageError(f"unknown command {name!r}: {self.hints[name]}", ctx)
+            if name.startswith("-"):
+                raise click.NoSuchOption(name, ctx=ctx)
+            near = difflib.get_close_matches(name.lower(), [*known, *self.aliases], n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise click.UsageError(f"unknown command {name!r}: {hint}known are {', '.join(known)}", ctx)
+        ctx.meta.setdefault(RUNNING, []).append(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def running(ctx: click.Context) -> str:
+    """Return the names of the command that is running, as they are typed."""
+    names: list[Any] = ctx.meta.get(RUNNING, [])
+    return " ".join(names)

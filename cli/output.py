@@ -1,0 +1,99 @@
+"""What commands print for people: counts, single lines, and tables of hits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ctx_embed.index import Hit
+
+# Of each text in the table of hits, at most so many characters are shown; in a narrow terminal fewer.
+SHOWN_CHARACTERS, FEWEST_CHARACTERS = 160, 40
+ID_CHARACTERS, CELL_CHARACTERS = 40, 24
+SHOWN_FIELDS = 4
+# Around the words of the query in a snippet, before they become colours: no text on its way to a terminal has them.
+_OPENING, _CLOSING = "\x02", "\x03"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 document``, ``2 documents``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def one_line(text: str, length: int) -> str:
+    """Return the beginning of a text without what a terminal would act on."""
+    # Only so much of the text is looked at: it may be a whole book.
+    words = "".join(c if c.isprintable() else " " for c in text[: 4 * length]).split()
+    line = " ".join(words)
+    return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
+
+
+def print_hits(query: str, hits: list[Hit]) -> None:
+    """Print a table of hits under a header: scores, ids, metadata fields, and text with the words of the query.
+
+    In a terminal these words are coloured; what a text or an id could do to it or to the columns is taken out.
+    """
+    fused = any(hit.fused is not None for hit in hits)
+    fields = list(dict.fromkeys(name for hit in hits for name, value in hit.metadata.items() if _is_shown(value)))
+    header = ["cosine", *(["fused"] if fused else []), "id", *(one_line(name, CELL_CHARACTERS) for name in fields)]
+    del header[len(header) - len(fields) + SHOWN_FIELDS :]
+    rows = [
+        [
+            f"{hit.score:.4f}",
+            *([f"{hit.fused or 0:.4f}"] if fused else []),
+            one_line(str(hit.id), ID_CHARACTERS),
+            *(_cell(hit.metadata.get(name)) for name in fields[:SHOWN_FIELDS]),
+        ]
+        for hit in hits
+    ]
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    numeric = 2 if fused else 1
+    room = SHOWN_CHARACTERS
+    if sys.stdout.isatty():
+        left = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)
+        room = min(SHOWN_CHARACTERS, max(FEWEST_CHARACTERS, left))
+    click.secho("  ".join([*_aligned(header, widths, numeric), "text"]), dim=True)
+    for row, hit in zip(rows, hits, strict=True):
+        click.echo("  ".join([*_aligned(row, widths, numeric), _marked(query, hit.text, room)]))
+
+
+def _is_shown(value: Any) -> bool:
+    return isinstance(value, str | int | float) and value != ""
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), CELL_CHARACTERS)
+
+
+def _aligned(cells: list[str], widths: list[int], numeric: int) -> list[str]:
+    """Return the cells at the widths of their columns, the first ``numeric`` ones to the right."""
+    pairs = enumerate(zip(cells, widths, strict=True))
+    return [cell.rjust(width) if place < numeric else cell.ljust(width) for place, (cell, width) in pairs]
+
+
+def _marked(query: str, text: str, length: int) -> str:
+    """Return the snippet of a text with the words of the query in bold; click leaves styles out of a pipe."""
+    from ctx_embed.index import snippet
+
+    plain = text.replace(_OPENING, " ").replace(_CLOSING, " ")
+    marked = snippet(query, plain, _OPENING, _CLOSING)
+    shown, room = [], length
+    for number, piece in enumerate(marked.replace(_CLOSING, _OPENING).split(_OPENING)):
+        words = "".join(c if c.isprintable() else " " for c in piece)
+        words = words if number else words.lstrip()
+        # Runs of spaces are closed up, those at the edges of a piece to one.
+        inner = " ".join(words.split())
+        words = f"{' ' * words[:1].isspace()}{inner}{' ' * (words[-1:].isspace() and bool(inner))}"
+        if len(words) > room:
+            shown.append(words[: max(room - 1, 0)] + "…")
+            break
+        room -= len(words)
+        shown.append(click.style(words, bold=True, fg="yellow") if number % 2 else words)
+    return "".join(shown).rstrip()
