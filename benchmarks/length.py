@@ -89,7 +89,7 @@ def main(model: str, runs: int, json_path: Path | None, plot: Path | None) -> No
         steps = Steps(*(torch.randn(*shape) / shape[-1] ** 0.5 for shape in shapes))
         for n in LENGTHS[:3]:
             x, offsets, context = torch.randn(n, m), torch.tensor([0, n]), torch.ones(1, m)
-            chosen = second_order.cheapest_fold(n, m, u, K)
+            chosen = second_order.cheapest_sums(n, m, u, K)
             with torch.inference_mode():
                 times = alternate(
                     {

@@ -139,24 +139,24 @@ def test_a_shared_first_context_gives_the_same(u):
         torch.testing.assert_close(shared, apart, rtol=1e-7, atol=1e-7)
 
 
-def test_folding_blocks_is_folding_at_once():
+def test_sums_of_blocks_are_the_sums_of_the_whole():
     torch.manual_seed(2)
     x, U = torch.randn(50, 6, dtype=DOUBLE), torch.randn(3, 4, 6, dtype=DOUBLE)
-    for form in second_order.FOLDS:
-        whole = second_order.fold_document([x], U, form)
-        parts = second_order.fold_document(x.split([20, 1, 29]), U, form)
+    for form in second_order.SUMS:
+        whole = second_order.accumulate([x], U, form)
+        parts = second_order.accumulate(x.split([20, 1, 29]), U, form)
         for one, other in zip(whole, parts, strict=True):
             torch.testing.assert_close(one, other)
-    with pytest.raises(ValueError, match="at least one block"):
-        second_order.fold_document([], U, "moments")
+    with pytest.raises(ValueError, match="at least one tensor"):
+        second_order.accumulate([], U, "moments")
 
 
 def test_the_cheaper_form_multiplies_less():
-    assert second_order.cheapest_fold(100_000, m=128, u=1041, K=5) == "moments"
-    assert second_order.cheapest_fold(100_000, m=256, u=16, K=2) == "projected"
+    assert second_order.cheapest_sums(100_000, m=128, u=1041, K=5) == "moments"
+    assert second_order.cheapest_sums(100_000, m=256, u=16, K=2) == "projected"
     # m = 4, K u = 8: direct 64 n multiplications, moments 16 n + 128; equal at n = 128 / 48.
-    assert second_order.fold_pays_from(4, 4, 2) == pytest.approx(128 / 48)
-    assert second_order.fold_pays_from(256, 16, 2) == float("inf")
+    assert second_order.sums_pay_from(4, 4, 2) == pytest.approx(128 / 48)
+    assert second_order.sums_pay_from(256, 16, 2) == float("inf")
 
 
 # Position weights

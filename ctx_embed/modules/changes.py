@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 SAMPLED_VALUES = 256
 
 _steps = 0
+_hook: Any = None
 
 
 def _count_step(*_: Any) -> None:
@@ -17,12 +18,15 @@ def _count_step(*_: Any) -> None:
     _steps += 1
 
 
-# A fused optimizer changes parameters without counting their versions up; its steps are counted here instead.
-register_optimizer_step_post_hook(_count_step)
-
-
 def optimizer_steps() -> int:
-    """How many steps all optimizers of this process have made."""
+    """Return how many steps all optimizers of this process have made since the first call.
+
+    A fused optimizer changes parameters without counting their versions up, so steps are counted instead, by a hook
+    that runs after each step of every optimizer; the first call registers it.
+    """
+    global _hook
+    if _hook is None:
+        _hook = register_optimizer_step_post_hook(_count_step)
     return _steps
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Self
 
 from ctx_embed import second_order
 from ctx_embed.modules.changes import optimizer_steps, parameter_mark
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
-from ctx_embed.modules.shares import contributions_of_steps, shares_of_steps
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.second_order import Products, contributions_of_steps, shares_of_steps
 
 # Documents are taken through the steps in groups of about so many tokens: their intermediate values then stay in cache.
 GROUP_TOKENS = 4096
@@ -27,19 +26,6 @@ LONG_DOCUMENT_TOKENS = 1024
 
 # Features of an entry's products, beyond which those of a whole vocabulary are not held.
 HELD_FEATURES = 1024
-
-
-class Products(NamedTuple):
-    """What the steps need of each vocabulary entry alone, where positions play no part (x_i = e).
-
-    Args:
-        first: (entries, m) the whole first step's a^1 * e, whose sum over a text's tokens needs no further product,
-            in float32 or better; None where c^0 differs between texts.
-        of_steps: U_k e, (entries, u), of each step that ``first`` does not hold.
-    """
-
-    first: Tensor | None
-    of_steps: list[Tensor]
 
 
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
@@ -141,11 +127,11 @@ class Contextualizer(TokenEncoder):
         parts: list[Tensor] = []
         long: float = LONG_DOCUMENT_TOKENS
         if not self._position_free:
-            long = min(long, second_order.fold_pays_from(self.dimension, self.rank, self.steps))
+            long = min(long, second_order.sums_pay_from(self.dimension, self.rank, self.steps))
         for start, group in grouped(lengths, most, long):
             stop = start + sum(group)
             if group[0] > long:
-                context = self.attention.fold(self.embedding.weight, ids[start:stop])[-1]
+                context = self.attention.of_long_text(self.embedding.weight, ids[start:stop])[-1]
             else:
                 offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
                 context = self._embed_group(ids[start:stop], offsets)
@@ -208,46 +194,26 @@ class Contextualizer(TokenEncoder):
         if torch.is_grad_enabled() or self.steps * self.rank > HELD_FEATURES:
             entries, ids = torch.unique(ids, return_inverse=True)
             table = self.embedding(entries)
-            return self._steps_over(table, self._products(table), ids, offsets, context)
-        return self._steps_over(self.embedding.weight, self._held_products(), ids, offsets, context)
+            products = self._products(table)
+        else:
+            table, products = self.embedding.weight, self._held_products()
+        return second_order.over_vocabulary(table, products, ids, offsets, context, self.attention.parameters_of_steps)
 
     def _products(self, table: Tensor) -> Products:
-        """What the steps need of each row of a table (entries, m)."""
-        steps = self.attention.parameters_of_steps
-        if self.initial_context == "uniform":
-            return Products(None, [table @ U.T for U in steps.U])
-        one = torch.zeros(2, dtype=torch.int64, device=table.device)
-        vc = self.attention.first_context(table.new_zeros(0), one) @ steps.V[0].T
-        first = torch.addmm(steps.b[0], table @ steps.U[0].T * vc, steps.W[0].T) * table
-        first = first.to(torch.promote_types(first.dtype, torch.float32))
-        return Products(first, [table @ U.T for U in steps.U[1:]])
+        """Return what the steps need of each row of a table (entries, m)."""
+        shared = None
+        if self.initial_context != "uniform":
+            one = torch.zeros(2, dtype=torch.int64, device=table.device)
+            shared = self.attention.first_context(table.new_zeros(0), one)[0]
+        return second_order.vocabulary_products(table, shared, self.attention.parameters_of_steps)
 
     def _held_products(self) -> Products:
-        """:meth:`_products` of the whole vocabulary for the present parameters."""
+        """Return :meth:`_products` of the whole vocabulary for the present parameters."""
         key = (optimizer_steps(), *(mark for parameter in self.parameters() for mark in parameter_mark(parameter)))
         if self._held is None or self._held[0] != key:
             with torch.autocast(self.embedding.weight.device.type, enabled=False):
                 self._held = (key, self._products(self.embedding.weight))
         return self._held[1]
-
-    def _steps_over(self, table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor) -> Tensor:
-        """c^K (B, m) of packed rows ``ids`` of a table: :meth:`SecondOrderSteps.forward` with the products' help."""
-        steps = list(zip(*self.attention.parameters_of_steps, strict=True))
-        context = context.to(torch.promote_types(table.dtype, torch.float32))
-        if products.first is not None:
-            *_, gain, bias = steps.pop(0)
-            total = F.embedding_bag(ids, products.first, offsets, mode="sum", include_last_offset=True)
-            context = second_order.corrected(context, total, gain, bias, offsets)
-        if not steps:
-            return context
-        documents = second_order.document_ids(offsets)
-        x = F.embedding(ids, table)
-        for product, (_, V, W, b, gain, bias) in zip(products.of_steps, steps, strict=True):
-            a = second_order.attended(F.embedding(ids, product), context.to(V.dtype) @ V.T, documents, W, b)
-            context = second_order.corrected(
-                context, second_order.segment_sum(second_order.product(a, x), offsets), gain, bias, offsets
-            )
-        return context
 
     def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode; products are computed anew after training."""

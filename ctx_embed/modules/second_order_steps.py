@@ -129,7 +129,7 @@ class SecondOrderSteps(nn.Module):
         for block in blocks:
             yield table[input_ids[block]].to(dtype) * (unnormalised(block) / total)
 
-    def fold(self, table: Tensor, input_ids: Tensor) -> Tensor:
+    def of_long_text(self, table: Tensor, input_ids: Tensor) -> Tensor:
         """Give the contexts of one long document in memory that does not grow with it (beyond the ids).
 
         Args:
@@ -141,10 +141,10 @@ class SecondOrderSteps(nn.Module):
         """
         n = len(input_ids)
         K, u, m = self.U.shape
-        form = second_order.cheapest_fold(n, m, u, K)
+        form = second_order.cheapest_sums(n, m, u, K)
         offsets = torch.tensor([0, n], device=input_ids.device)
         context = self.first_context(input_ids, offsets)
         # Sums over a long text need float32, whatever the rest of a training computes in.
         with torch.autocast(table.device.type, enabled=False):
-            sums, t = second_order.fold_document(self._weighted_blocks(table, input_ids), self.U, form)
+            sums, t = second_order.accumulate(self._weighted_blocks(table, input_ids), self.U, form)
             return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)

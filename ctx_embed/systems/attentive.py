@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
-from ctx_embed.second_order import document_ids
+from ctx_embed.second_order import token_positions
 from ctx_embed.systems.attention import SCORES, segment_softmax
 from ctx_embed.systems.encoder import TableOptions
 from ctx_embed.systems.heads import HeadsEncoder
@@ -73,6 +73,6 @@ class AttentivePooling(HeadsEncoder):
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
         """softmax(e) of packed states (N, d), (N, 1)."""
-        position = torch.arange(len(states), device=states.device) - offsets[document_ids(offsets)]
+        position = token_positions(offsets)
         scores = SCORES[self.score].function(states, self.q, position, dict(self.of_score.items()))
         return segment_softmax(scores[:, None], offsets)

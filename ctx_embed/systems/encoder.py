@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
-from ctx_embed.second_order import document_ids
+from ctx_embed.second_order import document_ids, token_positions
 
 # Places of padded documents for each token, beyond which a recurrent network reads them packed.
 MOST_PADDING = 4
@@ -67,7 +67,7 @@ def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
     # The longest document first, and all first tokens before all second ones, as torch packs sequences.
     rank = lengths.argsort(descending=True, stable=True).argsort()
     documents = document_ids(offsets)
-    position = torch.arange(len(tokens), device=tokens.device) - offsets[documents]
+    position = token_positions(offsets)
     order = (position * len(lengths) + rank[documents]).argsort()
     packed = PackedSequence(tokens[order], torch.bincount(position).cpu())
     states: Tensor = network(packed)[0].data
@@ -82,7 +82,7 @@ def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
     """
     lengths = offsets.diff()
     documents = document_ids(offsets)
-    position = torch.arange(len(tokens), device=tokens.device) - offsets[documents]
+    position = token_positions(offsets)
     longest = int(lengths.max())
     found = []
     for suffix in ("", "_reverse")[: 2 if network.bidirectional else 1]:

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
-from ctx_embed.second_order import document_ids, segment_sum
+from ctx_embed.second_order import segment_sum, token_positions
 from ctx_embed.systems.attention import self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
 from ctx_embed.systems.groups import Group, groups_of
@@ -181,7 +181,7 @@ class TransformerEncoder(TokenEncoder):
 
     def _inputs(self, ids: Tensor, lengths: list[int]) -> Tensor:
         offsets = offsets_of(lengths, ids.device)
-        position = torch.arange(len(ids), device=ids.device) - offsets[document_ids(offsets)]
+        position = token_positions(offsets)
         tokens: Tensor = self.embedding(ids) * self.dimension**0.5
         positions = sinusoids(max(lengths, default=0), self.dimension, ids.device).to(tokens.dtype)
         return tokens + positions[position]

@@ -8,7 +8,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 import ctx_embed
 from ctx_embed.errors import InputError
-from ctx_embed.modules.shares import shares_of_steps
+from ctx_embed.second_order import shares_of_steps
 from tests.conftest import SENTENCES
 from tests.systems.references import gru_states, position, san_weights
 

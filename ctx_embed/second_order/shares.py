@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ctx_embed.second_order import LAYER_NORM_EPS, Steps, attended, document_ids, segment_sum
+from ctx_embed.second_order.paper import LAYER_NORM_EPS, Steps, attended, document_ids, segment_sum
 
 
 def contributions_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Iterator[Tensor]:

@@ -1,0 +1,82 @@
+"""Second-order attention: the Contextualizer's mathematics as pure tensor functions.
+
+The paper's equations stand in :mod:`ctx_embed.second_order.paper`; ``moments`` has the forms for long texts,
+``vocabulary`` the one for many short texts over one table, ``shares`` what each token contributed.
+
+Source: Maupome & Meurs (2022), Contextualizer: Connecting the Dots of Context with Second-Order Attention,
+Information 13(6):290.
+"""
+
+from __future__ import annotations
+
+from ctx_embed.second_order.moments import (
+    FORMS,
+    SUMS,
+    Sums,
+    accumulate,
+    cheapest_sums,
+    moments,
+    projected_moments,
+    recurrence,
+    sums_pay_from,
+)
+from ctx_embed.second_order.paper import (
+    INITIAL_CONTEXTS,
+    LAYER_NORM_EPS,
+    POSITIONS,
+    SCALES,
+    Steps,
+    attended,
+    corrected,
+    direct,
+    document_ids,
+    first_step_is_linear,
+    initial_context,
+    position_logits,
+    position_weights,
+    product,
+    segment_sum,
+    token_positions,
+)
+from ctx_embed.second_order.shares import (
+    contributions_of_steps,
+    shares_of_steps,
+)
+from ctx_embed.second_order.vocabulary import (
+    Products,
+    over_vocabulary,
+    vocabulary_products,
+)
+
+__all__ = [
+    "FORMS",
+    "INITIAL_CONTEXTS",
+    "LAYER_NORM_EPS",
+    "POSITIONS",
+    "SCALES",
+    "SUMS",
+    "Products",
+    "Steps",
+    "Sums",
+    "accumulate",
+    "attended",
+    "cheapest_sums",
+    "contributions_of_steps",
+    "corrected",
+    "direct",
+    "document_ids",
+    "first_step_is_linear",
+    "initial_context",
+    "moments",
+    "over_vocabulary",
+    "position_logits",
+    "position_weights",
+    "product",
+    "projected_moments",
+    "recurrence",
+    "segment_sum",
+    "shares_of_steps",
+    "sums_pay_from",
+    "token_positions",
+    "vocabulary_products",
+]

@@ -1,0 +1,127 @@
+"""K steps from a document's second moments: a step needs the tokens only through sums that add up.
+
+Dimensions and packing as in :mod:`ctx_embed.second_order.paper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ctx_embed.second_order.paper import Steps, corrected, direct
+
+
+class Sums(NamedTuple):
+    """How documents are summed, and how a step reads the sums.
+
+    Args:
+        add: the sum over a block of tokens (n, m), given all steps' U stacked, (K u, m); sums of blocks add up.
+        read: from the documents' sums, stacked (B, m, ...), and one step's U (u, m) and number k: its
+            G_k = sum_i x_i (U_k x_i)^T, (B, m, u).
+    """
+
+    add: Callable[[Tensor, Tensor], Tensor]
+    read: Callable[[Tensor, Tensor, int], Tensor]
+
+
+SUMS: dict[str, Sums] = {
+    "projected": Sums(
+        add=lambda x, U: x.T @ (x @ U.T),
+        read=lambda G, U, k: G[:, :, k * len(U) : (k + 1) * len(U)],
+    ),
+    "moments": Sums(add=lambda x, U: x.T @ x, read=lambda M, U, k: M @ U.T),
+}
+
+
+def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, Tensor]:
+    """Read one document, block by block, into its sums; memory does not grow with its length.
+
+    Args:
+        blocks: tensors (n, m) of weighted tokens, in float32 or better; at least one.
+        U: (K, u, m).
+        form: a name in :data:`SUMS`.
+
+    Returns:
+        The form's sum, (m, K u) or (m, m), and t = sum_i x_i, (m,).
+    """
+    flat = U.flatten(0, 1)
+    partial: Tensor | None = None
+    t: Tensor | None = None
+    for x in blocks:
+        part = SUMS[form].add(x, flat.to(x.dtype))
+        partial = part if partial is None else partial + part
+        t = x.sum(0) if t is None else t + x.sum(0)
+    if partial is None or t is None:
+        raise ValueError("blocks must hold at least one tensor, got none")
+    return partial, t
+
+
+def recurrence(sums: Tensor, t: Tensor, offsets: Tensor, context: Tensor, steps: Steps, form: str) -> Tensor:
+    """K steps from the documents' sums, without their tokens.
+
+    sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t with G_k = sum_i x_i (U_k x_i)^T, for a step reads the
+    tokens through these sums alone. It costs m u multiplications a document under ``projected`` and m^2 u under
+    ``moments``, however long the documents are.
+
+    Args:
+        sums: (B, m, K u) or (B, m, m) from :func:`accumulate`, stacked.
+        t: (B, m) the sums of the tokens.
+        offsets: (B + 1,).
+        context: (B, m).
+        steps: the K steps' parameters.
+        form: a name in :data:`SUMS`.
+
+    Returns:
+        (K + 1, B, m).
+    """
+    contexts = [context.to(sums.dtype)]
+    for k, (U, V, W, b, gain, bias) in enumerate(zip(*(p.to(sums.dtype) for p in steps), strict=True)):
+        G = SUMS[form].read(sums, U, k)
+        total = ((G * W) @ (contexts[-1] @ V.T)[:, :, None])[:, :, 0] + b * t
+        contexts.append(corrected(contexts[-1], total, gain, bias, offsets))
+    return torch.stack(contexts)
+
+
+def _through(form: str) -> Callable[[Tensor, Tensor, Tensor, Steps], Tensor]:
+    def run(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        read = [accumulate([part], steps.U, form) for part in x.split(offsets.diff().tolist())]
+        sums, t = (torch.stack(parts) for parts in zip(*read, strict=True))
+        return recurrence(sums, t, offsets, context, steps, form)
+
+    run.__name__ = run.__qualname__ = form
+    run.__doc__ = f"K steps through the {form} form; arguments and result as those of :func:`direct`."
+    return run
+
+
+projected_moments = _through("projected")
+moments = _through("moments")
+
+FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Steps], Tensor]] = {
+    "direct": direct,
+    "projected": projected_moments,
+    "moments": moments,
+}
+
+
+# The choice of a form ------------------------------------------------------------------------------------------
+#
+# Multiplications of a document of n tokens, all K steps:
+#     direct      2 n m K u
+#     projected   2 n m K u + m K u        as many, but in two large products instead of 2 K that wait for each other
+#     moments     n m^2 + m^2 K u          independent of K and u in n
+# Measured (float32, two cores, m 128, K 5, u 260 and 1041): the products run at like speed in all forms, so that the
+# counts decide. Many short documents share one product in the direct form alone, so it keeps all below the crossing.
+
+
+def cheapest_sums(n: int, m: int, u: int, K: int) -> str:
+    """Return the name of the sums with the fewer multiplications for a document of n tokens."""
+    return "moments" if n * m + m * K * u < 2 * n * K * u else "projected"
+
+
+def sums_pay_from(m: int, u: int, K: int) -> float:
+    """Return the tokens from which moments are cheaper for a document than token by token; infinity means never."""
+    return m * K * u / (2 * K * u - m) if 2 * K * u > m else float("inf")

@@ -1,0 +1,74 @@
+"""K steps over a vocabulary: where positions play no part, what a step needs of a token is computed once per entry.
+
+Dimensions as in :mod:`ctx_embed.second_order.paper`; a table has E entries.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ctx_embed.second_order.paper import Steps, attended, corrected, document_ids, product, segment_sum
+
+
+class Products(NamedTuple):
+    """What the steps need of each vocabulary entry alone, where x_i = e(w_i).
+
+    Args:
+        first: (E, m) the whole first step's a^1 * e, in float32 or better, whose sum over a text's tokens needs no
+            further product; None where c^0 differs between texts.
+        of_steps: U_k e, (E, u), of each step that ``first`` does not hold.
+    """
+
+    first: Tensor | None
+    of_steps: list[Tensor]
+
+
+def vocabulary_products(table: Tensor, shared: Tensor | None, steps: Steps) -> Products:
+    """Return the products of each row of a token table.
+
+    Args:
+        table: (E, m) token embeddings.
+        shared: (m,) the first context c^0 where all texts have the same one, else None.
+        steps: the K steps' parameters.
+    """
+    if shared is None:
+        return Products(None, [table @ U.T for U in steps.U])
+    first = torch.addmm(steps.b[0], table @ steps.U[0].T * (shared @ steps.V[0].T), steps.W[0].T) * table
+    first = first.to(torch.promote_types(first.dtype, torch.float32))
+    return Products(first, [table @ U.T for U in steps.U[1:]])
+
+
+def over_vocabulary(
+    table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor, steps: Steps
+) -> Tensor:
+    """Return the last contexts c^K of packed rows of a table, as :func:`ctx_embed.second_order.direct` gives them.
+
+    Args:
+        table: (E, m) token embeddings.
+        products: of the table, from :func:`vocabulary_products`.
+        ids: (N,) the rows that are the documents' tokens.
+        offsets: (B + 1,).
+        context: (B, m) the first contexts c^0.
+        steps: the K steps' parameters.
+
+    Returns:
+        (B, m), in float32 or better.
+    """
+    remaining = list(zip(*steps, strict=True))
+    context = context.to(torch.promote_types(table.dtype, torch.float32))
+    if products.first is not None:
+        *_, gain, bias = remaining.pop(0)
+        total = F.embedding_bag(ids, products.first, offsets, mode="sum", include_last_offset=True)
+        context = corrected(context, total, gain, bias, offsets)
+    if not remaining:
+        return context
+    documents = document_ids(offsets)
+    x = F.embedding(ids, table)
+    for ux, (_, V, W, b, gain, bias) in zip(products.of_steps, remaining, strict=True):
+        a = attended(F.embedding(ids, ux), context.to(V.dtype) @ V.T, documents, W, b)
+        context = corrected(context, segment_sum(product(a, x), offsets), gain, bias, offsets)
+    return context
