@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ except ImportError:  # Windows, where leftovers stay.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
+# Of renameat2(2): paths are relative to the working folder; the two names are exchanged.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def sync_folder(folder: Path) -> None:
@@ -169,11 +172,11 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     if os.path.exists(target) and not os.path.isdir(target):
         raise InputError(f"cannot write {path}: it is a file, a folder is needed")
     try:
+        remove_leftovers(target)
         _remove_unfinished(target)
         beside, lock = _locked_neighbour(target)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
-    old = beside.with_name(beside.name + ".old")
     try:
         yield beside
         mode = _usual(0o666)
@@ -184,21 +187,74 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
                     # safetensors' own are for their owner alone.
                     file.chmod(mode)
         beside.chmod(_usual(0o777))
-        if new and target.exists():
-            target.rmdir()
-        elif target.exists():
-            target.replace(old)
-        # A folder does not take the place of one that is not empty.
-        beside.replace(target)
-        sync_folder(target.parent)
+        if new:
+            if target.exists():
+                target.rmdir()
+            # A folder does not take the place of one that is not empty.
+            beside.replace(target)
+            sync_folder(target.parent)
+        else:
+            put_in_place(beside, target)
     finally:
-        if old.exists() and not target.exists():
-            # Stopped between the two renames.
-            old.replace(target)
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+def put_in_place(new: Path, target: Path) -> None:
+    """Rename the folder ``new`` to ``target`` and remove what was there before.
+
+    Where the system can exchange two folders (Linux), ``target`` is the old or the new one at every moment. Elsewhere a
+    kill between two renames leaves the old one under another name; :func:`remove_leftovers` brings it back.
+    """
+    if target.is_dir() and any(target.iterdir()):
+        if _exchanged(new, target):
+            sync_folder(target.parent)
+            remove_folder(new)
+            return
+        old = _replaced(target)
+        target.replace(old)
+        try:
+            new.replace(target)
+        except BaseException:
+            old.replace(target)
+            raise
+    else:
+        new.replace(target)
+    sync_folder(target.parent)
+    remove_leftovers(target)
+
+
+def _exchanged(left: Path, right: Path) -> bool:
+    """Exchange two folders in one step, where the system can (Linux); return False where it cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if os.name == "posix" else None
+    paths = os.fsencode(left), os.fsencode(right)
+    return rename is not None and rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE) == 0
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder in one step as far as its name goes, then what is in it."""
+    shutil.rmtree(_removed(folder), ignore_errors=True)
+    folder.replace(_removed(folder))
+    sync_folder(folder.parent)
+    shutil.rmtree(_removed(folder), ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Clean up after a process that was killed while it removed or replaced a folder of this name."""
+    shutil.rmtree(_removed(folder), ignore_errors=True)
+    old = _replaced(folder)
+    if old.exists() and not folder.exists():
+        old.replace(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _removed(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.removed")
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")
 
 
 def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
@@ -222,10 +278,9 @@ def _remove_unfinished(target: Path) -> None:
     if fcntl is None:
         return
     # The eight characters are those of tempfile: nothing that has another name beside it is touched.
-    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}(\.old)?")
+    unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}")
     for left in list(target.parent.iterdir()):
-        match = unfinished.fullmatch(left.name)
-        if match is None or (match[1] and not target.exists()):
+        if unfinished.fullmatch(left.name) is None:
             continue
         with suppress(OSError):
             lock = os.open(left, os.O_RDONLY)

@@ -19,8 +19,15 @@ from ctx_embed.files import require_folder
 from ctx_embed.index.ann.factories import AUTO
 from ctx_embed.index.building import progress
 from ctx_embed.index.building.merging import merge
-from ctx_embed.index.building.placing import locked
-from ctx_embed.index.building.plan import Plan, drop_if_empty, finished_before, make_way, place, require_free
+from ctx_embed.index.building.plan import (
+    Plan,
+    drop_if_empty,
+    finished_before,
+    make_way,
+    only_build,
+    place,
+    require_free,
+)
 from ctx_embed.index.building.readers import read_sources
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
@@ -133,12 +140,12 @@ def _build(plan: Plan, files: list[str]) -> Built:
                         plan.backend,
                     )
                 )
-                stack.enter_context(locked(plan.partial, "another build is at work"))
+                stack.enter_context(only_build(plan.partial))
                 ours = True
                 if plan.adds:
                     _require_same_model(index, plan)
             else:
-                stack.enter_context(locked(plan.partial, "another build is at work"))
+                stack.enter_context(only_build(plan.partial))
                 ours = True
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             state = _begun(index, plan)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import require_folder
+from ctx_embed.files import locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.building import progress
-from ctx_embed.index.building.placing import LOCK, locked, put_in_place, remove, remove_the_rest
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
 from ctx_embed.reading import TEXT_FIELD
 
+LOCK = "lock"
 _OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
 
 
@@ -55,10 +55,23 @@ class Plan:
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
+@contextmanager
+def only_build(partial: Path) -> Iterator[None]:
+    """Hold the lock of INDEX.partial inside the block; the system lets go of it when the process ends.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    with locked(partial / LOCK, wait=False) as free:
+        if not free:
+            raise InputError(f"{partial}: another build is at work, try again when it has finished")
+        yield
+
+
 def place(plan: Plan) -> None:
     """Let the finished index, or nothing, be left of INDEX.partial."""
     if plan.adds:
-        remove(plan.partial)
+        remove_folder(plan.partial)
     else:
         with _kept_from_writers(plan.target):
             put_in_place(plan.partial, plan.target)
@@ -93,7 +106,7 @@ def drop_if_empty(plan: Plan) -> int:
         with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
             kept = sum(state.documents for state in progress.builds(store))
         if not kept:
-            remove(plan.partial)
+            remove_folder(plan.partial)
     except (InputError, OSError):
         return 0
     return kept
@@ -102,7 +115,7 @@ def drop_if_empty(plan: Plan) -> int:
 def make_way(plan: Plan, resume: bool) -> None:
     """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
     for folder in (plan.partial, plan.target):
-        remove_the_rest(folder)
+        remove_leftovers(folder)
     if not plan.partial.exists():
         return
     if not plan.partial.is_dir() or not _is_index(plan.partial):
@@ -111,10 +124,10 @@ def make_way(plan: Plan, resume: bool) -> None:
     if (plan.partial / LOCK).is_file():
         if resume:
             return
-        with locked(plan.partial, "another build is at work"):
+        with only_build(plan.partial):
             if plan.mode != "overwrite":
                 raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
-    remove(plan.partial)
+    remove_folder(plan.partial)
 
 
 def finished_before(plan: Plan) -> progress.Progress | None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.files import locked
 from ctx_embed.index.building import build as module
 from ctx_embed.index.building import plan
 from ctx_embed.index.building.build import Built, build_index
-from ctx_embed.index.building.placing import locked
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import stored
 
@@ -105,7 +105,7 @@ def test_a_merge_is_done_once(source, path, hash_model, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(plan, "remove", killed)
+        patched.setattr(plan, "remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(more, path, model=hash_model, mode="append")
     assert len(stored(path)) == 42
@@ -129,7 +129,7 @@ def test_overwriting_keeps_the_old_one_until_the_new_one_is_whole(source, path, 
 
 
 def test_a_kill_after_the_exchange_does_not_bring_the_old_one_back(source, path, hash_model, tmp_path, monkeypatch):
-    from ctx_embed.index.building import placing
+    from ctx_embed import files
 
     build_index(source, path, model=hash_model, mode="overwrite")
     source.write_text("new\n")
@@ -138,7 +138,7 @@ def test_a_kill_after_the_exchange_does_not_bring_the_old_one_back(source, path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(placing, "remove", killed)
+        patched.setattr(files, "remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(source, path, model=hash_model, mode="overwrite")
     assert stored(path) == {0: "new"}
@@ -197,7 +197,7 @@ def test_another_model_is_refused(source, path):
 def test_two_builds_of_one_index(source, path, hash_model):
     interrupted(source, path)
     partial = path.with_name("index.partial")
-    with locked(partial, "it is this test"), pytest.raises(InputError) as caught:
+    with locked(partial / "lock"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
     assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
@@ -206,7 +206,7 @@ def test_two_builds_of_one_index(source, path, hash_model):
 def test_a_build_that_has_kept_nothing_yet_is_left_to_itself(source, path, hash_model):
     partial = path.with_name("index.partial")
     SearchIndex.create(partial, hash_model).close()
-    with locked(partial, "it is this test"), pytest.raises(InputError) as caught:
+    with locked(partial / "lock"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
     assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
     assert (partial / "manifest.json").is_file()
