@@ -129,18 +129,18 @@ class NumpyContextualizer:
         """
         # Texts without tokens keep c^0.
         contexts = np.array(self.first_contexts(ids, lengths), dtype=np.float32)
-        products = self._products(ids) if self.position_free else None
+        products: Products | None = None
         for n, texts, places in equal_lengths(lengths, GROUP_TOKENS):
             first = contexts[texts]
-            if n > BLOCK_TOKENS and products is None:
-                contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
-            elif products is None:
-                contexts[texts] = self._direct(self.table.rows(ids[places]), first)
+            if n > BLOCK_TOKENS and self.positions == "none":
+                contexts[texts] = self.counted(*np.unique(ids[places], return_counts=True), first)
             elif n > BLOCK_TOKENS:
-                entries, counts = np.unique(products.places(ids[places[0]]), return_counts=True)
-                contexts[texts] = self._counted(products, entries, counts, first)
+                contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
+            elif self.position_free:
+                products = products or self._products(ids[np.repeat(lengths <= BLOCK_TOKENS, lengths)])
+                contexts[texts] = self._group(products, products.place[ids[places]], first)
             else:
-                contexts[texts] = self._group(products, products.places(ids[places]), first)
+                contexts[texts] = self._direct(self.table.rows(ids[places]), first)
         return contexts
 
     # Texts as bags of entries --------------------------------------------------------------------------------------
@@ -186,20 +186,26 @@ class NumpyContextualizer:
             context = step.corrected(context, np.einsum("bnm,bnm->bm", a, x) + step.b * t)
         return context
 
-    def _counted(self, products: Products, entries: Any, counts: Any, context: Floats) -> Floats:
-        """Return c^K (1, m) of one text of which each entry occurs ``counts`` times, however long it is."""
-        steps = self.steps
-        blocks = [slice(start, start + BLOCK_TOKENS) for start in range(0, len(entries), BLOCK_TOKENS)]
-        if products.first is not None:
-            total = sum(counts[block].astype(np.float64) @ products.first[entries[block]] for block in blocks)
-            context = steps[0].corrected(context, np.float32(total)[None])
-            steps = steps[1:]
-        for step, of_step in zip(steps, products.of_steps, strict=True):
+    def counted(self, entries: Any, counts: Any, context: Floats) -> Floats:
+        """Return c^K (1, m) of one text as a bag of entries, in memory that does not grow with it.
+
+        Args:
+            entries: (E,) ids, each once.
+            counts: (E,) how often each occurs.
+            context: (1, m) c^0.
+        """
+        if not len(entries):
+            return context
+        factor = np.float32(1 if self.scale == "mean" else 1 / counts.sum())
+        for step in self.steps:
             total = np.zeros(self.dimension)
-            for block in blocks:
-                a = (of_step[entries[block]] * (context @ step.V_T)) @ step.W_T
+            vc = context @ step.V_T
+            for start in range(0, len(entries), BLOCK_TOKENS):
+                block = slice(start, start + BLOCK_TOKENS)
+                x = self.table.rows(entries[block]) * factor
+                a = ((x @ step.U.T) * vc) @ step.W_T
                 a += step.b
-                a *= products.rows[entries[block]]
+                a *= x
                 total += counts[block].astype(np.float64) @ a
             context = step.corrected(context, total.astype(np.float32)[None])
         return context
@@ -266,10 +272,6 @@ class Products:
     rows: Floats
     first: Floats | None
     of_steps: list[Floats]
-
-    def places(self, ids: Ids) -> NDArray[np.int32]:
-        """Return where the entries are among the rows."""
-        return self.place[ids]
 
 
 def equal_lengths(lengths: Lengths, most: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:

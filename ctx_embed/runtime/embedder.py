@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.runtime.contextualizer import Ids, Lengths, NumpyContextualizer
+from ctx_embed.runtime.document_state import Cuts, DocumentState
 from ctx_embed.runtime.fingerprint import fingerprint
 from ctx_embed.runtime.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer
 from ctx_embed.text.phrases import Phrases
@@ -49,6 +50,18 @@ def _unit(vectors: Floats) -> Floats:
     return unit
 
 
+def _require_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _require_known(precision: str, truncate_dim: int | None) -> None:
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if truncate_dim is not None:
+        _require_positive("truncate_dim", truncate_dim)
+
+
 class Embedder:
     """A Contextualizer that embeds texts with NumPy alone, from the same files as :func:`ctx_embed.load`.
 
@@ -56,6 +69,8 @@ class Embedder:
     indexes are shared. The token table stays on disk; rows are read when a text needs them.
 
     Attributes:
+        contextualizer: the K steps.
+        text_tokenizer: texts to packed ids, phrases among them.
         prompts: texts by name that :meth:`encode_query` and :meth:`encode_document` put before each text.
         default_prompt_name: of the prompt that :meth:`encode` takes unless it is given another.
         truncate_dim: how many features vectors keep; None keeps all.
@@ -69,10 +84,10 @@ class Embedder:
 
     def __init__(self, saved: SavedContextualizer) -> None:
         self._saved = saved
-        self._contextualizer = NumpyContextualizer(saved)
+        self.contextualizer = NumpyContextualizer(saved)
         entries = saved.tokenizer.get_vocab_size()
         phrases = Phrases(saved.tensors.stored(PHRASES), entries) if PHRASES in saved.tensors else None
-        self._tokenizer = TextTokenizer(saved.tokenizer, phrases)
+        self.text_tokenizer = TextTokenizer(saved.tokenizer, phrases)
         self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
         self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
@@ -97,7 +112,7 @@ class Embedder:
     @property
     def dimension(self) -> int:
         """The features of a vector."""
-        whole = self._contextualizer.dimension
+        whole = self.contextualizer.dimension
         return whole if self.truncate_dim is None else min(self.truncate_dim, whole)
 
     @property
@@ -141,11 +156,8 @@ class Embedder:
         Raises:
             InputError: something is no string, or an option cannot be used.
         """
-        if precision not in PRECISIONS:
-            raise unknown_name("precision", precision, PRECISIONS)
-        for name, value in (("batch_size", batch_size), ("truncate_dim", truncate_dim)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InputError(f"{name} must be a positive integer, got {value!r}")
+        _require_known(precision, truncate_dim)
+        _require_positive("batch_size", batch_size)
         single = isinstance(texts, str)
         listed = [texts] if isinstance(texts, str) else list(texts)
         for place, text in enumerate(listed):
@@ -153,24 +165,49 @@ class Embedder:
                 raise InputError(f"text {place} must be a string, got {type(text).__name__}")
         if prompt is None and self.default_prompt_name is not None:
             prompt = self._prompt(self.default_prompt_name)
-        kept = self.truncate_dim if truncate_dim is None else truncate_dim
-        convert = PRECISIONS[precision]
         vectors: NDArray[Any] = np.empty((len(listed), 0), np.float32)
         for places in self._batches(listed, batch_size, show_progress):
             batch = [(prompt or "") + listed[place] for place in places]
-            embedded = self._contextualizer.embed(*self._tokens(batch))
-            if normalize is not False and self._saved.normalize:
-                embedded = _unit(embedded)
-            embedded = embedded[:, :kept]
-            if normalize:
-                embedded = _unit(embedded)
-            converted = convert(embedded)
+            converted = self.finished(
+                self.contextualizer.embed(*self._tokens(batch)), normalize, truncate_dim, precision
+            )
             if vectors.shape[1:] != converted.shape[1:]:
                 vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
             vectors[places] = converted
         if not listed:
-            vectors = convert(np.empty((0, self._contextualizer.dimension), np.float32)[:, :kept])
+            nothing = np.empty((0, self.contextualizer.dimension), np.float32)
+            vectors = self.finished(nothing, normalize, truncate_dim, precision)
         return vectors[0] if single else vectors
+
+    def finished(
+        self,
+        contexts: Floats,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+    ) -> NDArray[Any]:
+        """Return what :meth:`encode` gives for contexts c^K (B, m); the options are its."""
+        _require_known(precision, truncate_dim)
+        if normalize is not False and self._saved.normalize:
+            contexts = _unit(contexts)
+        contexts = contexts[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
+        return PRECISIONS[precision](_unit(contexts) if normalize else contexts)
+
+    def state(self, stored: bytes | None = None) -> DocumentState:
+        """Return an empty text that grows, or the one that :meth:`DocumentState.to_bytes` stored.
+
+        Raises:
+            InputError: embeddings of this model cannot grow, or ``stored`` is no state of it.
+        """
+        state = DocumentState(self)
+        if stored is not None:
+            state.restore(stored)
+        return state
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """Where texts may be cut."""
+        return Cuts(self.text_tokenizer)
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
         """Embed queries: as :meth:`encode`, with the model's prompt for queries if it has one."""
@@ -222,7 +259,7 @@ class Embedder:
 
     def _tokens(self, texts: list[str]) -> tuple[Ids, Lengths]:
         """Return the packed ids of texts and their lengths, cut to ``max_seq_length``."""
-        ids, lengths = self._tokenizer(texts)
+        ids, lengths = self.text_tokenizer(texts)
         limit = self.max_seq_length
         if limit is not None and lengths.max(initial=0) > limit:
             warnings.warn(

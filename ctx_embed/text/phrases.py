@@ -96,6 +96,16 @@ class Phrases:
                 ids, lengths = merged(ids, lengths, keys, values, self._width)
         return ids, lengths
 
+    def junctions(self) -> set[tuple[int, int]]:
+        """Return the pairs of single entries at which the parts of a phrase meet: between others none is merged."""
+        first, last = list(range(self.entries)), list(range(self.entries))
+        found = set()
+        for left, right in self.pairs.tolist():
+            found.add((last[left], first[right]))
+            first.append(first[left])
+            last.append(last[right])
+        return found
+
     def texts(self, entries: list[str]) -> list[str]:
         """The words of each phrase, given the texts of the tokenizer's entries by id."""
         known = list(entries)
