@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from ctx_embed.errors import InputError
 
 try:
@@ -112,6 +110,9 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         Whether no other process holds it. Where there can be no lock (the file is another user's, the file system has
         none) the block runs without.
     """
+    # Slow to import, and readers lock nothing.
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path)
     free = True
     try:

@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,6 +143,8 @@ class DocumentState:
         """
         if not isinstance(other, DocumentState) or other._embedder.fingerprint != self._embedder.fingerprint:
             raise InputError("the other state must be a DocumentState of the same model")
+        if other is self:
+            other = self._embedder.state(self.to_bytes())
         if not other._cut:
             self.add(other._head)
             return
@@ -173,7 +176,8 @@ class DocumentState:
         sums.add(self._ids(self._tail))
         first = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))[0]
         vectors: Floats = sums.context(first)[None]
-        return self._embedder.finished(vectors, **options)[0]
+        embedding: NDArray[Any] = self._embedder.finished(vectors, **options)[0]
+        return embedding
 
     def _ids(self, text: str) -> Ids:
         return self._embedder.text_tokenizer([text])[0]
@@ -199,7 +203,7 @@ class DocumentState:
             fingerprint, cut, head, tail = json.loads(line)
             with np.load(io.BytesIO(arrays)) as loaded:
                 listed = [loaded[name] for name in loaded.files]
-        except (ValueError, TypeError, AttributeError, OSError, zlib.error) as error:
+        except (ValueError, TypeError, AttributeError, OSError, zlib.error, BadZipFile) as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
         if fingerprint != self._embedder.fingerprint:
             raise InputError(

@@ -41,7 +41,8 @@ class Counts:
 
     def context(self, first: Floats) -> Floats:
         """Return c^K (m,) of the text, from its first context."""
-        return self._contextualizer.counted(self.entries, self.counts, first[None])[0]
+        context: Floats = self._contextualizer.counted(self.entries, self.counts, first[None])[0]
+        return context
 
     def arrays(self) -> list[NDArray[Any]]:
         """Return what :meth:`restore` takes."""

@@ -31,7 +31,7 @@ def near(state: DocumentState, embedder: Embedder, text: str) -> bool:
     return bool(np.abs(state.embedding() - embedder.encode(text)).max() <= NEAR)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pieces=st.lists(TEXT, min_size=1, max_size=6), data=st.data())
 def test_any_cut_and_any_order_of_joining(embedder, pieces, data):
     text = "".join(pieces)
@@ -86,6 +86,14 @@ def test_bytes_and_back(embedder):
         each.add("xt, and more of it")
     assert (again.embedding() == state.embedding()).all()
     assert embedder.state(embedder.state().to_bytes()).embedding().shape == (embedder.dimension,)
+
+
+def test_a_state_joined_to_itself(embedder):
+    for text in ("of the", "the cat sat on the mat, and then some more "):
+        state = embedder.state()
+        state.add(text)
+        state.merge(state)
+        assert near(state, embedder, text * 2)
 
 
 def test_an_empty_text(embedder):
