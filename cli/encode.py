@@ -42,9 +42,13 @@ def encode(
 
     from ctx_embed.eval.encoders.embedding import embed
     from ctx_embed.eval.encoders.registry import load_encoder
+    from ctx_embed.text.unknown import sample, unknown_share, warning
 
     encoder = load_encoder(model, backend)
-    embeddings = embed(encoder, [document.text for document in documents], batch_size or encoder.batch_size)
+    texts = [document.text for document in documents]
+    if said := warning(unknown_share(encoder.tokenizer, sample(texts))):
+        click.echo(said, err=True)
+    embeddings = embed(encoder, texts, batch_size or encoder.batch_size)
     write_embeddings(output, documents, embeddings)
     if output != STANDARD_OUTPUT:
         count, dimension = embeddings.shape

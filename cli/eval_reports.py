@@ -91,12 +91,15 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
     Example: ctx-embed eval compare before/results.json after/results.json
     Example: ctx-embed eval compare results results --encoder minilm --encoder default
     """
-    from ctx_embed.eval.reports.comparison import compare_reports
-    from ctx_embed.eval.reports.results import read_results
-
     if len(encoders) > 2:
         raise click.UsageError("--encoder is given once for both, or twice")
+
+    from ctx_embed.eval.reports.saved import read_results
+
     reports = read_results(first), read_results(second)
+
+    from ctx_embed.eval.reports.comparison import compare_reports
+
     names = (encoders[0], encoders[-1]) if encoders else (None, None)
     differences = compare_reports(*reports, names)
     if as_json:
@@ -117,13 +120,15 @@ def report(folder: Path, output: Path | None) -> None:
 
     Example: ctx-embed eval report results
     """
-    from ctx_embed.eval.reports.html import as_html
-    from ctx_embed.eval.reports.results import read_results
+    from ctx_embed.eval.reports.saved import read_results
     from ctx_embed.files import require_file
 
     page = output or (folder if folder.is_dir() else folder.parent) / "report.html"
     require_file(page)
     results = read_results(folder)
+
+    from ctx_embed.eval.reports.html import as_html
+
     drawn = _plots(results, lambda line: click.echo(line, err=True))
     _write(page.parent, {page.name: as_html(results, drawn)})
     click.echo(f"{page}")

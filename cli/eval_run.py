@@ -78,16 +78,11 @@ def run(
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB --out results
     Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
     """
-    from ctx_embed.cli.eval_reports import print_report, write_report
-    from ctx_embed.eval.encoders.registry import load_encoder
-    from ctx_embed.eval.evaluation import Options, evaluate
-    from ctx_embed.eval.reports.results import as_json
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader
     from ctx_embed.files import replaced_file, require_file, require_folder
 
-    # All that can be found wrong at once is looked at before the long work.
-    options = Options(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
+    # What can be found wrong at once is looked at before the slow imports, and the rest before the long work.
     if json_path is not None:
         require_file(json_path)
     require_folder(out)
@@ -97,12 +92,19 @@ def run(
         raise InputError(f"cannot write {out}: it is a file, a folder is needed")
     found = find_tasks(tasks, field, label_field)
     reader = DataReader(data)
+
+    from ctx_embed.cli.eval_reports import print_report, write_report
+    from ctx_embed.eval.encoders.registry import load_encoder
+    from ctx_embed.eval.evaluation import Options, evaluate
+    from ctx_embed.eval.reports.results import as_json
+
+    options = Options(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
 
     def tell(line: str) -> None:
         click.echo(line, err=True)
 
-    result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell)
+    result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
     report = as_json(result)
     # Before the tables, since whoever reads these may close the pipe.
     if result.scores:

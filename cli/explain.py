@@ -34,25 +34,28 @@ def explain(
 
     Example: ctx-embed explain "a dull film without one good idea" -o film.html
     """
-    from ctx_embed.eval.encoders.registry import load_encoder
-    from ctx_embed.explanations import explain as explained
-    from ctx_embed.explanations import write
-    from ctx_embed.explanations.writing import require_format
-    from ctx_embed.reading import read_documents
-    from ctx_embed.texts import well_formed
-
     if as_json and output:
         raise click.UsageError("--json and -o exclude each other")
     if texts == ("-",):
         texts, source = (), source or "-"
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --input FILE")
+
+    from ctx_embed.explanations.writing import require_format
+    from ctx_embed.reading import read_documents
+    from ctx_embed.texts import well_formed
+
     if output:
         require_format(output)
     if source is not None:
         texts = tuple(document.text for document in read_documents(source, field))
         if not texts:
             raise InputError(f"{'standard input' if source == '-' else source}: no texts, there is nothing to explain")
+
+    from ctx_embed.eval.encoders.registry import load_encoder
+    from ctx_embed.explanations import explain as explained
+    from ctx_embed.explanations import write
+
     model = load_encoder(encoder).model
     if model is None:
         raise InputError(f"{encoder} is no SentenceTransformer, it has no attention to explain")

@@ -51,6 +51,7 @@ def build(
         raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " exclude each other")
 
     from ctx_embed.index.building.build import build_index
+    from ctx_embed.text.unknown import warning
 
     mode = chosen[0] if chosen else "create"
     built = build_index(
@@ -66,6 +67,8 @@ def build(
         chunk=chunk,
         progress=True,
     )
+    if said := warning(built.unknown_share):
+        click.echo(said, err=True)
     if built.was_complete:
         were = "was" if built.documents == 1 else "were"
         click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")

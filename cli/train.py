@@ -94,15 +94,25 @@ def train(
     Example: ctx-embed train reviews.csv -o reviews-model --from default --field review --label-field stars
     Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
-    from ctx_embed.training.supervised.files import train_from_files
-    from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
-
     began = time.monotonic()
     context = click.get_current_context()
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if start and given:
         named = ", ".join(f"--{FLAGS.get(name, name).replace('_', '-')}" for name in sorted(given))
         raise click.UsageError(f"{named}: only for a model from scratch, --from {start} has its own.")
+
+    from ctx_embed.files import require_replaceable
+    from ctx_embed.reading import read_labelled_rows
+
+    # Before the slow imports.
+    require_replaceable(output, "modules.json")
+    for file in (train_file, valid_file, test_file):
+        if file is not None and file != "-":
+            next(read_labelled_rows(file, field, label_field), None)
+
+    from ctx_embed.training.supervised.files import train_from_files
+    from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
+
     of_system = chosen_options(encoder, encoder_options, score)
     if encoder != "contextualizer":
         architecture = {"dimension": architecture["dimension"]}

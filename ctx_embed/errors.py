@@ -29,3 +29,11 @@ def described(value: object) -> str:
         return "None"
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
+def missing_extra(what: str, extra: str) -> InputError:
+    """Return the error for what needs an extra that is not installed, with the commands that install it."""
+    return InputError(
+        f'{what} needs the extra {extra}: pip install "ctx-embed[{extra}]", '
+        f'or in a clone of the repository: pip install -c constraints.txt ".[{extra}]"'
+    )

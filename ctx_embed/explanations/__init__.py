@@ -1,6 +1,20 @@
 """What a model's attention looked at, token by token, and how to show it."""
 
-from ctx_embed.explanations.explanation import ContextPath, Contributions, Explanation, contributions, explain
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ctx_embed.explanations.writing import write
 
+if TYPE_CHECKING:
+    from ctx_embed.explanations.explanation import ContextPath, Contributions, Explanation, contributions, explain
+
 __all__ = ["ContextPath", "Contributions", "Explanation", "contributions", "explain", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported at first use: the module imports torch.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("ctx_embed.explanations.explanation"), name)

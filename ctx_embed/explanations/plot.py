@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.explanations.explanation import ContextPath, Explanation
 from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, printable, shades, title
 
@@ -53,7 +53,7 @@ def png(explanations: Sequence[Explanation]) -> bytes:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError('a PNG needs the extra plots: pip install "ctx-embed[plots]"') from None
+        raise missing_extra("a PNG", "plots") from None
     panels = [panel for explanation in explanations for panel in _panels(explanation)]
     width, height = max(panel.width for panel in panels), sum(panel.height for panel in panels)
     if (

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.explanations.explanation import Explanation
-from ctx_embed.explanations.page import html
-from ctx_embed.explanations.plot import png
 from ctx_embed.files import replaced_file, require_file
 
-FORMATS: dict[str, Callable[[Sequence[Explanation]], bytes]] = {".html": html, ".png": png}
+if TYPE_CHECKING:
+    from ctx_embed.explanations.explanation import Explanation
+
+
+# Imported when called: a name is checked before anything slow is.
+def _html(explanations: Sequence[Explanation]) -> bytes:
+    from ctx_embed.explanations.page import html
+
+    return html(explanations)
+
+
+def _png(explanations: Sequence[Explanation]) -> bytes:
+    from ctx_embed.explanations.plot import png
+
+    return png(explanations)
+
+
+FORMATS: dict[str, Callable[[Sequence[Explanation]], bytes]] = {".html": _html, ".png": _png}
 
 
 def require_format(path: Path) -> None:

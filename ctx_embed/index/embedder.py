@@ -87,7 +87,8 @@ class Embedder:
             if model is not None:
                 raise
             raise InputError(
-                f"{_built(folder, manifest)}, which cannot be loaded ({error}): name its place as the model"
+                f"{_built(folder, manifest)}, which cannot be loaded ({error}): say where it is now with --model PATH "
+                "(in Python model=PATH)"
             ) from None
         cls.require(folder, manifest, embedder)
         return embedder

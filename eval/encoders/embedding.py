@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError
+from ctx_embed.eval.bars import title
 from ctx_embed.eval.encoders.registry import Encoder
 from ctx_embed.eval.features import Features, Matrix, frozen
 from ctx_embed.eval.sealed import read_sealed, write_sealed
@@ -35,7 +36,7 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
         raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task, it has no embeddings of its own")
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
-    with tqdm(total=len(texts), desc=encoder.name, unit=" texts", leave=False, disable=None) as bar:
+    with tqdm(total=len(texts), desc=title("embedding"), unit=" texts", leave=False, disable=None) as bar:
         for places in length_batches(texts, batch_size):
             rows = _checked(encoder, [texts[place] for place in places])
             if embeddings is None:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, missing_extra, unknown_name
 from ctx_embed.eval.features import Features
+from ctx_embed.text.unknown import tokenizer_of
 from ctx_embed.texts import BATCH_TEXTS, well_formed
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
 
 DEFAULT = "default"
 MODEL2VEC = "model2vec:"
@@ -40,6 +42,7 @@ class Encoder:
         probes_only: its cosines mean nothing.
         by_name: :func:`load_encoder` makes it from its name, in another process too.
         batch_size: texts that it embeds at a time, at best.
+        tokenizer: of the model, where there is one.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Encoder:
     probes_only: bool = False
     by_name: bool = False
     batch_size: int = BATCH_TEXTS
+    tokenizer: Tokenizer | None = None
 
 
 def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
@@ -90,7 +94,9 @@ def load_encoder(name: str, backend: str | None = "torch") -> Encoder:
 
         model = load_embedder(name, backend)
         if isinstance(model, Embedder):
-            return Encoder(well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS)
+            return Encoder(
+                well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS, tokenizer=model.tokenizer
+            )
         return _of_model(well_formed(name), model, by_name=True)
     from ctx_embed.systems import SYSTEMS, untrained
 
@@ -125,7 +131,7 @@ def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> E
     prompt = model.prompts.get(model.default_prompt_name or "")
     key = identity(known, model.max_seq_length, prompt, model.truncate_dim)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name)
+    return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name, tokenizer=tokenizer_of(model))
 
 
 def _model2vec(name: str) -> Encoder:
@@ -133,7 +139,7 @@ def _model2vec(name: str) -> Encoder:
     try:
         from model2vec import StaticModel
     except ImportError:
-        raise InputError(f'{name}: model2vec needs the extra peers: pip install "ctx-embed[peers]"') from None
+        raise missing_extra(f"{name}: model2vec", "peers") from None
     try:
         model = StaticModel.from_pretrained(path)
     # What it raises depends on what is wrong with the folder.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import missing_extra
 from ctx_embed.eval.reports.tables import TITLES
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
     try:
         import matplotlib
     except ImportError:
-        raise InputError('plots need the extra plots: pip install "ctx-embed[plots]"') from None
+        raise missing_extra("a plot", "plots") from None
     drawn = {name: draw(report) for name, draw in _PLOTS.items()}
     # The same figures give the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "ctx-embed", "svg.fonttype": "none"}):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError
 from ctx_embed.eval.evaluation import Evaluation
 from ctx_embed.eval.reports.comparison import difference
+from ctx_embed.eval.reports.saved import FORMAT_VERSION
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.protocols import title_of
 from ctx_embed.eval.scoring.retrieval import RetrievalScore
@@ -23,21 +21,6 @@ from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, me
 from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES
 from ctx_embed.eval.tasks.task import ProbeTask, SimilarityTask, Task
 
-FORMAT_VERSION = 2
-# What the reports are made of.
-KEYS = (
-    "protocol",
-    "protocol_title",
-    "seeds",
-    "folds",
-    "versions",
-    "encoders",
-    "tasks",
-    "published_sources",
-    "results",
-    "curves",
-    "failures",
-)
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
 
 
@@ -138,24 +121,3 @@ def interval_of(score: Score) -> Interval:
     if isinstance(score, SimilarityScore):
         return correlation_interval([*score.subsets.values()], [len(score.cosines[name]) for name in score.subsets])
     return mean_interval(score.ndcg)
-
-
-def read_results(path: Path) -> dict[str, Any]:
-    """What :func:`as_json` gave, from a file or from ``results.json`` in a folder.
-
-    Raises:
-        InputError: no such file, or one that holds something else.
-    """
-    file = path / "results.json" if path.is_dir() else path
-    try:
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}), eval run --out DIR writes it") from None
-    except ValueError as error:
-        raise InputError(f"{file}: not JSON ({error})") from None
-    found = report.get("format_version") if isinstance(report, dict) else None
-    if found != FORMAT_VERSION:
-        raise InputError(f"{file}: results of format {found}, this version reads {FORMAT_VERSION}; run eval run anew")
-    if absent := [key for key in KEYS if key not in report]:
-        raise InputError(f"{file}: no {', '.join(absent)} in it, this is no result of eval run")
-    return report

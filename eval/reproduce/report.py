@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.eval.reports.markdown import markdown_table
 from ctx_embed.eval.reports.tables import Table
 from ctx_embed.eval.reproduce.experiment import UNKNOWN, Outcome
@@ -142,7 +142,7 @@ def write_report(results: Results, folder: Path, tell: Callable[[str], None]) ->
     with _alone(results, folder):
         drawn = [outcome for outcome in results.outcomes if outcome.figures]
         if find_spec("matplotlib") is None:
-            tell("no plot is drawn: plots need matplotlib, pip install 'ctx-embed[plots]'")
+            tell(f"no plot is drawn: {missing_extra('a plot', 'plots')}")
         elif drawn:
             _plot(results, drawn, folder / PLOT)
         _write_tables(results, folder)

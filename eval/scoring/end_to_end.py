@@ -11,6 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError
+from ctx_embed.eval.bars import title
 from ctx_embed.eval.encoders.registry import Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scoring.score import Examples
@@ -67,7 +68,7 @@ def end_to_end(
 
     hits = np.zeros(len(classes), np.intp)
     accuracies = []
-    bar = tqdm(splits, desc=encoder.name, unit=" folds", leave=False, disable=None)
+    bar = tqdm(splits, desc=title("training"), unit=" folds", leave=False, disable=None)
     for number, (_, test_rows) in enumerate(bar):
         right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
         hits[test_rows] = right

@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from ctx_embed.errors import InputError
+from ctx_embed.eval.bars import title
 from ctx_embed.eval.features import Features, Rows
 from ctx_embed.eval.scoring.classifiers import Fit
 from ctx_embed.eval.scoring.statistics import Interval, wilson
@@ -238,4 +239,4 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
 
 
 def _bar(results: Any, what: str, total: int) -> Any:
-    return tqdm(results, desc=what, total=total, leave=False, disable=None)
+    return tqdm(results, desc=title(what), total=total, leave=False, disable=None)

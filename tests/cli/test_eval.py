@@ -128,7 +128,11 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
     assert result.exit_code == 1
     assert "100.0 ± 0.0" in result.stdout
     missing = f"MR: {tmp_path / 'senteval' / 'MR.tsv'} is missing; {REMEDY}"
-    assert result.stderr.splitlines() == [missing, "Error: 1 of 2 scores are missing, see the lines above"]
+    assert result.stderr.splitlines() == [
+        missing,
+        f"{reviews}, default: 100.0",
+        "Error: 1 of 2 scores are missing, see the lines above",
+    ]
     assert json.loads((tmp_path / "out.json").read_text())["failures"] == [missing]
 
 

@@ -197,7 +197,10 @@ def test_without_matplotlib(monkeypatch, tmp_path):
     monkeypatch.setattr(builtins, "__import__", lacking)
     with pytest.raises(InputError) as caught:
         explanations.write([TWO], tmp_path / "out.png")
-    assert str(caught.value) == 'a PNG needs the extra plots: pip install "ctx-embed[plots]"'
+    assert str(caught.value) == (
+        'a PNG needs the extra plots: pip install "ctx-embed[plots]", '
+        'or in a clone of the repository: pip install -c constraints.txt ".[plots]"'
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -125,7 +125,8 @@ def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
         index.add(["a cat"])
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'index'}: built with the model {str(gone)!r}, fingerprint ")
-    assert message.endswith(f"which cannot be loaded ({gone}: no such model folder): name its place as the model")
+    assert f"which cannot be loaded ({gone}: no such model folder): " in message
+    assert message.endswith(": say where it is now with --model PATH (in Python model=PATH)")
     SearchIndex.open(tmp_path / "index", tiny_model).close()
     with pytest.raises(InputError, match="nowhere: no such model folder"):
         SearchIndex.open(tmp_path / "index", tmp_path / "nowhere")

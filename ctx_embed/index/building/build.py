@@ -33,6 +33,7 @@ from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.manifest import DOCUMENTS, read_manifest
 from ctx_embed.reading import estimated_count, expanded
+from ctx_embed.text.unknown import SAMPLED_TEXTS, sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -45,10 +46,18 @@ MODES = ("create", "append", "upsert", "overwrite")
 
 @dataclass(frozen=True)
 class Built:
-    """What a build did: the documents it took from its sources, and whether it had been complete before."""
+    """What a build did.
+
+    Args:
+        documents: that it took from its sources.
+        was_complete: it had been complete before.
+        unknown_share: of the tokens of the first documents, how many the model does not know; 0 where their
+            embeddings came with them.
+    """
 
     documents: int
     was_complete: bool = False
+    unknown_share: float = 0.0
 
 
 def build_index(
@@ -126,20 +135,12 @@ def _build(plan: Plan, files: list[str]) -> Built:
     if not plan.partial.exists():
         # Found out before anything is written or a model loaded.
         documents = _some(documents, plan.sources)
-    ours = False
+    ours, unknown = False, 0.0
     try:
         with ExitStack() as stack:
             if not plan.partial.exists():
                 require_folder(plan.target)
-                index = stack.enter_context(
-                    SearchIndex.create(
-                        plan.partial,
-                        plan.model,
-                        "Flat" if plan.adds else plan.factory,
-                        plan.chunk,
-                        plan.backend,
-                    )
-                )
+                index = stack.enter_context(_new_partial(plan))
                 stack.enter_context(only_build(plan.partial))
                 ours = True
                 if plan.adds:
@@ -150,6 +151,11 @@ def _build(plan: Plan, files: list[str]) -> Built:
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             state = _begun(index, plan)
             if not state.finished:
+                if plan.embedding_field is None:
+                    first = list(islice(documents, SAMPLED_TEXTS))
+                    documents = chain(first, documents)
+                    texts = sample([document.text for document in first])
+                    unknown = unknown_share(tokenizer_of(index.embedder.model), texts)
                 state = _fill(index, plan, state, documents, estimated_count(files) if plan.progress else None)
             if plan.adds:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
@@ -164,7 +170,18 @@ def _build(plan: Plan, files: list[str]) -> Built:
         if ours:
             drop_if_empty(plan)
         raise
-    return Built(state.documents)
+    return Built(state.documents, unknown_share=unknown)
+
+
+def _new_partial(plan: Plan) -> SearchIndex:
+    try:
+        factory = "Flat" if plan.adds else plan.factory
+        return SearchIndex.create(plan.partial, plan.model, factory, plan.chunk, plan.backend)
+    except InputError:
+        if not plan.partial.exists():
+            raise
+        # It was not there a moment ago.
+        raise InputError(f"{plan.target}: another build of it has just begun, wait until it ends") from None
 
 
 def _fill(

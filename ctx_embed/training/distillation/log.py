@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_file
 from ctx_embed.reading import read_lines
 
@@ -49,7 +49,7 @@ def require_matplotlib() -> None:
         InputError: matplotlib is not installed.
     """
     if find_spec("matplotlib") is None:
-        raise InputError("plots need matplotlib: pip install 'ctx-embed[plots]'")
+        raise missing_extra("a plot", "plots")
 
 
 def plot_log(log: Path, output: Path) -> None:

@@ -48,7 +48,9 @@ def test_without_the_extra(report, monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(InputError, match=r'^plots need the extra plots: pip install "ctx-embed\[plots\]"$'):
+    with pytest.raises(
+        InputError, match=r'^a plot needs the extra plots: pip install "ctx-embed\[plots\]", or in a clone'
+    ):
         plots(report)
 
 

@@ -1,0 +1,48 @@
+"""How much of some texts a tokenizer knows: a model embeds texts of unknown tokens all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ctx_embed.texts import well_formed
+
+SAMPLED_TEXTS, SAMPLED_CHARACTERS = 512, 1000
+# Above this share of unknown tokens users are warned.
+MOST_UNKNOWN = 0.5
+
+
+def tokenizer_of(model: Any) -> Tokenizer | None:
+    """Return the tokenizer of a model, as the ``tokenizers`` library has it; None if it has none."""
+    found = getattr(model, "tokenizer", None)
+    found = getattr(found, "backend_tokenizer", found)
+    return found if isinstance(found, Tokenizer) else None
+
+
+def sample(texts: Sequence[str]) -> list[str]:
+    """Return the beginnings of some of the texts, spread evenly over them."""
+    step = max(1, len(texts) // SAMPLED_TEXTS)
+    return [text[:SAMPLED_CHARACTERS] for text in texts[::step][:SAMPLED_TEXTS]]
+
+
+def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
+    """Return the share of unknown tokens among all tokens of the texts; 0 if the tokenizer knows every token."""
+    unknown_token = getattr(tokenizer.model, "unk_token", None) if tokenizer is not None else None
+    if tokenizer is None or not unknown_token:
+        return 0.0
+    unknown = tokenizer.token_to_id(unknown_token)
+    encodings = tokenizer.encode_batch([well_formed(text) for text in texts], add_special_tokens=False)
+    ids = [token for encoding in encodings for token in encoding.ids]
+    return ids.count(unknown) / len(ids) if ids else 0.0
+
+
+def warning(share: float) -> str:
+    """Return what to say of texts of which so large a share is unknown; empty if it is small enough."""
+    if share <= MOST_UNKNOWN:
+        return ""
+    return (
+        f"Warning: the model does not know {share:.0%} of the tokens in these texts, and embeds unknown texts alike: "
+        "their similarities mean little. The default model knows English only."
+    )
