@@ -30,9 +30,9 @@ def sample(texts: Sequence[str]) -> list[str]:
 def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
     """Return the share of unknown tokens among all tokens of the texts; 0 if the tokenizer knows every token."""
     unknown_token = getattr(tokenizer.model, "unk_token", None) if tokenizer is not None else None
-    if tokenizer is None or not unknown_token:
+    unknown = tokenizer.token_to_id(unknown_token) if tokenizer is not None and unknown_token else None
+    if tokenizer is None or unknown is None:
         return 0.0
-    unknown = tokenizer.token_to_id(unknown_token)
     encodings = tokenizer.encode_batch([well_formed(text) for text in texts], add_special_tokens=False)
     ids = [token for encoding in encodings for token in encoding.ids]
     return ids.count(unknown) / len(ids) if ids else 0.0
