@@ -17,7 +17,7 @@ from ctx_embed import load, loading
 from ctx_embed.cli.main import main
 from ctx_embed.reading import read_labelled
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.labelled_texts import are_known
+from ctx_embed.training.labelled_texts import are_known, hashes_of
 from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
@@ -157,6 +157,16 @@ def test_from_a_model(train_file, tiny_model_path, tiny_model, monkeypatch):
         assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
         assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
         assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
+
+
+def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
+    model = make_model(tokenizer)
+    model[0].labelled_texts = hashes_of(row.split("\t")[1] for row in ROWS[:3])
+    model.save_pretrained("start")
+    valid, test = file("valid.tsv", *ROWS[::2]), file("test.tsv", *ROWS[1:])
+    result = run(train_file, "-o", "model", "--from", "start", "--valid", valid, "--test", test, *SHORT)
+    told = "texts are among the labelled texts that start was trained on; its score says less about new texts"
+    assert result.stderr.splitlines()[:2] == [f"validation: 2 of 20 {told}", f"test: 2 of 39 {told}"]
 
 
 def test_a_model_has_its_own_architecture(train_file, tokenizer):
