@@ -245,9 +245,9 @@ def test_an_interrupted_run_goes_on(train_file, monkeypatch):
 
     monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
     result = run(train_file, "-o", "model", *SMALL)
-    assert result.exit_code == 1
+    assert result.exit_code == 130
     assert result.stdout == ""
-    assert result.stderr.endswith("Aborted!\n")
+    assert result.stderr.endswith("Interrupted; repeat the command to continue after the last complete epoch.\n")
     assert sorted(os.listdir()) == ["model.partial", "train.tsv", "whole"]
     result = run(train_file, "-o", "model", *SMALL)
     assert result.stderr.startswith("epoch 2: ")
@@ -273,7 +273,7 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
         return accuracy(self, data)
 
     monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
-    assert run(*arguments).exit_code == 1
+    assert run(*arguments).exit_code == 130
     if change == "rows":
         file("train.tsv", *ROWS[::-1])
     elif change == "valid":
