@@ -1,9 +1,9 @@
-# make demo: the main job on the shipped model; make test: the tests; make check: what CI runs.
+# make demo: the main job on the shipped model; make test: the tests; make docs: the site; make check: what CI runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint clean
+.PHONY: demo test check lint docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
@@ -11,12 +11,15 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -q
 
-check: lint test
+check: lint test docs
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(VENV)/installed-dev
+	HF_HUB_OFFLINE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -27,8 +30,8 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb,integrations]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb,integrations,docs]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info docs/_build

@@ -48,7 +48,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     metavar="FILE...",
     help="Texts: a sentence a line, or a row of CSV, TSV, JSONL or Parquet.",
 )
-@click.argument("more", nargs=-1, metavar="")
+@click.argument("more", nargs=-1, metavar="[FILE...]")
 @click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option(

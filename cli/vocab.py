@@ -19,7 +19,7 @@ def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) ->
 
     A FILE is text, CSV, TSV, JSONL or Parquet, plain or gzip; `-` is standard input.
 
-    Example: ctx-embed vocab corpus/*.txt.gz -o tokenizer.json --size 32000
+    Example: ctx-embed vocab a.txt b.txt.gz -o tokenizer.json --size 32000
     """
     from ctx_embed.files import replaced_file, require_file
     from ctx_embed.reading import read_documents

@@ -46,10 +46,10 @@ def test_the_scores_of_the_command_line_are_all():
     assert sorted(attention.SCORES) == SCORES
 
 
-def test_the_readmes_table_is_the_registry():
+def test_the_table_of_the_docs_is_the_registry():
     rows = [
         [cell.strip().replace("\\|", "|") for cell in line.strip("| \n").split(" | ")]
-        for line in (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").splitlines()
+        for line in (Path(__file__).parents[2] / "docs" / "encoders.md").read_text(encoding="utf-8").splitlines()
         if line.startswith("| `")
     ]
     assert rows == [

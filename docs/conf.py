@@ -1,0 +1,61 @@
+"""How Sphinx builds the site: `make docs`."""
+
+from __future__ import annotations
+
+import re
+
+from sphinx.application import Sphinx
+
+from ctx_embed import __version__
+
+project = "ctx-embed"
+author = "the ctx-embed contributors"
+copyright = author
+release = version = __version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_click",
+    "sphinx_copybutton",
+]
+# Tutorials write models and indexes beside themselves.
+exclude_patterns = ["_build", "samples", "tutorials/*/**"]
+html_theme = "furo"
+html_title = f"ctx-embed {release}"
+
+# Links to a heading of another page, and formulas between dollars.
+myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+
+# Tutorials run when their text changes; an error in one stops the build.
+nb_execution_mode = "cache"
+nb_execution_cache_path = "_build/notebooks"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_remove_prompts = True
+
+
+def _to_pages(app: object, page: str, source: list[str]) -> None:
+    """Turn links that lead out of this folder, as readers of the repository need them, into links to pages."""
+    for target, name in (
+        ("ctx_embed/pretrained/default/README.md", "/model-card.md"),
+        ("CHANGELOG.md", "/changelog.md"),
+    ):
+        source[0] = re.sub(rf"\]\((\.\./)+{re.escape(target)}", f"]({name}", source[0])
+
+
+def setup(app: Sphinx) -> None:
+    """Let Sphinx call what stands above."""
+    app.connect("source-read", _to_pages)

@@ -1,0 +1,228 @@
+"""Run the code blocks of a Markdown page as a reader would, in order and in one folder.
+
+A ``python`` block runs in the namespace of its page; a ``text`` block right below it is what it prints. In a
+``console`` block, lines that begin with ``$`` are commands and the lines below each are its output; a ``bash`` block is
+commands alone. ``{code-cell}`` blocks are those of a notebook: Python, in which ``!`` runs a command. In an output,
+``...`` stands for any text and decimal numbers may differ slightly. A block below a comment
+``<!-- not run: REASON -->`` is left out, a page that begins with one as a whole.
+
+``python -m tests.docs.pages README.md docs/search.md`` runs pages and writes what they print into them.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+SKIPPED = re.compile(r"<!-- not run: (\S.*) -->\s*")
+RUN = ("python", "console", "bash", "{code-cell}")
+SHOWN = ("text", "json", "toml", "html", "bibtex", "{eval-rst}", "{include}", "{toctree}")
+# What only a shell understands; a command without it runs in this process, which has torch loaded.
+OF_SHELLS = re.compile(r"[|<>&;`]|\$[({\w]|\*")
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+\.\d+(?:e[-+]?\d+)?(?![\w.])")
+
+
+@dataclass
+class Step:
+    """A piece of code with what a page says that it prints; ``start`` to ``end`` are the lines of that output."""
+
+    kind: str
+    code: str
+    output: str | None
+    line: int
+    start: int
+    end: int
+
+
+def tokens(page: Path) -> list[Token]:
+    text = page.read_text(encoding="utf-8")
+    if text.startswith("---\n"):  # front matter, replaced by as many blank lines
+        head = text.index("\n---\n", 3) + 5
+        text = "\n" * text.count("\n", 0, head) + text[head:]
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def steps(page: Path) -> Iterator[Step]:
+    """Yield what runs, in order.
+
+    Raises:
+        ValueError: a block is of no known language, or is indented code, which would never run.
+    """
+    found = tokens(page)
+    if found and SKIPPED.fullmatch(found[0].content):
+        return
+    for before, token, after in zip([None, *found], found, [*found[1:], None], strict=False):
+        if token.type == "code_block":
+            raise ValueError(f"{page}:{token.map[0] + 1}: indented code; fence it and name its language")
+        if token.type != "fence":
+            continue
+        language = token.info.split()[0] if token.info else ""
+        line = token.map[0] + 2
+        if language not in RUN + SHOWN:
+            raise ValueError(f"{page}:{line - 1}: a block of language {language!r}, one of {RUN + SHOWN} is needed")
+        if language in SHOWN or (before is not None and SKIPPED.fullmatch(before.content or "")):
+            continue
+        if language == "console":
+            yield from _commands(token.content, line)
+        elif language == "python" and after is not None and after.type == "fence" and after.info == "text":
+            yield Step("python", token.content, after.content, line, after.map[0] + 1, after.map[1] - 1)
+        else:
+            yield Step(language, token.content, None, line, 0, 0)
+
+
+def _commands(content: str, line: int) -> Iterator[Step]:
+    lines = content.splitlines()
+    at = 0
+    while at < len(lines):
+        begin = at
+        command = lines[at].removeprefix("$ ")
+        if not lines[at].startswith("$ "):
+            raise ValueError(f"line {line + at}: a console block begins with a command, $ ...")
+        while command.endswith("\\"):
+            at += 1
+            command = f"{command[:-1].rstrip()} {lines[at].strip()}"
+        at += 1
+        below = at
+        while at < len(lines) and not lines[at].startswith("$ "):
+            at += 1
+        yield Step("console", command, "\n".join(lines[below:at]), line + begin, line + below - 1, line + at - 1)
+
+
+def run(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
+    """Run a page in a folder; yield each step with what it printed."""
+    module = types.ModuleType("__main__")
+    before = sys.modules["__main__"]
+    try:
+        sys.modules["__main__"] = module  # where pickle looks for what a page defines
+        with contextlib.chdir(folder) if sys.version_info >= (3, 11) else _chdir(folder):
+            for step in steps(page):
+                yield step, _run_or_name(page, step, module.__dict__)
+    finally:
+        sys.modules["__main__"] = before
+
+
+def _run_or_name(page: Path, step: Step, names: dict[str, Any]) -> str:
+    try:
+        return _run(step, names)
+    except Exception as error:
+        raise AssertionError(f"{page}:{step.line}: {type(error).__name__}: {error}\n{step.code}") from error
+
+
+@contextlib.contextmanager
+def _chdir(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _run(step: Step, names: dict[str, Any]) -> str:
+    if step.kind == "console":
+        return command(step.code)
+    if step.kind == "bash":
+        script = step.code.replace("\\\n", " ")
+        return "".join(command(line) for line in script.splitlines() if line and not line.startswith("#"))
+    printed = io.StringIO()
+    code = step.code
+    if step.kind == "{code-cell}":
+        if written := re.match(r"%%writefile (\S+)\n", code):
+            return str(Path(written[1]).write_text(code[written.end() :], encoding="utf-8"))
+        code = "\n".join(_cell_line(line) for line in code.splitlines())
+        names["_command"] = command
+    with contextlib.redirect_stdout(printed):
+        tree = ast.parse(code)
+        last = tree.body.pop() if step.kind == "{code-cell}" and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "<page>", "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), "<page>", "eval"), names)
+            print("" if value is None else getattr(value, "_repr_html_", value.__repr__)())
+    return printed.getvalue()
+
+
+def _cell_line(line: str) -> str:
+    return f"print(_command({line[1:].strip()!r}))" if line.startswith("!") else line
+
+
+def command(line: str) -> str:
+    """Return what a command prints on standard output; progress and warnings go to standard error.
+
+    Raises:
+        RuntimeError: its exit code is not 0.
+    """
+    if line.startswith("ctx-embed ") and not OF_SHELLS.search(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", line)):
+        from ctx_embed.cli.main import main
+
+        result = CliRunner(catch_exceptions=False).invoke(main, shlex.split(line)[1:])
+        code, output, errors = result.exit_code, result.stdout, result.stderr
+    else:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # the command of this environment
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env={**os.environ, "PATH": path})
+        code, output, errors = done.returncode, done.stdout, done.stderr
+    if code:
+        raise RuntimeError(f"exit code {code}: {line}\n{output}{errors}")
+    return output
+
+
+def agree(shown: str, printed: str, tolerance: float = 0.02) -> bool:
+    """Tell whether a page shows what was printed: ``...`` is any text, decimals are near, spaces count as one."""
+    pattern, wanted, at = "", [], 0
+    shown = shown.strip()
+    for part in re.finditer(rf"{NUMBER.pattern}|\.\.\.|…|\s+", shown):
+        pattern += re.escape(shown[at : part.start()])
+        at = part.end()
+        if part[0] in ("...", "…"):
+            pattern += r"[\s\S]*?"
+        elif part[0].isspace():
+            pattern += r"\s+"
+        else:
+            pattern += r"([-+]?\d+\.\d+(?:e[-+]?\d+)?)"
+            wanted.append(float(part[0]))
+    found = re.fullmatch(pattern + re.escape(shown[at:]), printed.strip())
+    near = zip(wanted, map(float, found.groups()), strict=True) if found else ()
+    return found is not None and all(abs(a - b) <= tolerance * max(1.0, abs(a)) for a, b in near)
+
+
+def prepare(folder: Path, page: Path) -> Path:
+    """Copy the sample files to where they are in a clone; return where a page runs, a notebook in its own folder."""
+    shutil.copytree(ROOT / "docs" / "samples", folder / "docs" / "samples")
+    place = folder / "docs" / "tutorials" if page.parent.name == "tutorials" else folder
+    place.mkdir(exist_ok=True)
+    return place
+
+
+def refresh(page: Path) -> None:
+    """Write what the steps of a page print into it, where it shows anything else."""
+    with tempfile.TemporaryDirectory() as folder:
+        ran = list(run(page.resolve(), prepare(Path(folder), page.resolve())))
+    lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
+    for step, printed in reversed(ran):
+        if step.output is not None and not agree(step.output, printed):
+            text = "".join(f"{line.rstrip()}\n" for line in printed.strip("\n").splitlines())
+            lines[step.start : step.end] = [text]
+            print(f"{page}:{step.line}: refreshed")
+    page.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        refresh(Path(name))

@@ -1,0 +1,87 @@
+"""Each code block of README and docs runs and prints what its page shows; links lead somewhere; figures agree."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT, agree, prepare, run, steps, tokens
+
+# Not what tutorials have written beside themselves.
+DOCS = sorted(page for folder in ("", "tutorials", "reference") for page in (ROOT / "docs" / folder).glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
+CARD = ROOT / "ctx_embed" / "pretrained" / "default" / "README.md"
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.filterwarnings("ignore")  # as a user sees it: what other packages deprecate says nothing
+@pytest.mark.parametrize("page", [page for page in PAGES if any(True for _ in steps(page))], ids=name)
+def test_the_blocks_of_a_page(page, tmp_path, monkeypatch):
+    # A reader has the data of the examples alone.
+    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    folder = prepare(tmp_path, page)
+    # Who repeats README's commands gets the same again.
+    for _ in range(2 if page.name == "README.md" else 1):
+        for step, printed in run(page, folder):
+            if step.output is not None:
+                assert agree(step.output, printed), f"{page}:{step.line} shows\n{step.output}\nand prints\n{printed}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "same"),
+    [
+        ("0.4186  2  prices", "0.4190  2   prices\n", True),
+        ("0.4186  2  prices", "0.5190  2  prices", False),
+        ("0.4186  2  prices", "0.4186  3  prices", False),
+        ("built in ... s\ndone", "built in 12.3 s\ndone", True),
+        ("one\ntwo", "one", False),
+        ("", "anything", False),
+    ],
+)
+def test_what_counts_as_the_same_output(shown, printed, same):
+    assert agree(shown, printed) is same
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub and Sphinx give the headings of a page."""
+    found = tokens(page)
+    titles = [after.content for token, after in itertools.pairwise(found) if token.type == "heading_open"]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [*PAGES, CARD], ids=name)
+def test_links_lead_to_files_and_headings(page):
+    inline = [child for token in tokens(page) if token.type == "inline" for child in token.children or ()]
+    targets = [
+        child.attrs.get("href", child.attrs.get("src")) for child in inline if child.type in ("link_open", "image")
+    ]
+    for target in map(str, targets):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page}: {target}: no such file"
+        assert not anchor or anchor in anchors(file), f"{page}: {target}: no such heading"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_reports():
+    rows = [
+        [cell.strip(" *") for cell in line.strip("|\n ").split("|")]
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith(("| **ctx-embed default**", "| all-MiniLM-L6-v2"))
+    ]
+    assert len(rows) == 2
+    card = CARD.read_text(encoding="utf-8").splitlines()
+    speed = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").splitlines()
+    for (title, *scores, texts, _), begins, model in zip(
+        rows, ("| **default**", "| all-MiniLM-L6-v2"), ("| default model,", "| all-MiniLM-L6-v2"), strict=True
+    ):
+        theirs = [number for line in card if line.startswith(begins) for number in re.findall(r"\d+\.\d", line)]
+        assert set(scores) <= set(theirs), f"{title}: {set(scores) - set(theirs)} not in the model card"
+        assert any(line.startswith(model) and f"| {texts} |" in line for line in speed)
