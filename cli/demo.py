@@ -14,12 +14,12 @@ import click
 from ctx_embed.errors import InputError
 
 QUERIES = (
-    "split a string on whitespace",
-    "write rows to a comma separated file",
-    "wait until a thread has finished",
-    "how do I copy a folder with everything in it",
+    "write rows to a csv file",
+    "wait until a thread terminates",
+    "copy a whole directory tree",
     "pick a random element of a list",
-    "compress bytes",
+    "open a web page in the browser",
+    "measure how long code takes",
 )
 LEFT_OUT = {
     "site-packages",
@@ -30,6 +30,7 @@ LEFT_OUT = {
     "idlelib",
     "lib2to3",
     "turtledemo",
+    "distutils",
     "__pycache__",
 }
 DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -38,6 +39,8 @@ DOCUMENTED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[str, str]]:
     for child in node.body:
         if isinstance(child, DOCUMENTED):
+            if child.name.startswith("_"):
+                continue
             child_name = f"{name}.{child.name}"
             if text := ast.get_docstring(child):
                 yield child_name, text
@@ -46,12 +49,12 @@ def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[st
 
 
 def standard_library_docstrings() -> dict[str, str]:
-    """The docstrings of the installed standard library by dotted name, each text once; nothing is imported or run."""
+    """Return the docstrings of the standard library's public names, each text once; nothing is imported or run."""
     root = Path(sysconfig.get_paths()["stdlib"])
     named: dict[str, str] = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
-        if LEFT_OUT & set(parts):
+        if LEFT_OUT & set(parts) or any(part.startswith("_") and part != "__init__" for part in parts):
             continue
         try:
             tree = ast.parse(path.read_bytes())
@@ -67,11 +70,16 @@ def standard_library_docstrings() -> dict[str, str]:
     return {name: text for text, name in first_name.items()}
 
 
+def _document(name: str, docstring: str) -> str:
+    """Return what is indexed: the words of the name, and the docstring."""
+    return f"{name.replace('.', ' ').replace('_', ' ')}: {docstring}"
+
+
 @click.command()
 @click.option("--query", "queries", multiple=True, metavar="TEXT", help="Ask this instead of the sample queries.")
 @click.option("-k", default=3, show_default=True, type=click.IntRange(min=1), help="Hits of a query.")
 def demo(queries: tuple[str, ...], k: int) -> None:
-    """Index the docstrings of the Python standard library and answer a few queries.
+    """Index the docstrings of the Python standard library and answer a few queries, by meaning and by words.
 
     Example: ctx-embed demo --query "parse a date"
     """
@@ -83,11 +91,11 @@ def demo(queries: tuple[str, ...], k: int) -> None:
     with tempfile.TemporaryDirectory(prefix="ctx-embed-") as folder:
         start = time.perf_counter()
         with SearchIndex.create(Path(folder) / "docstrings.index") as index:
-            index.add(list(named.values()), metadata=[{"name": name} for name in named])
+            index.add([_document(name, text) for name, text in named.items()], list(named))
             click.echo(f"{index.count()} docstrings indexed in {time.perf_counter() - start:.1f} s")
             asked = list(queries or QUERIES)
-            for query, hits in zip(asked, index.search(asked, k), strict=True):
+            for query, hits in zip(asked, index.search(asked, k, mode="hybrid"), strict=True):
                 click.echo(f"\n{query}")
                 for hit in hits:
-                    summary = " ".join(hit.text.split("\n\n")[0].split())
-                    click.echo(f"  {hit.score:.3f}  {hit.metadata['name']}: {summary[:80]}")
+                    summary = " ".join(named[str(hit.id)].split("\n\n")[0].split())
+                    click.echo(f"  {hit.score:.3f}  {hit.id}: {summary[:80]}")

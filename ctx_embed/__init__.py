@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ctx_embed.loading import load, path
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
     from ctx_embed.systems.weights import attention_weights
+    from ctx_embed.training.supervised.classifier import TextClassifier
 
 __version__ = "0.1.0"
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Hit",
     "InputError",
     "SearchIndex",
+    "TextClassifier",
     "attention_weights",
     "explain",
     "load",
@@ -33,6 +35,7 @@ _HOMES = {
     "Hit": "ctx_embed.index",
     "InputError": "ctx_embed.errors",
     "SearchIndex": "ctx_embed.index",
+    "TextClassifier": "ctx_embed.training.supervised.classifier",
     "attention_weights": "ctx_embed.systems.weights",
     "explain": "ctx_embed.explanations",
     "load": "ctx_embed.loading",

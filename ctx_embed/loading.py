@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, missing_extra, unknown_name
-from ctx_embed.runtime.saved import DEFAULT_MODEL, UnsupportedModelError, read_json
+from ctx_embed.runtime.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError, read_json
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ctx_embed.runtime import Embedder
 
 BACKENDS = ("numpy", "torch")
-# What other programs call the default model.
-DEFAULT_NAME = "ctx-embed/default"
 # all-MiniLM-L6-v2 as the extra `peers` brings it.
 PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
@@ -207,6 +205,8 @@ def load(
         raise InputError(f"{path or 'the default model'} on torch needs {error.name}: pip install ctx-embed") from None
 
     from ctx_embed.identity import IdentifiedCard
+    from ctx_embed.model_card import Card
+    from ctx_embed.modules.token_encoder import TokenEncoder
 
     require_device(device)
     folder = model_folder(
@@ -227,6 +227,8 @@ def load(
                     str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)
                 )
             forward_arguments[entry["name"]] = entry.get("kwargs", [])
+        is_ours = isinstance(next(iter(modules.values()), None), TokenEncoder)
+        card_class = Card if is_ours else IdentifiedCard
         model = SentenceTransformer(
             modules=cast(Any, modules),
             device=device,
@@ -234,7 +236,7 @@ def load(
             default_prompt_name=default_prompt_name or config.get("default_prompt_name"),
             similarity_fn_name=cast(Any, similarity_fn_name or config.get("similarity_fn_name")),
             truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
-            model_card_data=IdentifiedCard(model_name=_card_name(path, folder)),
+            model_card_data=card_class(model_name=_card_name(path, folder)),
         )
     except InputError:
         raise
@@ -243,6 +245,6 @@ def load(
         raise InputError(f"{folder}: the model cannot be loaded ({type(error).__name__}: {reason})") from error
     model.module_kwargs = forward_arguments
     card = folder / "README.md"
-    if card.is_file():
+    if card.is_file() and not is_ours:
         cast(Any, model)._model_card_text = card.read_text(encoding="utf-8", errors="replace")
     return model

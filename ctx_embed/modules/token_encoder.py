@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError
-from ctx_embed.identity import IdentifiedCard
+from ctx_embed.model_card import Card
 from ctx_embed.modules import storage
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.text.phrases import Phrases
@@ -111,6 +111,8 @@ class TokenEncoder(InputModule):
     # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`. They
     # are saved with it, and are no part of what decides its embeddings.
     labelled_texts: NDArray[np.uint64] | None = None
+    # The folder it was loaded from.
+    source: Path | None = None
 
     def __init__(
         self,
@@ -233,12 +235,12 @@ class TokenEncoder(InputModule):
         return {**super().get_config_dict(), "max_seq_length": self._max_seq_length}
 
     def on_model_ready(self, model: BaseModel) -> None:
-        """Let the model say to other programs which one it is, however it was made.
+        """Let the model say to other programs which one it is, and write a true card, however it was made.
 
         Called by sentence-transformers 6 for every new model; 5.7 does not.
         """
         if type(model.model_card_data) is SentenceTransformerModelCardData:
-            model.model_card_data.__class__ = IdentifiedCard
+            model.model_card_data.__class__ = Card
 
     def get_embedding_dimension(self) -> int:
         """The features m of a sentence embedding."""
@@ -380,6 +382,7 @@ class TokenEncoder(InputModule):
         table = weights["embedding.weight"].to(dtype)
         module = cls(Tokenizer.from_file(path), **config, phrases=weights.get("phrases"), weights=table)
         module.load_state_dict(weights)
+        module.source = Path(path).parent
         if known := cls.load_file_path(model_name_or_path, LABELLED_TEXTS, **hub):
             module.labelled_texts = np.load(known)
         return module.to(dtype)

@@ -15,6 +15,8 @@ from tokenizers import Tokenizer
 from ctx_embed.errors import InputError
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
+# What other programs and cards call it.
+DEFAULT_NAME = "ctx-embed/default"
 
 CONTEXTUALIZER = "ctx_embed.modules.contextualizer.Contextualizer"
 # The class that sentence-transformers' modules are named by differs between its versions.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,6 @@ from ctx_embed.files import require_replaceable
 
 RECORD = "training.json"
 MODEL = "modules.json"
-PACKAGES = ("ctx-embed", "sentence-transformers", "tokenizers", "torch")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide what a training gives."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
 def content_hash(path: str | Path | None) -> str | None:

@@ -40,7 +40,8 @@ def test_queries_are_answered(small):
     assert count.startswith("4 docstrings indexed in ")
     assert count.endswith(" s")
     first, second = (answer.splitlines() for answer in answers)
-    assert first[:2] == [DOCSTRINGS["city.train"], "  1.000  city.train: The train to the city was late again."]
+    assert first[0] == DOCSTRINGS["city.train"]
+    assert first[1].endswith("  city.train: The train to the city was late again.")
     assert second[0] == "dull film"
     assert len(first) == len(second) == 3
     assert list(small.iterdir()) == []
@@ -89,7 +90,9 @@ def test_usage():
 
 def test_docstrings_of_a_library(tmp_path, monkeypatch):
     package = '"""Package."""\nclass C:\n    """Class C."""\n    async def m(self):\n        """Method m."""\n'
+    package += '    def _p(self):\n        """Private."""\n'
     files = {
+        "_private.py": '"""Private."""\n',
         "one.py": '"""Module one."""\nraise SystemExit("never run")\n\ndef f():\n    """Function f."""\n',
         "two.py": 'def g():\n    """Function g."""\n    def h(): "Not seen."\n',
         "pack/__init__.py": package,
@@ -122,9 +125,10 @@ def test_docstrings_of_a_library(tmp_path, monkeypatch):
 def test_the_whole_demo():
     with warnings.catch_warnings():
         warnings.simplefilter("default", SyntaxWarning)
-        result = run("--query", "copy a folder with everything in it", "-k", "10")
+        result = run()
     assert result.exit_code == 0, result.output
-    assert int(result.stdout.split()[0]) > 5000
-    names = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("  ")]
-    assert len(names) == 10
-    assert any("copy" in name for name in names)
+    count, *answers = result.stdout.split("\n\n")
+    assert int(count.split()[0]) > 4000
+    first = [answer.splitlines()[1].split()[1] for answer in answers]
+    best = ["csv", "threading.Thread.join", "shutil.copytree", "random.Random.choice", "webbrowser.open", "timeit"]
+    assert all(found.startswith(name) for found, name in zip(first, best, strict=True)), first

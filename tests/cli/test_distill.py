@@ -353,8 +353,8 @@ def test_an_interrupted_run_goes_on(monkeypatch):
 
     monkeypatch.setattr(Distillation, "_train_batch", interrupted)
     result = run("--corpus", "a.txt", "-o", "model")
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.endswith("Aborted!\n")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.endswith("Interrupted; repeat the command to continue where it stopped.\n")
     assert sorted(path for path in os.listdir() if path.startswith("model")) == ["model.partial", "model.teacher"]
     sentences_of(run("--corpus", "a.txt", "-o", "model"))
     assert steps == [*range(7), *range(4, 8)]

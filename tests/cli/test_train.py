@@ -17,7 +17,7 @@ from ctx_embed import load, loading
 from ctx_embed.cli.main import main
 from ctx_embed.reading import read_labelled
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.labelled_texts import are_known
+from ctx_embed.training.labelled_texts import are_known, hashes_of
 from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
@@ -159,6 +159,16 @@ def test_from_a_model(train_file, tiny_model_path, tiny_model, monkeypatch):
         assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
 
 
+def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
+    model = make_model(tokenizer)
+    model[0].labelled_texts = hashes_of(row.split("\t")[1] for row in ROWS[:3])
+    model.save_pretrained("start")
+    valid, test = file("valid.tsv", *ROWS[::2]), file("test.tsv", *ROWS[1:])
+    result = run(train_file, "-o", "model", "--from", "start", "--valid", valid, "--test", test, *SHORT)
+    told = "texts are among the labelled texts that start was trained on; its score says less about new texts"
+    assert result.stderr.splitlines()[:2] == [f"validation: 2 of 20 {told}", f"test: 2 of 39 {told}"]
+
+
 def test_a_model_has_its_own_architecture(train_file, tokenizer):
     result = run(train_file, "-o", "model", "--from", "default", "--steps", "7", "--vocabulary-size", "120")
     assert result.exit_code == 2
@@ -235,9 +245,9 @@ def test_an_interrupted_run_goes_on(train_file, monkeypatch):
 
     monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
     result = run(train_file, "-o", "model", *SMALL)
-    assert result.exit_code == 1
+    assert result.exit_code == 130
     assert result.stdout == ""
-    assert result.stderr.endswith("Aborted!\n")
+    assert result.stderr.endswith("Interrupted; repeat the command to continue after the last complete epoch.\n")
     assert sorted(os.listdir()) == ["model.partial", "train.tsv", "whole"]
     result = run(train_file, "-o", "model", *SMALL)
     assert result.stderr.startswith("epoch 2: ")
@@ -263,7 +273,7 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
         return accuracy(self, data)
 
     monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
-    assert run(*arguments).exit_code == 1
+    assert run(*arguments).exit_code == 130
     if change == "rows":
         file("train.tsv", *ROWS[::-1])
     elif change == "valid":

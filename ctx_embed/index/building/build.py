@@ -151,12 +151,11 @@ def _build(plan: Plan, files: list[str]) -> Built:
                 index = stack.enter_context(SearchIndex.open(plan.partial, plan.model, backend=plan.backend))
             state = _begun(index, plan)
             if not state.finished:
+                first: list[str] = []
+                noted = _noting(documents, first)
+                state = _fill(index, plan, state, noted, estimated_count(files) if plan.progress else None)
                 if plan.embedding_field is None:
-                    first = list(islice(documents, SAMPLED_TEXTS))
-                    documents = chain(first, documents)
-                    texts = sample([document.text for document in first])
-                    unknown = unknown_share(tokenizer_of(index.embedder.model), texts)
-                state = _fill(index, plan, state, documents, estimated_count(files) if plan.progress else None)
+                    unknown = unknown_share(tokenizer_of(index.embedder.model), sample(first))
             if plan.adds:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
         place(plan)
@@ -171,6 +170,14 @@ def _build(plan: Plan, files: list[str]) -> Built:
             drop_if_empty(plan)
         raise
     return Built(state.documents, unknown_share=unknown)
+
+
+def _noting(documents: Iterator[Document], texts: list[str]) -> Iterator[Document]:
+    """Yield documents, and put the texts of the first ones into ``texts``."""
+    for document in documents:
+        if len(texts) < SAMPLED_TEXTS:
+            texts.append(document.text)
+        yield document
 
 
 def _new_partial(plan: Plan) -> SearchIndex:

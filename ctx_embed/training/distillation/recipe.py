@@ -21,8 +21,10 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load, model_folder
+from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import system
+from ctx_embed.training.card import distilled_card
 from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.distillation.corpus import Block
 from ctx_embed.training.distillation.exclusion import read_excluded
@@ -42,7 +44,7 @@ from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.distillation.validation import read_pairs
 from ctx_embed.training.labelled_texts import hashes_of, joined
-from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished, versions
+from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 if sys.version_info >= (3, 11):
@@ -286,9 +288,11 @@ def distill_from_files(
     values = (len(mixture.texts), run.trained_texts, len(run.held_out_rows), history[-1]["held_out_distance"])
     summary = dict(zip(SUMMARY, values, strict=True))
     with replaced_folder(output) as beside:
-        model.save_pretrained(str(beside))
+        model.save_pretrained(str(beside), create_model_card=False)
         record = {**record, "asked": asked, "store": store, "versions": versions(), "history": history, **summary}
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
+        card = distilled_card(output.name, model, record, model_folder(teacher))
+        (beside / CARD).write_text(card, encoding="utf-8")
         if log.exists():
             shutil.copyfile(log, beside / LOG)
     log.unlink(missing_ok=True)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import model_folder
+from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.reading import read_labelled
+from ctx_embed.training.card import classifier_card
 from ctx_embed.training.checkpoint import Checkpoint, identity
-from ctx_embed.training.labelled_texts import hashes_of, joined
-from ctx_embed.training.record import MODEL, RECORD, content_hash, finished, versions
+from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, warning
+from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
 from ctx_embed.training.supervised.classifier import Labelled
 from ctx_embed.training.supervised.train import SupervisedOptions, architecture_of, new_encoder, train_classifier
 
@@ -66,9 +71,10 @@ def train_from_files(
     if test_data is not None:
         test_data.require_labels_of(data, "test")
     parts = {"train": (train, data), "valid": (valid, valid_data), "test": (test, test_data)}
+    start_folder = None if start is None else model_folder(start)
     asked = identity(
         {**vars(options), "encoder": encoder, "architecture": architecture, "vocabulary_size": vocabulary_size},
-        content_hash(start and model_folder(start)),
+        content_hash(start_folder),
         content_hash(tokenizer),
         {name: part and asdict(part) for name, (_, part) in parts.items()},
     )
@@ -80,12 +86,17 @@ def train_from_files(
     )
     options = options.of_encoder(model)
     settings = {**vars(options), "from": start, "modules": architecture_of(model)}
-    run = identity(settings, fingerprint(model), asdict(data), valid_data and asdict(valid_data))
+    of_start = fingerprint(model)
+    known_texts = getattr(model[0], "labelled_texts", None)
+    run = identity(settings, of_start, asdict(data), valid_data and asdict(valid_data))
     checkpoint = Checkpoint(output, run)
+    learned, measured = (data, valid_data) if valid_data else data.split(options.valid_share, options.seed)
+    for name, part in (("validation", measured), ("test", test_data)):
+        if known_texts is not None and part and (count := int(are_known(part.texts, known_texts).sum())):
+            tqdm.write(warning(str(start), name, count, len(part.texts)), file=sys.stderr)
     classifier, history = train_classifier(model, data, valid_data, options, checkpoint)
     best = max(history, key=lambda epoch: epoch["valid_accuracy"])
     result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
-    learned, measured = (data, valid_data) if valid_data else data.split(options.valid_share, options.seed)
     result["valid_floor"] = majority_floor(learned, measured)
     if test_data is not None:
         result |= {"test_accuracy": classifier.accuracy(test_data), "test_floor": majority_floor(learned, test_data)}
@@ -97,6 +108,7 @@ def train_from_files(
         record = {
             "asked": asked,
             "options": settings,
+            "start": of_start,
             "data": {
                 name: {"file": Path(file).name, "sha256": content_hash(file), "rows": len(part.texts)}
                 for name, (file, part) in parts.items()
@@ -107,6 +119,8 @@ def train_from_files(
             "history": history,
         }
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
+        card = classifier_card(output.name, model, classifier.labels, record, start_folder)
+        (beside / CARD).write_text(card, encoding="utf-8")
     checkpoint.remove()
     return result
 

@@ -1,0 +1,120 @@
+"""The cards of the models that ``train`` and ``distill`` make, from the records of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from ctx_embed.model_card import described, inherited, licence, listed, name_of, page, table, usage
+
+# More labels than these are counted, not named.
+MOST_LABELS = 20
+
+
+def classifier_card(
+    name: str, model: SentenceTransformer, labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
+) -> str:
+    """Return the card of a classifier.
+
+    Args:
+        name: of its folder.
+        model: the encoder.
+        labels: what it tells apart.
+        record: of the run, see :func:`ctx_embed.training.supervised.files.train_from_files`.
+        start: the folder of the model that the run started from; None: from scratch.
+    """
+    stated = inherited(start)
+    origin = None if start is None else name_of(start)
+    result, data = record["result"], record["data"]
+    named = ", ".join(map(repr, labels)) if len(labels) <= MOST_LABELS else f"{len(labels)}, see classifier.json"
+    texts = {"valid": data["valid"]["rows"] if "valid" in data else "held out of train", **_rows(data)}
+    scores = [
+        [part, texts[part], f"{100 * result[f'{part}_accuracy']:.1f}", f"{100 * result[f'{part}_floor']:.1f}"]
+        for part in ("valid", "test")
+        if f"{part}_accuracy" in result
+    ]
+    options = {option: value for option, value in record["options"].items() if option not in ("from", "modules")}
+    beginning = f"from {origin}" if origin else "from scratch"
+    return page(
+        {**stated, "pipeline_tag": "text-classification", "tags": ["text-classification"]},
+        name,
+        {
+            "": f"A text classifier: an encoder with a linear head, trained on labelled texts {beginning}.\n\n"
+            + described(model, ("labels", named), *([("made from", _made_from(origin, record))] if origin else [])),
+            "Use": f'```sh\nctx-embed predict {name} "a text"\n```\n\n```python\nimport ctx_embed\n\n'
+            f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
+            f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}",
+            "Scores": "Accuracy in %; the validation texts chose the epoch.\n\n"
+            + table(["texts", "number", "accuracy", "most frequent label"], scores),
+            "Training": table(
+                ["data", "file", "rows", "sha256"],
+                [[part, known["file"], f"{known['rows']:,}", known["sha256"] or ""] for part, known in data.items()],
+            )
+            + f"\n\nOptions: {listed(options)}.\n\n`training.json` has the course of the training.",
+            "Licence": licence(origin, stated),
+        },
+    )
+
+
+def _rows(data: Mapping[str, Any]) -> dict[str, str]:
+    return {part: f"{known['rows']:,}" for part, known in data.items()}
+
+
+def _made_from(origin: str | None, record: Mapping[str, Any]) -> str:
+    return f"{origin}, fingerprint `{record['start']}`"
+
+
+def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, Any], teacher: Path) -> str:
+    """Return the card of a distilled model.
+
+    Args:
+        name: of its folder.
+        model: the student with what follows it.
+        record: of the run, see :func:`ctx_embed.training.distillation.recipe.distill_from_files`.
+        teacher: the teacher's folder.
+    """
+    stated = inherited(teacher)
+    origin = record["teacher"]["name"]
+    first, last = record["history"][0], record["history"][-1]
+    measured = [key for key in last if key not in ("epoch", "step")]
+    files = [
+        [kind, file, sha256]
+        for kind, hashes in (
+            *(("corpus", source["files"]) for source in record["sources"]),
+            ("labelled", record["labelled"]),
+            ("excluded", record["exclude"]),
+        )
+        for file, sha256 in hashes.items()
+    ]
+    unique = list(dict.fromkeys(map(tuple, files)))
+    return page(
+        {**stated, "pipeline_tag": "sentence-similarity", "tags": ["sentence-similarity"]},
+        name,
+        {
+            "": f"Sentence embeddings, distilled from {origin}: an encoder that learned its teacher's embeddings.\n\n"
+            + described(
+                model,
+                (
+                    "teacher",
+                    f"{origin} in {record['teacher']['dtype']}, fingerprint `{record['teacher']['fingerprint']}`",
+                ),
+            ),
+            "Use": usage(name),
+            "Scores": f"On {record['held_out_texts']:,} texts that were held out; held out distance is the mean of "
+            "1 - cos to the teacher.\n\n"
+            + table(
+                ["", "before training", "after"],
+                [[key.replace("_", " "), f"{first[key]:.4f}", f"{last[key]:.4f}"] for key in measured],
+            )
+            + f"\n\n`ctx-embed eval run --encoder {name} --task STSB` measures how good its embeddings are.",
+            "Training": f"{record['trained_texts']:,} texts were trained on.\n\n"
+            + table(["data", "file", "sha256"], unique)
+            + f"\n\nOptions: {listed(record['options'])}, {listed(record['architecture'])}, "
+            f"phrases {record['phrases']}, stored as {record['store']}.\n\n"
+            "`training.json` has every option and the course of the training.",
+            "Licence": licence(origin, stated),
+        },
+    )

@@ -1,0 +1,152 @@
+"""The cards of saved models: what they state is true, and the code in them runs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from datasets import Dataset
+from huggingface_hub import metadata_load
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer import losses
+
+import ctx_embed
+from ctx_embed.cli.main import main
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.model_card import inherited, table
+from tests.conftest import SENTENCES, make_model
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def card(name: str) -> str:
+    """The card in a folder, whose Python code runs where it stands."""
+    text = Path(name, "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
+    assert "sentence_transformers_model_id" not in text
+    return text
+
+
+def test_the_untouched_default_keeps_its_card():
+    ctx_embed.load().save_pretrained("copy")
+    assert Path("copy/README.md").read_bytes() == (ctx_embed.path() / "README.md").read_bytes()
+    SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True).save_pretrained("theirs")
+    assert Path("theirs/README.md").read_bytes() == (ctx_embed.path() / "README.md").read_bytes()
+
+
+@pytest.mark.filterwarnings("default")  # other people's deprecations inside the trainer
+@pytest.mark.parametrize("loader", [ctx_embed.load, SentenceTransformer])
+def test_the_default_trained_by_sentence_transformers(loader):
+    known = {"trust_remote_code": True} if loader is SentenceTransformer else {}
+    model = loader(str(ctx_embed.path()), device="cpu", **known)
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(
+            output_dir="run", max_steps=1, learning_rate=1e-3, report_to="none", use_cpu=True, save_strategy="no",
+            disable_tqdm=True, dataloader_pin_memory=False,
+        ),
+        train_dataset=Dataset.from_dict({"anchor": SENTENCES, "positive": SENTENCES[::-1]}),
+        loss=losses.MultipleNegativesRankingLoss(model),
+    )  # fmt: skip
+    trainer.train()
+    model.save_pretrained("tuned")
+    text = card("tuned")
+    assert "# tuned\n\nSentence embeddings: trained with sentence-transformers." in text
+    assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
+    assert f"| fingerprint | `{fingerprint(model)}` |" in text
+    assert "| unnamed | 8 | anchor, positive | MultipleNegativesRankingLoss |" in text
+    assert "learning_rate 0.001" in text
+    # Not the default's figures and data, but its terms.
+    assert "77.6" not in text
+    assert "`other`, inherited from ctx-embed/default" in text
+    stated = metadata_load("tuned/README.md")
+    assert (stated["language"], stated["license"]) == ("en", "other")
+    assert "base_model" not in stated
+
+
+def test_weights_that_a_program_of_its_own_changed(tokenizer):
+    make_model(tokenizer).save_pretrained("made")
+    assert "Sentence embeddings: made by a program of its own." in card("made")
+    assert "None is stated." in card("made")
+    model = ctx_embed.load("made")
+    model.save_pretrained("same")
+    assert card("same") == Path("made/README.md").read_text(encoding="utf-8")
+    with torch.no_grad():
+        model[0].embedding.weight[3] += 1
+    model.save_pretrained("changed")
+    assert "Sentence embeddings: made changed by a program of its own." in card("changed")
+    assert f"made from | made, fingerprint `{fingerprint(ctx_embed.load('made'))}`" in card("changed")
+
+
+def labelled(name: str, count: int) -> str:
+    words = ("joy", "grief")
+    Path(name).write_text("".join(f"{words[i % 2]}\tthe {words[i % 2]} of {i // 8}\n" for i in range(count)))
+    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+
+
+def run(*arguments: str) -> None:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == 0, result.output
+
+
+def test_a_classifier():
+    digests = labelled("mine|a.tsv", 40), labelled("test.tsv", 8)
+    run("train", "mine|a.tsv", "-o", "model", "--from", "default", "--epochs", "1", "--test", "test.tsv")
+    text = card("model")
+    assert "# model\n\nA text classifier" in text
+    assert "trained on labelled texts from ctx-embed/default" in text
+    assert "| labels | 'grief', 'joy' |" in text
+    assert f"| train | mine\\|a.tsv | 40 | {digests[0]} |" in text
+    assert f"| test | test.tsv | 8 | {digests[1]} |" in text
+    assert re.search(r"\| valid \| held out of train \| \d+\.\d \| 50\.0 \|\n\| test \| 8 \| \d+\.\d \| 50\.0 \|", text)
+    assert "epochs 1, batch_size 64, learning_rate 0.001" in text
+    assert f"made from | ctx-embed/default, fingerprint `{fingerprint(ctx_embed.load())}`" in text
+    assert "77.6" not in text
+    assert metadata_load("model/README.md")["license"] == "other"
+
+
+def test_a_classifier_from_scratch():
+    labelled("mine.tsv", 40)
+    run("train", "mine.tsv", "-o", "model", "--dimension", "8", "--rank", "2", "--steps", "1", "--epochs", "1")
+    text = card("model")
+    assert "trained on labelled texts from scratch" in text
+    assert "made from" not in text
+    assert "None is stated." in text
+    assert "license" not in metadata_load("model/README.md")
+    # Saved again as it is, it keeps this card.
+    ctx_embed.load("model").save_pretrained("again")
+    assert Path("again/README.md").read_bytes() == Path("model/README.md").read_bytes()
+
+
+def test_a_distilled_model(tiny_model_path):
+    Path("corpus.txt").write_text("".join(f"{sentence} {n}\n" for n in range(10) for sentence in SENTENCES))
+    small = ["--dimension", "8", "--rank", "2", "--batch-size", "16", "--vocabulary-size", "120", "--epochs", "1"]
+    run("distill", "--corpus", "corpus.txt", "--teacher", str(tiny_model_path), "-o", "model", *small)
+    text = card("model")
+    assert f"distilled from {tiny_model_path}" in text
+    assert f"in float32, fingerprint `{fingerprint(ctx_embed.load(tiny_model_path))}`" in text
+    assert "72 texts were trained on." in text
+    assert "On 8 texts that were held out" in text
+    assert f"| corpus | corpus.txt | {hashlib.sha256(Path('corpus.txt').read_bytes()).hexdigest()} |" in text
+    assert re.search(r"\| held out distance \| \d\.\d{4} \| \d\.\d{4} \|", text)
+
+
+def test_the_parts(here):
+    assert table(["a", "b"], [[1, "x|y"]]) == "| a | b |\n|---|---|\n| 1 | x\\|y |"
+    assert table(["a"], []) == ""
+    assert inherited(here) == {}
+    (here / "README.md").write_text("---\nlicense: [\n---\n")
+    assert inherited(here) == {}
+    (here / "README.md").write_text("---\nlicense: mit\nlanguage: de\ntags: [x]\n---\n")
+    assert inherited(here) == {"license": "mit", "language": "de"}
