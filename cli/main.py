@@ -21,6 +21,7 @@ COMMANDS = {
     "encode": "Embed texts into a file: .npy, .csv, .jsonl or .parquet.",
     "eval": "Evaluate encoders on classification, similarity and retrieval tasks.",
     "explain": "Show what an encoder's attention looks at in texts.",
+    "export": "Write a model for other programs: ONNX, static embeddings.",
     "index": "Build and query search indexes.",
     "reproduce": "Work out the papers' tables and figures.",
     "systems": "List the systems that can be trained, distilled and evaluated.",

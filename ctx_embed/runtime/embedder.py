@@ -69,6 +69,7 @@ class Embedder:
     indexes are shared. The token table stays on disk; rows are read when a text needs them.
 
     Attributes:
+        saved: the model's files.
         contextualizer: the K steps.
         text_tokenizer: texts to packed ids, phrases among them.
         prompts: texts by name that :meth:`encode_query` and :meth:`encode_document` put before each text.
@@ -83,7 +84,7 @@ class Embedder:
     """
 
     def __init__(self, saved: SavedContextualizer) -> None:
-        self._saved = saved
+        self.saved = saved
         self.contextualizer = NumpyContextualizer(saved)
         entries = saved.tokenizer.get_vocab_size()
         phrases = Phrases(saved.tensors.stored(PHRASES), entries) if PHRASES in saved.tensors else None
@@ -118,12 +119,12 @@ class Embedder:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, without phrases; padding and truncation are off."""
-        return self._saved.tokenizer
+        return self.saved.tokenizer
 
     @cached_property
     def fingerprint(self) -> str:
         """Who the model is: 64 hexadecimal digits, those of :func:`ctx_embed.fingerprint.fingerprint`."""
-        return fingerprint(self._saved)
+        return fingerprint(self.saved)
 
     def encode(
         self,
@@ -188,7 +189,7 @@ class Embedder:
     ) -> NDArray[Any]:
         """Return what :meth:`encode` gives for contexts c^K (B, m); the options are its."""
         _require_known(precision, truncate_dim)
-        if normalize is not False and self._saved.normalize:
+        if normalize is not False and self.saved.normalize:
             contexts = _unit(contexts)
         contexts = contexts[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
         return PRECISIONS[precision](_unit(contexts) if normalize else contexts)
@@ -223,7 +224,7 @@ class Embedder:
         It is the cosine, or the inner product if the model's files say ``dot``.
         """
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (left, right))
-        if self._saved.settings.get("similarity_fn_name") != "dot":
+        if self.saved.settings.get("similarity_fn_name") != "dot":
             a, b = _unit(a), _unit(b)
         found: Floats = a @ b.T
         return found

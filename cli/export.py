@@ -1,0 +1,56 @@
+"""`ctx-embed export`: models for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ctx_embed.cli.options import OUTPUT
+
+
+@click.group()
+def export() -> None:
+    """Write a model for other programs.
+
+    Example: ctx-embed export onnx default -o onnx-model
+    """
+
+
+_output_option = click.option("-o", "--output", required=True, metavar="DIR", type=OUTPUT, help="Folder to write.")
+
+
+@export.command()
+@click.argument("model")
+@_output_option
+def onnx(model: str, output: Path) -> None:
+    """Write a Contextualizer as an ONNX graph, with its tokenizer and phrases.
+
+    MODEL is a folder or 'default'. DIR/model.onnx takes token ids and offsets and gives embeddings. It is compared with
+    the model in onnxruntime before DIR is written.
+
+    Example: ctx-embed export onnx default -o onnx-model
+    """
+    from ctx_embed.export.onnx import export as export_onnx
+    from ctx_embed.loading import load_embedder
+    from ctx_embed.runtime import Embedder
+
+    embedder = load_embedder(model, "numpy")
+    assert isinstance(embedder, Embedder)
+    difference = export_onnx(embedder, output)
+    click.echo(f"{output}: model.onnx, tokenizer.json and phrases.json; differs from the model by {difference:.1e}")
+
+
+@export.command()
+@click.argument("model")
+@_output_option
+def static(model: str, output: Path) -> None:
+    """Write a model of the system `mean` for model2vec and sentence-transformers' StaticEmbedding.
+
+    Example: ctx-embed export static my-mean-model -o static-model
+    """
+    from ctx_embed.export.static import export as export_static
+    from ctx_embed.loading import load
+
+    export_static(load(model, "cpu"), output)
+    click.echo(f"{output}: for StaticModel.from_pretrained and SentenceTransformer")

@@ -1,0 +1,177 @@
+"""A Contextualizer as an ONNX graph: token ids and offsets in, embeddings out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.runtime.saved import PHRASES, SCALES, TABLE, SavedContextualizer
+
+if TYPE_CHECKING:
+    from ctx_embed.runtime import Embedder
+
+OPSET = 18
+# What onnxruntime of that opset reads.
+IR_VERSION = 8
+MODEL, TOKENIZER, PHRASE_PAIRS = "model.onnx", "tokenizer.json", "phrases.json"
+NEAR = 2e-5
+# Words of several lengths, an unknown one, an empty text between others, and one long enough for many sums.
+CHECKED = ["A film that nobody forgets.", "", "prices rise", "日本 ☃", "i don't know one of the men " * 50, "a"]
+
+
+class _Graph:
+    """An ONNX graph being written: operators are called by their names and give the names of their outputs."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.initializers: dict[str, Any] = {}
+
+    def constant(self, value: Any) -> str:
+        """Return the name of a constant."""
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self.initializers)}"
+        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)
+        return name
+
+    def __getattr__(self, operator: str) -> Any:
+        def add(*inputs: Any, **attributes: Any) -> str:
+            from onnx import helper
+
+            names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+            output = f"value_{len(self.nodes)}"
+            self.nodes.append(helper.make_node(operator, names, [output], **attributes))
+            return output
+
+        return add
+
+
+def _floats(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+def _ints(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+def build(saved: SavedContextualizer) -> Any:
+    """Return the ONNX model of a saved Contextualizer.
+
+    Inputs: ``input_ids`` (N,) int64, the texts' ids one after the other, phrases merged; ``offsets`` (B,) int64, where
+    each text begins. Output: ``embeddings`` (B, m) float32, of length 1 if the model normalises.
+
+    Raises:
+        InputError: c^0 is drawn by a text's ids, which no graph can do.
+    """
+    from onnx import TensorProto, helper
+
+    config, tensors = saved.config, saved.tensors
+    m, K = config["dimension"], config["steps"]
+    if config["initial_context"] == "uniform":
+        raise InputError(f'{saved.folder}: initial_context="uniform" is drawn by a text\'s ids, which ONNX cannot do')
+    g = _Graph()
+    # Of each token its text: how many texts begin before it or with it, less one.
+    tokens, texts = g.Shape("input_ids"), g.Shape("offsets")
+    begins = g.ScatterElements(
+        g.Expand(_ints(0), g.Add(tokens, _ints(1))), "offsets", g.Expand(_ints(1), texts), reduction="add"
+    )
+    text_of = g.Slice(g.Sub(g.CumSum(begins, np.int64(0)), _ints(1)), _ints(0), tokens)
+    ends = g.Concat(g.Slice("offsets", _ints(1), _ints(2**31 - 1)), tokens, axis=0)
+    n = g.Unsqueeze(g.Cast(g.Sub(ends, "offsets"), to=TensorProto.FLOAT), _ints(1))
+    rows = g.Unsqueeze(text_of, _ints(1))
+    zeros = g.Expand(_floats(0), g.Concat(texts, _ints(m), axis=0))
+
+    def total(values: str) -> str:
+        """Sum the tokens of each text, (B, m)."""
+        indices = g.Expand(rows, g.Shape(values))
+        return str(g.ScatterElements(zeros, indices, values, axis=0, reduction="add"))
+
+    if SCALES in tensors:
+        levels = g.Cast(g.Gather(np.array(tensors.stored(TABLE)), "input_ids"), to=TensorProto.FLOAT)
+        x = g.Mul(levels, g.Gather(tensors.floats(SCALES), "input_ids"))
+    else:
+        x = g.Gather(tensors.floats(TABLE), "input_ids")
+    n_of_token = g.Gather(n, text_of)
+    if config["positions"] != "none":
+        s = tensors.floats("attention.s")
+        counted = g.Cast(g.Range(np.int64(0), g.Squeeze(tokens), np.int64(1)), to=TensorProto.FLOAT)
+        begin = g.Cast(g.Gather("offsets", text_of), to=TensorProto.FLOAT)
+        i = g.Unsqueeze(g.Sub(counted, begin), _ints(1))  # from 0 to n - 1
+        logits = g.Where(s > 0, g.Mul(g.Sub(g.Add(i, _floats(1)), n_of_token), s), g.Mul(i, s))
+        weights = g.Exp(g.Div(logits, n_of_token) if config["positions"] == "relative" else logits)
+        weights = g.Div(weights, g.Gather(total(weights), text_of))
+        x = g.Mul(x, g.Mul(weights, n_of_token) if config["scale"] == "mean" else weights)
+    elif config["scale"] == "sum":
+        x = g.Div(x, n_of_token)
+    first = tensors.floats("attention.c0") if config["initial_context"] == "learned" else np.ones(m, np.float32)
+    context = g.Expand(first[None], g.Concat(texts, _ints(m), axis=0))
+    U, V, W, b, gain, bias = (tensors.floats(f"attention.{name}") for name in ("U", "V", "W", "b", "gain", "bias"))
+    for k in range(K):
+        vc = g.Gather(g.MatMul(context, V[k].T), text_of)
+        a = g.Add(g.MatMul(g.Mul(g.MatMul(x, U[k].T), vc), W[k].T), b[k])
+        z = g.LayerNormalization(total(g.Mul(a, x)), gain[k], bias[k], epsilon=1e-12)
+        context = g.Where(g.Greater(n, _floats(0)), g.Add(context, z), context)
+    if saved.normalize:
+        length = g.Sqrt(g.ReduceSum(g.Mul(context, context), _ints(1)))
+        context = g.Div(context, g.Max(length, _floats(1e-12)))
+    g.nodes.append(helper.make_node("Identity", [context], ["embeddings"]))
+    graph = helper.make_graph(
+        g.nodes,
+        "contextualizer",
+        [
+            helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["tokens"]),
+            helper.make_tensor_value_info("offsets", TensorProto.INT64, ["texts"]),
+        ],
+        [helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["texts", m])],
+        list(g.initializers.values()),
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+
+
+def export(embedder: Embedder, output: str | Path) -> float:
+    """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, once they are found to be right.
+
+    ``phrases.json`` is a list of pairs of ids: pair p is the id of the tokenizer's number of entries plus p. Pairs are
+    merged as :class:`ctx_embed.text.phrases.Phrases` says.
+
+    Args:
+        embedder: the model.
+        output: the folder; an earlier export in its place is replaced.
+
+    Returns:
+        The largest difference between the graph's and the embedder's numbers over a few texts.
+
+    Raises:
+        InputError: the extra ``onnx`` is not installed, the model cannot be written as a graph, or the folder holds
+            other things.
+    """
+    try:
+        import onnx
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise InputError(f'export onnx needs {error.name}: pip install "ctx-embed[onnx]"') from None
+    output = Path(output)
+    require_replaceable(output, MODEL)
+    saved = embedder.saved
+    model = build(saved)
+    onnx.checker.check_model(model)
+    with replaced_folder(output) as folder:
+        onnx.save(model, str(folder / MODEL))
+        shutil.copyfile(next(path for path in saved.files if path.name == TOKENIZER), folder / TOKENIZER)
+        pairs = saved.tensors.stored(PHRASES).tolist() if PHRASES in saved.tensors else []
+        (folder / PHRASE_PAIRS).write_text(json.dumps(pairs), encoding="utf-8")
+        session = onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
+        ids, lengths = embedder.text_tokenizer(CHECKED)
+        offsets = lengths.cumsum() - lengths
+        (found,) = session.run(None, {"input_ids": ids.astype(np.int64), "offsets": offsets})
+        expected = embedder.finished(embedder.contextualizer.embed(ids, lengths), truncate_dim=found.shape[1])
+        difference = float(np.abs(found - expected).max())
+        if not difference <= NEAR * max(1.0, float(np.abs(expected).max())):
+            raise InputError(f"{output}: the graph differs from the model by {difference:.1e}, nothing was written")
+    return difference

@@ -1,0 +1,91 @@
+"""The ONNX graph gives what the model gives, for every option of the file format."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed.cli.main import main
+from ctx_embed.errors import InputError
+from ctx_embed.export.onnx import export
+from ctx_embed.runtime import Embedder
+from tests.conftest import SENTENCES
+from tests.runtime.test_embedder import ODD, saved
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "onnx"
+NEAR = 2e-5
+
+
+def run(folder: Path, embedder: Embedder, texts: list[str]) -> np.ndarray:
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    ids, lengths = embedder.text_tokenizer(texts)
+    inputs = {"input_ids": ids.astype(np.int64), "offsets": lengths.cumsum() - lengths}
+    return session.run(None, inputs)[0]
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("onnx") / "default"
+    result = CliRunner().invoke(main, ["export", "onnx", "default", "-o", str(folder)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(
+        f"{folder}: model.onnx, tokenizer.json and phrases.json; differs from the model by "
+    )
+    return folder
+
+
+def test_the_default_model(default):
+    embedder = Embedder.load()
+    assert sorted(path.name for path in default.iterdir()) == ["model.onnx", "phrases.json", "tokenizer.json"]
+    assert (default / "model.onnx").stat().st_size < 27e6
+    texts = [*ODD, *SENTENCES, " ".join(SENTENCES * 100)]
+    assert np.abs(run(default, embedder, texts) - embedder.encode(texts)).max() <= NEAR
+    assert np.abs(run(default, embedder, [""]) - embedder.encode([""])).max() <= NEAR
+
+
+def test_the_python_example(default):
+    command = [sys.executable, str(EXAMPLES / "embed.py"), str(default), *SENTENCES[:2], "i don't know, she said"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = Embedder.load().encode([*SENTENCES[:2], "i don't know, she said"])
+    assert np.abs(np.array([json.loads(line) for line in lines]) - expected).max() <= NEAR
+
+
+@pytest.mark.parametrize("positions", ["none", "relative", "absolute"])
+@pytest.mark.parametrize("scale", ["mean", "sum"])
+@pytest.mark.parametrize("initial_context", ["ones", "learned"])
+def test_every_option(tokenizer, tmp_path, positions, scale, initial_context):
+    saved(tokenizer, tmp_path / "model", positions=positions, scale=scale, initial_context=initial_context)
+    embedder = Embedder.load(tmp_path / "model")
+    assert export(embedder, tmp_path / "onnx") <= NEAR
+    texts = ["", *SENTENCES, "", " ".join(SENTENCES * 20)]
+    assert np.abs(run(tmp_path / "onnx", embedder, texts) - embedder.encode(texts)).max() <= NEAR
+
+
+def test_what_cannot_be_written_writes_nothing(tokenizer, tmp_path):
+    saved(tokenizer, tmp_path / "model", initial_context="uniform")
+    with pytest.raises(InputError, match='initial_context="uniform"'):
+        export(Embedder.load(tmp_path / "model"), tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    with pytest.raises(InputError, match="a folder with other things in it"):
+        export(Embedder.load(), tmp_path / "precious")
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (EXAMPLES / "node_modules").is_dir(), reason="needs node and npm install there"
+)
+def test_the_javascript_example(default):
+    command = ["node", str(EXAMPLES / "embed.mjs"), str(default), *SENTENCES[:2], "i don't know, she said"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = Embedder.load().encode([*SENTENCES[:2], "i don't know, she said"])
+    assert np.abs(np.array([json.loads(line) for line in lines]) - expected).max() <= NEAR
