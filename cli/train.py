@@ -43,7 +43,7 @@ FLAGS = {"encoder_options": "option"}
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
 @click.option("--epochs", type=click.IntRange(min=1), help="[default: 10; with --from 8]")
 @click.option("--batch-size", type=click.IntRange(min=1), help="[default: 32; with --from 64]")
-@click.option("--learning-rate", type=LEARNING_RATE, help="[default: 1e-4; with --from 1e-3]")
+@click.option("--learning-rate", type=LEARNING_RATE, help="Adam's.  [default: 1e-4; with --from 1e-3]")
 @click.option("--token-dropout", type=DECAY, help="Share of the tokens that training does not see.  [default: 0]")
 @click.option(
     "--head",
