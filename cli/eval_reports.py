@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import click
 
 from ctx_embed.cli.options import OUTPUT
-from ctx_embed.errors import InputError
 
 RESULTS = click.Path(path_type=Path)
 
@@ -44,38 +42,6 @@ def _print_table(console: Any, table: Any) -> None:
     console.print(shown)
 
 
-def write_report(report: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> None:
-    """Write results.json, results.md and the plots into ``folder``; ``tell`` hears where plots cannot be drawn."""
-    from ctx_embed.eval.reports.markdown import as_markdown
-
-    folder.mkdir(exist_ok=True)
-    drawn = _plots(report, tell)
-    files = {
-        "results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n",
-        "results.md": as_markdown(report, list(drawn)),
-        **drawn,
-    }
-    _write(folder, files)
-
-
-def _plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str, str]:
-    from ctx_embed.eval.reports.plots import plots
-
-    try:
-        return plots(report)
-    except InputError as error:
-        tell(str(error))
-        return {}
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    from ctx_embed.files import replaced_file
-
-    for name, content in files.items():
-        with replaced_file(folder / name) as beside:
-            beside.write_text(content, encoding="utf-8")
-
-
 @click.command()
 @click.argument("first", metavar="A.json", type=RESULTS)
 @click.argument("second", metavar="B.json", type=RESULTS)
@@ -98,10 +64,9 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
 
     reports = read_results(first), read_results(second)
 
-    from ctx_embed.eval.reports.comparison import compare_reports
+    from ctx_embed.eval.reports.comparison import compare as compared
 
-    names = (encoders[0], encoders[-1]) if encoders else (None, None)
-    differences = compare_reports(*reports, names)
+    differences = compared(*reports, (encoders[0], encoders[-1]) if encoders else (None, None))
     if as_json:
         click.echo(json.dumps({task: asdict(found) for task, found in differences.items()}, indent=2))
         return
@@ -128,7 +93,8 @@ def report(folder: Path, output: Path | None) -> None:
     results = read_results(folder)
 
     from ctx_embed.eval.reports.html import as_html
+    from ctx_embed.eval.reports.write import drawn_plots, write_files
 
-    drawn = _plots(results, lambda line: click.echo(line, err=True))
-    _write(page.parent, {page.name: as_html(results, drawn)})
+    drawn = drawn_plots(results, lambda line: click.echo(line, err=True))
+    write_files(page.parent, {page.name: as_html(results, drawn)})
     click.echo(f"{page}")

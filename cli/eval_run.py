@@ -93,10 +93,10 @@ def run(
     found = find_tasks(tasks, field, label_field)
     reader = DataReader(data)
 
-    from ctx_embed.cli.eval_reports import print_report, write_report
+    from ctx_embed.cli.eval_reports import print_report
     from ctx_embed.eval.encoders.registry import load_encoder
     from ctx_embed.eval.evaluation import Options, evaluate
-    from ctx_embed.eval.reports.results import as_json
+    from ctx_embed.eval.reports.write import write_report
 
     options = Options(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
@@ -105,7 +105,7 @@ def run(
         click.echo(line, err=True)
 
     result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
-    report = as_json(result)
+    report = result.report
     # Before the tables, since whoever reads these may close the pipe.
     if result.scores:
         if json_path is not None:

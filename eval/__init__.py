@@ -1,1 +1,51 @@
-"""A SentEval-style evaluator: linear probes over frozen embeddings."""
+"""A SentEval-style evaluator: linear probes over frozen embeddings, similarity, retrieval, and what encoders cost.
+
+from ctx_embed.eval import compare, evaluate, write_report
+
+evaluation = evaluate(["default", "minilm"], ["MR", "STSB"], data="DIR")
+print(evaluation)
+write_report(evaluation, "results")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctx_embed.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ctx_embed.eval.encoders.registry import as_encoder, load_encoder
+    from ctx_embed.eval.evaluation import Evaluation, Options, evaluate
+    from ctx_embed.eval.reports.comparison import compare
+    from ctx_embed.eval.reports.write import write_report
+    from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
+    from ctx_embed.eval.tasks.catalogue import find_tasks
+    from ctx_embed.eval.tasks.data import DataReader
+
+__all__ = [
+    "DataReader",
+    "Evaluation",
+    "Options",
+    "ProbeEvaluator",
+    "as_encoder",
+    "compare",
+    "evaluate",
+    "find_tasks",
+    "load_encoder",
+    "write_report",
+]
+
+_HOMES = {
+    "DataReader": "ctx_embed.eval.tasks.data",
+    "Evaluation": "ctx_embed.eval.evaluation",
+    "Options": "ctx_embed.eval.evaluation",
+    "ProbeEvaluator": "ctx_embed.eval.sentence_evaluator",
+    "as_encoder": "ctx_embed.eval.encoders.registry",
+    "compare": "ctx_embed.eval.reports.comparison",
+    "evaluate": "ctx_embed.eval.evaluation",
+    "find_tasks": "ctx_embed.eval.tasks.catalogue",
+    "load_encoder": "ctx_embed.eval.encoders.registry",
+    "write_report": "ctx_embed.eval.reports.write",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

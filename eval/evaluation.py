@@ -13,7 +13,7 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.bars import named
 from ctx_embed.eval.cost import Cost, cost_of, sample_of
 from ctx_embed.eval.encoders.embedding import EmbeddingCache
-from ctx_embed.eval.encoders.registry import Encoder, as_encoder
+from ctx_embed.eval.encoders.registry import Encoder, as_encoder, load_encoder
 from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
 from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
 from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, PROTOCOLS
@@ -27,6 +27,7 @@ from ctx_embed.eval.scoring.score import (
     to_json,
 )
 from ctx_embed.eval.store import Store
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task
 from ctx_embed.training.labelled_texts import are_known, warning
@@ -63,7 +64,7 @@ class Options:
             )
 
 
-@dataclass
+@dataclass(repr=False)
 class Evaluation:
     """What an evaluation measured.
 
@@ -89,15 +90,50 @@ class Evaluation:
     failures: list[str] = field(default_factory=list)
 
     @property
+    def report(self) -> dict[str, Any]:
+        """All that was measured as JSON values, unrounded, see :func:`ctx_embed.eval.reports.results.as_json`."""
+        from ctx_embed.eval.reports.results import as_json
+
+        return as_json(self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(encoder.name for encoder in self.encoders)
+        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {len(self.scores)} scores)"
+
+    def __str__(self) -> str:
+        from ctx_embed.eval.reports.markdown import as_markdown
+
+        return as_markdown(self.report, [])
+
+    def _repr_html_(self) -> str:
+        from ctx_embed.eval.reports.html import tables_as_html
+
+        return tables_as_html(self.report)
+
+    @property
     def asked(self) -> int:
         """How many scores were asked for: an encoder without cosines is scored by probes alone."""
         return sum(_suits(encoder, task) for encoder in self.encoders for task in self.tasks)
 
 
+def _several(given: Any) -> list[Any]:
+    """Return a list of what may be one or several."""
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _found(tasks: str | Task | Sequence[str | Task]) -> list[Task]:
+    named = _several(tasks) or list(DEFAULT_TASKS)
+    return [task for given in named for task in (find_tasks([given]) if isinstance(given, str) else [given])]
+
+
+def _encoder(given: Any) -> Encoder:
+    return load_encoder(str(given)) if isinstance(given, str | Path) else as_encoder(given)
+
+
 def evaluate(
-    encoders: Sequence[Any],
-    tasks: Sequence[Task],
-    reader: DataReader,
+    encoders: Any = ("default",),
+    tasks: str | Task | Sequence[str | Task] = (),
+    data: str | Path | DataReader | None = None,
     options: Options | None = None,
     *,
     cache: Path | None = None,
@@ -107,9 +143,11 @@ def evaluate(
     """Score every encoder on every task; what fails is told and noted, and the rest goes on.
 
     Args:
-        encoders: of different names; anything with ``encode(list[str]) -> array``.
-        tasks: of different names.
-        reader: where the data come from.
+        encoders: one or several of different names: names or folders as ``ctx-embed eval run --encoder`` takes them, or
+            anything with ``encode(list[str]) -> array``. The others are compared with the first.
+        tasks: one or several: names, labelled files, folders in BEIR layout, or tasks; none means MR, CR, SUBJ and
+            MPQA.
+        data: the folder of the tasks' data, or a reader of it; None reads from the hub.
         options: how to measure.
         cache: a folder for embeddings and scores, from which an interrupted run goes on; None keeps nothing.
         tell: called with a line for each failure and each oddity of the data.
@@ -119,8 +157,9 @@ def evaluate(
         InputError: two encoders of one name, none that suits any of the tasks, or a cache folder that cannot be made.
     """
     options = options or Options()
-    tasks = [_as_published(task, options) for task in tasks]
-    result = Evaluation(options, tasks, [as_encoder(encoder) for encoder in encoders])
+    reader = data if isinstance(data, DataReader) else DataReader(None if data is None else Path(data))
+    found = [_as_published(task, options) for task in _found(tasks)]
+    result = Evaluation(options, found, [_encoder(encoder) for encoder in _several(encoders)])
     names = [encoder.name for encoder in result.encoders]
     if len(set(names)) < len(names):
         raise InputError(f"encoders of the same name ({', '.join(names)}), as_encoder(encoder, name) gives them others")
@@ -134,23 +173,23 @@ def evaluate(
             result.failures.append(line)
             tell(line)
 
-    for task in tasks:
+    for task in found:
         try:
-            data = reader.read(task)
+            read = reader.read(task)
         except InputError as error:
             fail(error, task.name)
             continue
-        result.data[task.name] = data
-        if task.rows and data.rows + data.left_out != task.rows:
-            tell(f"{task.name}: {data.rows + data.left_out} rows, the published set has {task.rows}")
-        elif data.is_altered:
+        result.data[task.name] = read
+        if task.rows and read.rows + read.left_out != task.rows:
+            tell(f"{task.name}: {read.rows + read.left_out} rows, the published set has {task.rows}")
+        elif read.is_altered:
             tell(f"{task.name}: as many rows as the published set has, but not the same")
     # A run without data leaves no folder behind.
     store = Store(cache if result.data else None)
     sample = sample_of(result.data)
     for encoder in result.encoders:
         embed = EmbeddingCache(encoder, cache)
-        for task in tasks:
+        for task in found:
             if task.name in result.data and _suits(encoder, task):
                 if count := _labelled(encoder, task, result.data[task.name]):
                     result.labelled[encoder.name, task.name] = count

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from ctx_embed.eval.scoring.retrieval import RetrievalScore
 from ctx_embed.eval.scoring.score import Score, from_json
 from ctx_embed.eval.scoring.similarity import SimilarityScore
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
+
+if TYPE_CHECKING:
+    from ctx_embed.eval.evaluation import Evaluation
 
 
 def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) -> Difference:
@@ -46,24 +50,35 @@ def _sizes(score: SimilarityScore) -> dict[str, int]:
     return {name: len(values) for name, values in score.cosines.items()}
 
 
-def compare_reports(
-    first: dict[str, Any], second: dict[str, Any], encoders: tuple[str | None, str | None] = (None, None)
+def compare(
+    first: Evaluation | dict[str, Any] | str | Path,
+    second: Evaluation | dict[str, Any] | str | Path,
+    encoders: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Difference]:
-    """The differences of two reports, the second less the first, by task.
+    """Return the differences of two evaluations, the second less the first, by task.
 
     Args:
-        first, second: as :func:`ctx_embed.eval.reports.results.as_json` gives them.
-        encoders: which one of each; None takes the first encoder of the report.
+        first, second: evaluations, their reports, or files or folders that :func:`ctx_embed.eval.write_report` wrote.
+        encoders: which one of each; None takes the first encoder.
 
     Raises:
-        InputError: no such encoder, or no task in both on the same data.
+        InputError: a file that holds no report, no such encoder, or no task in both on the same data.
     """
-    scores = [_scores(report, encoder) for report, encoder in zip((first, second), encoders, strict=True)]
-    tasks = [{task["name"]: task for task in report["tasks"]} for report in (first, second)]
+    reports = [_report(given) for given in (first, second)]
+    scores = [_scores(report, encoder) for report, encoder in zip(reports, encoders, strict=True)]
+    tasks = [{task["name"]: task for task in report["tasks"]} for report in reports]
     shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]
     if not shared:
         raise InputError("the two reports have no task on the same data in common, there is nothing to compare")
     return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
+
+
+def _report(given: Evaluation | dict[str, Any] | str | Path) -> dict[str, Any]:
+    from ctx_embed.eval.reports.saved import read_results
+
+    if isinstance(given, str | Path):
+        return read_results(Path(given))
+    return given if isinstance(given, dict) else given.report
 
 
 def _scores(report: dict[str, Any], encoder: str | None) -> dict[str, Score]:

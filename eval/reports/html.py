@@ -57,6 +57,12 @@ def as_html(report: dict[str, Any], drawn: Mapping[str, str]) -> str:
     )
 
 
+def tables_as_html(report: dict[str, Any]) -> str:
+    """Return the tables and notes of a report as HTML for a notebook; argument as for :func:`as_html`."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in (*notes(report), *report["failures"]))
+    return "".join(map(_table, tables(report))) + f"<ul>{lines}</ul>"
+
+
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     bodies = "".join(f"<tbody>{''.join(map(_row, rows))}</tbody>" for rows in table.sections)

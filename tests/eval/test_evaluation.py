@@ -209,3 +209,22 @@ def test_costs_are_of_each_encoder(folder, drawn):
 def test_options_that_cannot_be(options, message):
     with pytest.raises(InputError, match=message):
         Options(**options)
+
+
+def test_the_front_door_takes_names_and_folders(folder, tmp_path):
+    from ctx_embed import eval as front
+
+    mine = tmp_path / "mine.tsv"
+    mine.write_text(
+        "".join(f"{'good' if n % 2 else 'bad'}\t{'fine' if n % 2 else 'dull'} film {n}\n" for n in range(60))
+    )
+    evaluation = front.evaluate("tfidf", [str(mine), "MR"], folder, front.Options("quick"))
+    assert set(evaluation.scores) == {("tfidf", str(mine)), ("tfidf", "MR")}
+    assert repr(evaluation) == f"Evaluation(tfidf on {mine}, MR: 2 scores)"
+    assert "| tfidf |" in str(evaluation)
+    assert "<td>tfidf</td>" in evaluation._repr_html_()
+    front.write_report(evaluation, tmp_path / "results")
+    differences = front.compare(evaluation, tmp_path / "results")
+    assert {task: difference.value for task, difference in differences.items()} == {str(mine): 0, "MR": 0}
+    with pytest.raises(InputError, match="unknown task 'MRR': did you mean 'MR'"):
+        front.evaluate("tfidf", "MRR", folder)

@@ -6,14 +6,14 @@ import re
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reports.comparison import compare_reports, difference
+from ctx_embed.eval.reports.comparison import compare, difference
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.retrieval import RetrievalScore
 from ctx_embed.eval.scoring.similarity import SimilarityScore
 
 
 def test_the_second_less_the_first_of_every_shared_task(report):
-    differences = compare_reports(report, report, ("drawn", "a|b [v2]"))
+    differences = compare(report, report, ("drawn", "a|b [v2]"))
     versus = {r["task"]: r["versus"] for r in report["results"] if "versus" in r}
     assert list(differences) == ["MR", "R8", "STS13", "adi"]
     for task, found in differences.items():
@@ -23,7 +23,7 @@ def test_the_second_less_the_first_of_every_shared_task(report):
             versus[task]["interval"],
         )
     assert [found.test for found in differences.values()] == ["McNemar", "McNemar", "permutation", "permutation"]
-    same = compare_reports(report, report)
+    same = compare(report, report)
     assert all((found.value, found.p) == (0.0, 1.0) for found in same.values())
 
 
@@ -31,17 +31,17 @@ def test_other_data_are_not_compared(report):
     other = copy.deepcopy(report)
     for task in other["tasks"][1:]:
         task["sha256"] = "0" * 64
-    assert list(compare_reports(report, other)) == ["MR"]
+    assert list(compare(report, other)) == ["MR"]
     other["tasks"][0]["sha256"] = "0" * 64
     message = "the two reports have no task on the same data in common, there is nothing to compare"
     with pytest.raises(InputError, match=f"^{message}$"):
-        compare_reports(report, other)
+        compare(report, other)
 
 
 def test_no_such_encoder(report):
     message = "no encoder 'minilm' in the report, it has drawn, a|b [v2]"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
-        compare_reports(report, report, ("minilm", None))
+        compare(report, report, ("minilm", None))
 
 
 def test_several_seeds_are_compared_by_rows():
