@@ -128,9 +128,10 @@ def distill(
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """
     from ctx_embed.files import require_file
+    from ctx_embed.training.distillation.files import LOG
+    from ctx_embed.training.distillation.files import distill as distilled
     from ctx_embed.training.distillation.log import plot_log, require_matplotlib
     from ctx_embed.training.distillation.mixture import Source
-    from ctx_embed.training.distillation.recipe import LOG, distill_from_files
 
     began = time.monotonic()
     options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
@@ -149,7 +150,7 @@ def distill(
     options["exclude"] = corpus_files(exclude, data)
     options["labelled"] = corpus_files(labelled, data)
     options["text_field"], options["label_field"] = options.pop("field"), options.pop("label_field")
-    summary = distill_from_files(sources, output, **options)
+    summary = distilled(sources, output, **options)
     if plot is not None:
         plot_log(output / LOG, plot)
     click.echo(

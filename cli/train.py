@@ -110,7 +110,7 @@ def train(
         if file is not None and file != "-":
             next(read_labelled_rows(file, field, label_field), None)
 
-    from ctx_embed.training.supervised.files import train_from_files
+    from ctx_embed.training.supervised.files import train as trained
     from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 
     of_system = chosen_options(encoder, encoder_options, score)
@@ -128,7 +128,7 @@ def train(
         seed=seed,
         **{name: value for name, value in chosen.items() if value is not None},
     )
-    result = train_from_files(
+    result = trained(
         train_file,
         output,
         options,

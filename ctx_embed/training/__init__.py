@@ -1,1 +1,41 @@
-"""Training a Contextualizer: from labels, by distillation, and the vocabulary before either."""
+"""Training a Contextualizer: from labels, by distillation, and the vocabulary before either.
+
+from ctx_embed.training import distill, train
+
+train("reviews.tsv", "my-classifier", start="default")
+distill(["corpus.txt"], "my-model", teacher="minilm")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctx_embed.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ctx_embed.training.distillation.files import distill
+    from ctx_embed.training.distillation.mixture import Source
+    from ctx_embed.training.distillation.options import DistillationOptions
+    from ctx_embed.training.supervised.files import train
+    from ctx_embed.training.supervised.train import SupervisedOptions
+    from ctx_embed.training.vocabulary import learn_vocabulary
+
+__all__ = [
+    "DistillationOptions",
+    "Source",
+    "SupervisedOptions",
+    "distill",
+    "learn_vocabulary",
+    "train",
+]
+
+_HOMES = {
+    "DistillationOptions": "ctx_embed.training.distillation.options",
+    "Source": "ctx_embed.training.distillation.mixture",
+    "SupervisedOptions": "ctx_embed.training.supervised.train",
+    "distill": "ctx_embed.training.distillation.files",
+    "learn_vocabulary": "ctx_embed.training.vocabulary",
+    "train": "ctx_embed.training.supervised.files",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

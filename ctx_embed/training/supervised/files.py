@@ -23,13 +23,19 @@ from ctx_embed.training.checkpoint import Checkpoint, identity
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, warning
 from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
 from ctx_embed.training.supervised.classifier import Labelled
-from ctx_embed.training.supervised.train import SupervisedOptions, architecture_of, new_encoder, train_classifier
+from ctx_embed.training.supervised.train import (
+    FINE_TUNING,
+    SupervisedOptions,
+    architecture_of,
+    new_encoder,
+    train_classifier,
+)
 
 
-def train_from_files(
-    train: str,
-    output: Path,
-    options: SupervisedOptions,
+def train(
+    file: str | Path,
+    output: str | Path,
+    options: SupervisedOptions | None = None,
     *,
     valid: str | None = None,
     test: str | None = None,
@@ -46,10 +52,11 @@ def train_from_files(
     """Train an encoder and a linear head on labelled texts; ``training.json`` in the folder is the record.
 
     Args:
-        train: the file to train on.
+        file: labelled texts to train on.
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
-        options: how to train; its seed also draws the weights of a model from scratch.
-        valid: the file that chooses the epoch; None holds out a part of ``train``.
+        options: how to train; its seed also draws the weights of a model from scratch. None takes ``FINE_TUNING`` with
+            ``start`` and the defaults without.
+        valid: the file that chooses the epoch; None holds out a part of ``file``.
         test: a file to report the accuracy on.
         start, tokenizer, vocabulary_size, device, encoder: of :func:`new_encoder`.
         architecture: the encoder's options.
@@ -64,13 +71,14 @@ def train_from_files(
     Raises:
         InputError: a file, name or size that cannot be used, or another model is there.
     """
+    output, options = Path(output), options or (FINE_TUNING if start else SupervisedOptions())
     require_replaceable(output, MODEL)
-    data = Labelled(*read_labelled(train, text_field, label_field))
+    data = Labelled(*read_labelled(file, text_field, label_field))
     valid_data = Labelled(*read_labelled(valid, text_field, label_field)) if valid else None
     test_data = Labelled(*read_labelled(test, text_field, label_field)) if test else None
     if test_data is not None:
         test_data.require_labels_of(data, "test")
-    parts = {"train": (train, data), "valid": (valid, valid_data), "test": (test, test_data)}
+    parts = {"train": (file, data), "valid": (valid, valid_data), "test": (test, test_data)}
     start_folder = None if start is None else model_folder(start)
     asked = identity(
         {**vars(options), "encoder": encoder, "architecture": architecture, "vocabulary_size": vocabulary_size},
@@ -110,9 +118,9 @@ def train_from_files(
             "options": settings,
             "start": of_start,
             "data": {
-                name: {"file": Path(file).name, "sha256": content_hash(file), "rows": len(part.texts)}
-                for name, (file, part) in parts.items()
-                if file and part
+                name: {"file": Path(given).name, "sha256": content_hash(given), "rows": len(part.texts)}
+                for name, (given, part) in parts.items()
+                if given and part
             },
             "versions": versions(),
             "result": result,

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from ctx_embed import load
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.training.distillation import recipe
+from ctx_embed.training.distillation import files
 from ctx_embed.training.distillation.mixture import Source
 from ctx_embed.training.distillation.options import DistillationOptions
-from ctx_embed.training.distillation.recipe import distill_from_files, read_recipe
+from ctx_embed.training.distillation.recipe import read_recipe
 from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of
@@ -150,7 +150,7 @@ def distill(corpus, tmp_path, tiny_model_path):
     def run(output="model", **options):
         options = {"teacher": str(tiny_model_path), **SMALL, **options}
         sources = options.pop("sources", None) or [Source(options.pop("corpus", corpus))]
-        return distill_from_files(sources, tmp_path / output, progress=False, **options)
+        return files.distill(sources, tmp_path / output, progress=False, **options)
 
     return run
 
@@ -363,7 +363,7 @@ def test_places_that_are_taken(distill, tmp_path):
 def test_an_older_model_is_replaced_at_the_end(distill, tmp_path, monkeypatch):
     distill()
     before = weights(tmp_path / "model")
-    monkeypatch.setattr(recipe, "versions", lambda: 1 / 0)
+    monkeypatch.setattr(files, "versions", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         distill(seed=1, overwrite=True)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tmp_path / "model").items())
