@@ -23,7 +23,7 @@ def classifier_card(
         name: of its folder.
         model: the encoder.
         labels: what it tells apart.
-        record: of the run, see :func:`ctx_embed.training.supervised.files.train_from_files`.
+        record: of the run, see :func:`ctx_embed.training.supervised.files.train`.
         start: the folder of the model that the run started from; None: from scratch.
     """
     stated = inherited(start)
@@ -73,7 +73,7 @@ def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, A
     Args:
         name: of its folder.
         model: the student with what follows it.
-        record: of the run, see :func:`ctx_embed.training.distillation.recipe.distill_from_files`.
+        record: of the run, see :func:`ctx_embed.training.distillation.files.distill`.
         teacher: the teacher's folder.
     """
     stated = inherited(teacher)
