@@ -1,9 +1,10 @@
-# make demo: the main job on the shipped model; make test: the tests; make docs: the site; make check: what CI runs.
+# make demo: the main job on the shipped model; make test: the tests; make docs: the site; make check: what CI runs;
+# make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint docs clean
+.PHONY: demo test check lint docs clients clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
@@ -25,13 +26,16 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet -e . --config-settings editable_mode=compat
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb,integrations,docs]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings editable_mode=compat -e ".[dev,peers,plots,mteb,integrations,docs]"
 	touch $@
 
+clients:
+	$(PYTHON) tests/clients/run.py
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info docs/_build
+	rm -rf $(VENV) .clients build dist *.egg-info docs/_build

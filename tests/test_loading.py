@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.input_module import InputModule
 
 from ctx_embed import Contextualizer, load, loading
 from ctx_embed.errors import InputError
@@ -200,7 +201,7 @@ DAMAGE = [
     ("modules.json", "[]", "the model cannot be loaded (ValueError: An empty modules list"),
     ("config_sentence_transformers.json", "no", "config_sentence_transformers.json: cannot be read as JSON (Expec"),
     ("config_sentence_transformers.json", "[]", "config_sentence_transformers.json: a JSON list, an object is needed"),
-    ("config_sentence_transformers.json", '{"similarity_fn_name": "taste"}', "got 'taste'.)"),
+    ("config_sentence_transformers.json", '{"similarity_fn_name": "taste"}', "'taste'"),
     ("config_sentence_transformers.json", '{"default_prompt_name": "q"}', "the model cannot be loaded (ValueError: "),
     ("contextualizer_config.json", "{", "the model cannot be loaded (JSONDecodeError: "),
     ("contextualizer_config.json", '{"taste": 1}', "the model cannot be loaded (TypeError: "),
@@ -307,7 +308,7 @@ def test_each_name_of_normalize_is_known_and_one_is_saved(folder, tmp_path, tiny
 
 def test_a_folder_of_sentence_transformers_5_7_has_the_same_fingerprint(folder, tiny_model):
     # 5.7 saves no options of Normalize.
-    (folder / "1_Normalize" / "config.json").unlink()
+    (folder / "1_Normalize" / "config.json").unlink(missing_ok=True)
     assert fingerprint(load(folder)) == fingerprint(tiny_model)
 
 
@@ -339,11 +340,10 @@ def test_the_revision_is_the_fingerprint_as_it_is_when_asked(folder, tokenizer):
     seen.add(card.base_model_revision)
     assert len(seen) == 5
     assert card.base_model_revision == fingerprint(model)
-    # Models that were not loaded have one too.
-    drawn = make_model(tokenizer)
-    assert drawn.model_card_data.base_model_revision == fingerprint(drawn)
-    theirs = SentenceTransformer(str(folder), trust_remote_code=True)
-    assert theirs.model_card_data.base_model_revision == fingerprint(theirs)
+    # Models that ctx_embed did not load have one too, by a hook that sentence-transformers 5.7 lacks.
+    if hasattr(InputModule, "on_model_ready"):
+        for other in (make_model(tokenizer), SentenceTransformer(str(folder), trust_remote_code=True)):
+            assert other.model_card_data.base_model_revision == fingerprint(other)
 
 
 def test_a_card_written_after_training_is_whole(folder, tmp_path):

@@ -1,0 +1,150 @@
+"""What docs/clients.md says of each program, and a use of it whose outcome is known."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "clients.md"
+LINES = 3  # of code that a program may need, closing brackets apart
+
+
+class Client(NamedTuple):
+    """A program of the page.
+
+    Args:
+        name: its heading.
+        packages: what its line of pip installs beside ctx-embed; extras of ctx-embed as ``ctx-embed[extra]``.
+        code: its block.
+        use: code that runs after it and asserts what comes out.
+    """
+
+    name: str
+    packages: list[str]
+    code: str
+    use: str
+
+
+def _blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def prelude() -> str:
+    """Return the block that all of the others begin with."""
+    return _blocks(PAGE.read_text(encoding="utf-8"))[0]
+
+
+def clients() -> dict[str, Client]:
+    """Return the programs of the page by their names."""
+    _, *sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = {}
+    for section in sections:
+        name = section.split("\n", 1)[0]
+        line = re.search(r"^    pip install (.*)$", section, flags=re.MULTILINE)
+        (code,) = _blocks(section)
+        found[name] = Client(name, shlex.split(line[1]) if line else ["ctx-embed"], code, USES[name])
+    return found
+
+
+NEAREST = "assert found == texts[1], found\n"
+
+USES = {
+    "LangChain": """
+from langchain_core.vectorstores import InMemoryVectorStore
+store = InMemoryVectorStore.from_texts(texts, embeddings)
+found = store.similarity_search("inflation", k=1)[0].page_content
+"""
+    + NEAREST,
+    "LlamaIndex": """
+from llama_index.core import Document, VectorStoreIndex
+index = VectorStoreIndex.from_documents([Document(text=text) for text in texts], embed_model=embed_model)
+found = index.as_retriever(similarity_top_k=1).retrieve("inflation")[0].text
+"""
+    + NEAREST,
+    "Haystack": """
+import numpy as np
+embedder.warm_up()
+found = embedder.run("inflation")["embedding"]
+np.testing.assert_allclose(found, ctx_embed.load().encode("inflation"), atol=1e-5)
+""",
+    "txtai": """
+embeddings.index(texts)
+found = embeddings.search("inflation", 1)[0]["text"]
+"""
+    + NEAREST,
+    "Chroma": """
+import chromadb
+client = chromadb.EphemeralClient(chromadb.Settings(anonymized_telemetry=False))
+collection = client.create_collection("page", embedding_function=function)
+collection.add(ids=["a", "b", "c"], documents=texts)
+found = collection.query(query_texts=["inflation"], n_results=1)["documents"][0][0]
+"""
+    + NEAREST,
+    "LanceDB": """
+import tempfile
+import lancedb
+from lancedb.pydantic import LanceModel, Vector
+
+class Note(LanceModel):
+    text: str = function.SourceField()
+    vector: Vector(function.ndims()) = function.VectorField()
+
+table = lancedb.connect(tempfile.mkdtemp()).create_table("notes", schema=Note)
+table.add([{"text": text} for text in texts])
+found = table.search("inflation").limit(1).to_list()[0]["text"]
+"""
+    + NEAREST,
+    "Qdrant": """
+model = ctx_embed.load()
+client.upload_collection("notes", vectors=model.encode(texts), payload=[{"text": text} for text in texts])
+found = client.query_points("notes", query=model.encode("inflation")).points[0].payload["text"]
+"""
+    + NEAREST,
+    "BERTopic": """
+import itertools
+words = "cat dog film price wage garden train book rain city house food song river road stone".split()
+documents = [f"the {a} and the {b} near the {c}" for a, b, c in itertools.permutations(words, 3)][::8]
+found, _ = topics.fit_transform(documents)
+assert len(found) == len(documents) and len(set(found)) > 1
+""",
+    "KeyBERT": """
+found = keywords.extract_keywords(texts[1], top_n=3)
+assert {word for word, _ in found} <= {"prices", "rise", "faster", "wages"} and found
+""",
+    "SetFit": """
+import numpy as np
+from datasets import Dataset
+from setfit import Trainer
+before = ctx_embed.load().encode(texts)
+reviews = ["a joy", "a great film", "I loved it", "dull", "a bad film", "I hated it"]
+rows = Dataset.from_dict({"text": reviews, "label": [1, 1, 1, 0, 0, 0]})
+trainer = Trainer(classifier, arguments, train_dataset=rows, metric=lambda y, t: float(np.mean(y == t)))
+trainer.train()
+assert np.abs(classifier.model_body.encode(texts) - before).max() > 1e-3
+assert np.array(classifier.predict(["a great joy", "a dull, bad film"])).tolist() == [1, 0]
+""",
+    "scikit-learn": """
+pipeline.fit(pd.Series([*texts, "A dull film."]), [0, 0, 1, 1])
+assert pipeline.predict(["A film without one good idea."]) == [1]
+""",
+    "MTEB": """
+from mteb.models import ModelMeta
+from ctx_embed.fingerprint import fingerprint
+assert (meta.name, meta.revision) == ("ctx-embed/default", fingerprint(ctx_embed.load()))
+assert meta.load_model().encode is not None
+""",
+    "Ray": """
+import ray.data
+rows = ray.data.from_items(texts).map_batches(embed).take_all()
+assert len(rows) == len(texts) and len(rows[0]["embedding"]) == 320
+""",
+    "Dask": """
+import dask.dataframe as dd
+series = dd.from_pandas(pd.DataFrame({"text": texts}), npartitions=2)["text"]
+found = series.map_partitions(embed, meta=embed(pd.Series(texts[:1]))).compute(scheduler="threads")
+assert found.shape == (3, 320)
+""",
+}
