@@ -61,7 +61,7 @@ def explain(
         raise InputError(f"{encoder} is no SentenceTransformer, it has no attention to explain")
     explanations = [explained(model, well_formed(text)) for text in texts]
     if output:
-        write(explanations, output)
+        write(explanations, output, well_formed(encoder))
         click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")
     elif as_json:
         click.echo(json.dumps([explanation.to_dict() for explanation in explanations], ensure_ascii=False, indent=2))

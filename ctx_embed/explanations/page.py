@@ -10,11 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.explanations.explanation import ContextPath, Explanation
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
 from ctx_embed.texts import well_formed
 
 # The weights between the tokens of a longer text are no table that could be read.
 MOST_TOKENS_OF_A_MATRIX = 64
+# Of many texts and heads, so many are unfolded at first.
+OPEN_TEXTS, OPEN_ROWS = 3, 6
+PATH_KEY = """<p>The model reads a text in K steps. The context c<sup>k</sup> is what it has made of the text after
+step k, and c<sup>K</sup> the embedding; z<sup>k</sup> is what step k adds:
+c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>. A token's weight at step k is its exact share of z<sup>k</sup>.</p>
+"""
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -25,18 +31,26 @@ table { border-collapse: collapse; margin: 0.75rem 0; }
 th { font-weight: 600; text-align: left; vertical-align: top; white-space: nowrap; }
 th, td { padding: 0.15rem 0.75rem 0.15rem 0; }
 .numbers td, .numbers th + th { text-align: right; font-variant-numeric: tabular-nums; }
+div { overflow-x: auto; }
+summary { cursor: pointer; }
+summary h2 { display: inline; }
+section { margin-top: 2rem; }
 .matrix { font-size: 0.75rem; overflow-x: auto; }
 .matrix td { min-width: 1.6rem; padding: 0.1rem; text-align: right; }
 .matrix th { padding: 0.1rem 0.4rem; font-weight: 400; }
 .matrix thead th { writing-mode: vertical-rl; text-align: left; vertical-align: bottom; }
-mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem 0.25rem; }
+mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem 0.25rem; white-space: nowrap; }
 small { opacity: 0.65; padding-left: 0.2rem; }
 """
 
 
-def html(explanations: Sequence[Explanation]) -> bytes:
-    """The page, UTF-8."""
-    sections = "\n".join(map(_section, explanations))
+def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes:
+    """Return the page, UTF-8; ``model`` is the name that it gives the model."""
+    sections = "\n".join(
+        _section(explanation, is_open=number < OPEN_TEXTS) for number, explanation in enumerate(explanations)
+    )
+    of_model = "" if model is None else f" of the model <strong>{_shown(model)}</strong>"
+    key = PATH_KEY if any(explanation.path is not None for explanation in explanations) else ""
     return well_formed(
         "<!doctype html>\n"
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -44,26 +58,35 @@ def html(explanations: Sequence[Explanation]) -> bytes:
         f"<title>What the attention looked at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         "<h1>What the attention looked at</h1>\n"
         f'<p><mark style="{_background(1)}">for</mark> <mark style="{_background(-1)}">against</mark> '
-        "Weights in per cent, coloured by the greatest of their line.</p>\n"
-        f"{sections}\n</body>\n</html>\n"
+        f"Weights{of_model} in per cent; each line is coloured on its own, and pale where its tokens weigh alike. "
+        "Point at a token for its numbers.</p>\n"
+        f"{key}{sections}\n</body>\n</html>\n"
     ).encode()
 
 
-def _section(explanation: Explanation) -> str:
-    parts = [f"<h2>{escape(title(explanation.text))}</h2>"]
+def _section(explanation: Explanation, is_open: bool) -> str:
+    parts = []
     if explanation.tokens:
-        rows = (
-            f'<tr><th scope="row">{escape(name)}</th><td>{_line(explanation.tokens, weights)}</td></tr>'
+        rows = [
+            f'<tr><th scope="row">{escape(name)}</th><td>{_line(name, explanation.tokens, weights)}</td></tr>'
             for name, weights in explanation.rows()
-        )
-        parts.append("<table>\n" + "\n".join(rows) + "\n</table>")
+        ]
+        parts.append(_rows(rows[:OPEN_ROWS]))
+        if further := rows[OPEN_ROWS:]:
+            parts.append(f"<details>\n<summary>{len(further)} more</summary>\n{_rows(further)}\n</details>")
         if explanation.between_tokens and len(explanation.tokens) <= MOST_TOKENS_OF_A_MATRIX:
             parts += [_matrix(name, explanation.tokens, weights) for name, weights in explanation.parts()]
     else:
         parts.append(f"<p>{escape(absence(explanation.path is not None))}</p>")
     if explanation.path is not None:
         parts.append(_path(explanation.path))
-    return "<section>\n" + "\n".join(parts) + "\n</section>"
+    head = f"<summary><h2>{escape(title(explanation.text))}</h2></summary>"
+    body = "\n".join(parts)
+    return f"<section>\n<details{' open' if is_open else ''}>\n{head}\n{body}\n</details>\n</section>"
+
+
+def _rows(rows: Sequence[str]) -> str:
+    return "<table>\n" + "\n".join(rows) + "\n</table>"
 
 
 def _shown(text: str) -> str:
@@ -75,9 +98,10 @@ def _background(shade: float) -> str:
     return f"background:rgba({red},{green},{blue},{DEEPEST * abs(shade):.3f})"
 
 
-def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
+def _line(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) -> str:
     return " ".join(
-        f'<mark style="{_background(shade)}">{_shown(token)}<small>{100 * weight:.1f}</small></mark>'
+        f'<mark style="{_background(shade)}" title="{_shown(token)}: {percent(weight, 3)} % of {escape(name)}">'
+        f"{_shown(token)}<small>{percent(weight)}</small></mark>"
         for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True)
     )
 
@@ -97,7 +121,7 @@ def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) ->
 
 def _cells(weights: NDArray[np.float32]) -> str:
     return "".join(
-        f'<td style="{_background(shade)}">{100 * weight:.0f}</td>'
+        f'<td style="{_background(shade)}">{percent(weight, 0)}</td>'
         for weight, shade in zip(weights.tolist(), shades(weights).tolist(), strict=True)
     )
 
@@ -115,4 +139,5 @@ def _path(path: ContextPath) -> str:
     norms = ("step k", "‖c<sup>k</sup>‖", "‖z<sup>k</sup>‖")
     cosines = ("cos(c<sup>k</sup>, c<sup>k-1</sup>)", "cos(c<sup>k</sup>, c<sup>K</sup>)")
     head = "".join(f'<th scope="col">{name}</th>' for name in (*norms, *cosines))
-    return f'<table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>'
+    table = f'<table class="numbers">\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>'
+    return f"<div>{table}</div>"

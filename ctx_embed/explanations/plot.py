@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.explanations.explanation import ContextPath, Explanation
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
 
 # In inches.
-CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 2.4, 6.0
+CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 1.9, 6.0
 DOTS_PER_INCH = 120
 # matplotlib draws fewer than 2^16 dots a side and takes four bytes for each; larger pictures open in few viewers.
 MOST_DOTS_A_SIDE = 30_000
@@ -43,8 +43,8 @@ class _Panel(NamedTuple):
         return LEAST_WIDTH if self.path else max(LEAST_WIDTH, 2 * MARGIN + CELL * len(self.tokens))
 
 
-def png(explanations: Sequence[Explanation]) -> bytes:
-    """The picture.
+def png(explanations: Sequence[Explanation], model: str | None = None) -> bytes:
+    """Return the picture; ``model`` is the name that it gives the model.
 
     Raises:
         InputError: the extra ``plots`` is not installed, or the picture would be too large.
@@ -71,6 +71,8 @@ def png(explanations: Sequence[Explanation]) -> bytes:
         rows = figure.subplots(len(panels), squeeze=False, height_ratios=[panel.height for panel in panels])[:, 0]
         for axes, panel in zip(rows, panels, strict=True):
             (_draw_path if panel.path else _draw_weights)(axes, panel)
+        if model is not None:
+            figure.suptitle(f"Model {_short(model, LONGEST_TITLE)}", x=0.01, ha="left", fontsize=9, color="#555555")
         figure.savefig(stream, format="png", dpi=DOTS_PER_INCH)
     return stream.getvalue()
 
@@ -84,7 +86,15 @@ def _panels(explanation: Explanation) -> list[_Panel]:
         return [_Panel(f"{name}: {text}", tokens, tokens, weights) for name, weights in explanation.parts()]
     names, weights = zip(*explanation.rows(), strict=True)
     panels = [_Panel(text, names, tokens, np.stack(weights))]
-    return panels if explanation.path is None else [*panels, _Panel("", [], [], panels[0].weights, explanation.path)]
+    return (
+        panels
+        if explanation.path is None
+        else [
+            *panels,
+            _Panel("cosines", [], [], panels[0].weights, explanation.path),
+            _Panel("norms", [], [], panels[0].weights, explanation.path),
+        ]
+    )
 
 
 def _short(text: str, length: int = LONGEST_LABEL) -> str:
@@ -108,26 +118,33 @@ def _draw_weights(axes: Any, panel: _Panel) -> None:
         return
     for row, weights in enumerate(panel.weights.tolist()):
         for column, weight in enumerate(weights):
-            axes.text(column, row, f"{100 * weight:.0f}", ha="center", va="center", fontsize=6)
+            axes.text(column, row, percent(weight, 0), ha="center", va="center", fontsize=6)
 
 
 def _draw_path(axes: Any, panel: _Panel) -> None:
-    assert panel.path is not None
-    steps = range(len(panel.path.context_norms))
-    colours = {"cos(c^k, c^(k-1))": "#0072B2", "cos(c^k, c^K)": "#56B4E9", "|c^k|": "#D55E00", "|z^k|": "#E69F00"}
-    norms = axes.twinx()
-    for where, begin, label, values in (
-        (axes, 1, "cos(c^k, c^(k-1))", panel.path.to_previous),
-        (axes, 0, "cos(c^k, c^K)", panel.path.to_last),
-        (norms, 0, "|c^k|", panel.path.context_norms),
-        (norms, 1, "|z^k|", panel.path.correction_norms),
-    ):
-        where.plot(steps[begin:], values, label=label, color=colours[label], marker="o", markersize=4)
+    """Draw the cosines or the norms of a path, as the panel's title says."""
+    path = panel.path
+    assert path is not None
+    steps = range(len(path.context_norms))
+    lines: Sequence[tuple[int, str, str, Sequence[float]]] = {
+        "cosines": [
+            (1, "cos(c^k, c^(k-1))", "#0072B2", path.to_previous),
+            (0, "cos(c^k, c^K)", "#D55E00", path.to_last),
+        ],
+        "norms": [
+            (0, "|c^k|: length of the context", "#0072B2", path.context_norms),
+            (1, "|z^k|: length of what step k adds", "#D55E00", path.correction_norms),
+        ],
+    }[panel.title]
+    for begin, label, colour, values in lines:
+        axes.plot(steps[begin:], values, label=label, color=colour, marker="o", markersize=4)
     axes.set_xticks(steps)
+    axes.tick_params(labelsize=8)
     axes.set_xlabel("step k", fontsize=8)
-    axes.set_ylabel("cosine", fontsize=8)
-    norms.set_ylabel("norm", fontsize=8)
-    norms.set_ylim(bottom=0)
-    axes.set_ylim(top=1.05)
-    lines = [*axes.get_lines(), *norms.get_lines()]
-    axes.legend(lines, [line.get_label() for line in lines], fontsize=7, loc="center left", bbox_to_anchor=(1.12, 0.5))
+    axes.set_ylabel("cosine" if panel.title == "cosines" else "norm", fontsize=8)
+    axes.grid(alpha=0.3)
+    if panel.title == "norms":
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set_ylim(top=1.05)
+    axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)

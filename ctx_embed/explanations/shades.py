@@ -10,12 +10,29 @@ FOR = (0, 114, 178)
 AGAINST = (213, 94, 0)
 # The greatest weight is not quite opaque, so that text stays readable on it.
 DEEPEST = 0.6
+# So many times the mean of its line, at least, a weight has where its colour is the deepest.
+EVEN = 2.0
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Weights divided by the greatest magnitude among them: from -1 to 1, all 0 where they are."""
+    """Return weights from -1 to 1 for their colours.
+
+    They are divided by the greatest magnitude among them, or by :data:`EVEN` times what each would have if all had the
+    same, if that is more: a line whose tokens weigh alike is pale, however small its weights are.
+    """
     greatest = np.abs(weights).max(initial=0)
-    return weights / greatest if greatest > 0 else np.zeros(weights.shape)
+    if not greatest > 0:
+        return np.zeros(weights.shape)
+    shades: NDArray[np.float64] = weights.astype(np.float64) / max(
+        float(greatest), EVEN * float(np.abs(weights).mean())
+    )
+    return shades
+
+
+def percent(weight: float, digits: int = 1) -> str:
+    """Return a weight in per cent, without the sign of a rounded zero."""
+    shown = f"{100 * weight:.{digits}f}"
+    return shown.removeprefix("-") if float(shown) == 0 else shown
 
 
 def printable(token: str) -> str:

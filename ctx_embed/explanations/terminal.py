@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctx_embed.explanations.explanation import ContextPath, Explanation
-from ctx_embed.explanations.shades import AGAINST, FOR, absence, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
 
 # Below so much of the greatest weight a token has no colour of its own.
 FAINTEST = 0.05
@@ -35,7 +35,7 @@ def renderable(explanation: Explanation) -> RenderableType:
 def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> Text:
     line = Text()
     for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True):
-        line.append(printable(token), style=_style(shade)).append(f" {100 * weight:.0f}  ", style="dim")
+        line.append(printable(token), style=_style(shade)).append(f" {percent(weight, 0)}  ", style="dim")
     line.rstrip()
     return line
 
@@ -43,7 +43,7 @@ def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> Text:
 def _style(shade: float) -> str:
     if abs(shade) < FAINTEST:
         return ""
-    red, green, blue = (round(255 - abs(shade) * 0.7 * (255 - part)) for part in (FOR if shade > 0 else AGAINST))
+    red, green, blue = (round(255 - abs(shade) * DEEPEST * (255 - part)) for part in (FOR if shade > 0 else AGAINST))
     return f"black on rgb({red},{green},{blue})"
 
 

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 # Imported when called: a name is checked before anything slow is.
-def _html(explanations: Sequence[Explanation]) -> bytes:
+def _html(explanations: Sequence[Explanation], model: str | None) -> bytes:
     from ctx_embed.explanations.page import html
 
-    return html(explanations)
+    return html(explanations, model)
 
 
-def _png(explanations: Sequence[Explanation]) -> bytes:
+def _png(explanations: Sequence[Explanation], model: str | None) -> bytes:
     from ctx_embed.explanations.plot import png
 
-    return png(explanations)
+    return png(explanations, model)
 
 
-FORMATS: dict[str, Callable[[Sequence[Explanation]], bytes]] = {".html": _html, ".png": _png}
+FORMATS: dict[str, Callable[[Sequence[Explanation], str | None], bytes]] = {".html": _html, ".png": _png}
 
 
 def require_format(path: Path) -> None:
@@ -40,12 +40,13 @@ def require_format(path: Path) -> None:
     require_file(path)
 
 
-def write(explanations: Sequence[Explanation], path: str | Path) -> None:
+def write(explanations: Sequence[Explanation], path: str | Path, model: str | None = None) -> None:
     """Write explanations into one file, whole or not at all.
 
     Args:
         explanations: at least one.
         path: ending in a name of :data:`FORMATS`: .html (self-contained) or .png (extra ``plots``).
+        model: the name that is shown for the model.
 
     Raises:
         InputError: no explanations, another ending, or a file that cannot be written.
@@ -54,6 +55,6 @@ def write(explanations: Sequence[Explanation], path: str | Path) -> None:
     require_format(path)
     if not explanations:
         raise InputError("there are no explanations to write")
-    content = FORMATS[path.suffix.lower()](explanations)
+    content = FORMATS[path.suffix.lower()](explanations, model)
     with replaced_file(path) as beside:
         beside.write_bytes(content)

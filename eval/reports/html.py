@@ -16,7 +16,9 @@ th:first-child, td:first-child { text-align: left; }
 thead, tbody + tbody { border-top: 1px solid #bbb; }
 thead th { border-bottom: 1px solid #bbb; }
 tbody + tbody { color: #666; }
-figure { margin: 0 0 1.5rem; overflow-x: auto; }
+figure { margin: 0 0 1.5rem; overflow-x: auto; padding: 0.5rem; }
+figure svg { width: 100%; max-width: 56rem; height: auto; }
+figcaption { color: #555; font-size: 0.9em; }
 div { overflow-x: auto; }
 footer { color: #666; font-size: 0.9em; }
 @media (prefers-color-scheme: dark) {
@@ -26,6 +28,20 @@ footer { color: #666; font-size: 0.9em; }
 """
 
 
+DESCRIPTIONS = {
+    "default": "the model that ctx-embed comes with",
+    "minilm": "all-MiniLM-L6-v2, a Transformer of 22 million parameters",
+    "tfidf": "TF-IDF of words, fitted in each training fold",
+    "majority": "always the most frequent class",
+    "random": "random vectors",
+}
+CAPTIONS = {
+    "quality_by_speed.svg": "Mean score against speed on one machine; up and to the right is better.",
+    "heat_map.svg": "Scores. Each column is coloured on its own, from its worst encoder (pale) to its best (dark).",
+    "learning_curves.svg": "Accuracy of the probe by the number of rows it was trained on.",
+}
+
+
 def as_html(report: dict[str, Any], drawn: Mapping[str, str]) -> str:
     """The page.
 
@@ -33,7 +49,14 @@ def as_html(report: dict[str, Any], drawn: Mapping[str, str]) -> str:
         report: as :func:`ctx_embed.eval.reports.results.as_json` gives it.
         drawn: plots as SVG by file name.
     """
-    figures = [f"<figure>{svg[svg.index('<svg') :]}</figure>" for svg in drawn.values()]
+    figures = [
+        f"<figure>{svg[svg.index('<svg') :]}<figcaption>{escape(CAPTIONS.get(name, ''))}</figcaption></figure>"
+        for name, svg in drawn.items()
+    ]
+    names = [entry["name"] for entry in report["encoders"]]
+    heading = f"Evaluation of {', '.join(names)}"
+    measured = f" on {report['date']}" if "date" in report else ""
+    encoders = "".join(map(_encoder, report["encoders"]))
     lines = "".join(f"<li>{escape(line)}</li>" for line in notes(report))
     failures = "".join(f"<li>{escape(line)}</li>" for line in report["failures"])
     hashes = "".join(
@@ -41,7 +64,9 @@ def as_html(report: dict[str, Any], drawn: Mapping[str, str]) -> str:
     )
     packages = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
     body = [
-        "<h1>Evaluation</h1>",
+        f"<h1>{escape(heading)}</h1>",
+        f"<p>Measured{measured} with ctx-embed. The best score of each task is bold.</p>",
+        f"<ul>{encoders}</ul>",
         *map(_table, tables(report)),
         *figures,
         f"<ul>{lines}</ul>",
@@ -49,7 +74,7 @@ def as_html(report: dict[str, Any], drawn: Mapping[str, str]) -> str:
         f"<details><summary>Data (sha256 of the rows)</summary><ul>{hashes}</ul></details>",
         f"<footer>Measured with {escape(packages)}.</footer>",
     ]
-    head = f'<meta charset="utf-8"><title>Evaluation</title><style>{STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{escape(heading)}</title><style>{STYLE}</style>'
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n'
         + "\n".join(filter(None, body))
@@ -65,9 +90,24 @@ def tables_as_html(report: dict[str, Any]) -> str:
 
 def _table(table: Table) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    bodies = "".join(f"<tbody>{''.join(map(_row, rows))}</tbody>" for rows in table.sections)
+    bodies = "".join(
+        f"<tbody>{''.join(_row(row, table, first=not number) for row in rows)}</tbody>"
+        for number, rows in enumerate(table.sections)
+    )
     return f"<h2>{escape(table.title)}</h2><div><table><thead><tr>{head}</tr></thead>{bodies}</table></div>"
 
 
-def _row(row: list[str]) -> str:
-    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+def _row(row: list[str], table: Table, first: bool) -> str:
+    cells = [
+        f"<b>{escape(cell)}</b>" if first and (row[0], column) in table.best else escape(cell)
+        for column, cell in zip(table.columns, row, strict=True)
+    ]
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _encoder(entry: dict[str, Any]) -> str:
+    """Return what an encoder is, as an item of a list."""
+    parts = [DESCRIPTIONS[entry["name"]]] if entry["name"] in DESCRIPTIONS else []
+    if entry.get("fingerprint"):
+        parts.append(f"fingerprint {entry['fingerprint'][:12]}")
+    return f"<li><b>{escape(entry['name'])}</b>{': ' if parts else ''}{escape(', '.join(parts))}</li>"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Colours that the colour-blind tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LONGEST_NAME = 28
+METRICS = {"probe": "accuracy in %", "similarity": "Spearman x 100", "retrieval": "nDCG@10 x 100"}
 
 
 def plots(report: dict[str, Any]) -> dict[str, str]:
@@ -93,8 +94,11 @@ def quality_by_speed(report: dict[str, Any]) -> Figure | None:
         axes.plot(speed, quality, "o", color=COLOURS[place % len(COLOURS)])
         axes.annotate(_short(name), (speed, quality), xytext=(5, 5), textcoords="offset points", fontsize=8)
     axes.margins(x=0.2, y=0.1)
-    axes.set_xlabel("texts a second")
-    axes.set_ylabel(f"mean over {', '.join(sorted(tasks))}", fontsize=8)
+    axes.set_title("Quality and speed", fontsize=11, loc="left")
+    axes.set_xlabel("texts a second (logarithmic)", fontsize=9)
+    of_tasks = _short(min(tasks)) if len(tasks) == 1 else f"mean over {', '.join(sorted(map(_short, tasks)))}"
+    axes.set_ylabel(f"{METRICS[kind]}, {of_tasks}", fontsize=9)
+    axes.tick_params(labelsize=8)
     axes.grid(alpha=0.3)
     return figure
 
@@ -128,6 +132,7 @@ def heat_map(report: dict[str, Any]) -> Figure | None:
                 axes.text(x, y, f"{figures[name, task]:.1f}", ha="center", va="center", fontsize=8)
     axes.set_xticks(range(len(tasks)), [_short(task) for task in tasks], rotation=30, ha="right", fontsize=8)
     axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=8)
+    axes.set_title("Encoders by tasks", fontsize=11, loc="left")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return figure
@@ -150,10 +155,11 @@ def learning_curves(report: dict[str, Any]) -> Figure | None:
             axes.plot(x, y, "o-", ms=3, label=_short(name), color=COLOURS[names.index(name) % len(COLOURS)])
         axes.set_xscale("log")
         axes.set_title(_short(task), fontsize=9)
-        axes.set_xlabel("training rows")
+        axes.set_xlabel("training rows", fontsize=9)
+        axes.tick_params(labelsize=8)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("accuracy in %")
+    figure.axes[0].set_ylabel("accuracy in %", fontsize=9)
     figure.axes[-1].legend(fontsize=7, frameon=False)
     return figure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from dataclasses import asdict
+from datetime import date
 from importlib.metadata import version
 from typing import Any
 
@@ -28,9 +29,9 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """The whole evaluation, unrounded, as JSON values.
 
     Returns:
-        ``format_version``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where they were set), ``units``,
-        ``versions``, ``encoders`` (name, fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256, floor,
-        published figures, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
+        ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where they were set),
+        ``units``, ``versions``, ``encoders`` (name, fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256,
+        floor, published figures, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
         interval, what the rows got, the difference from the first encoder, and how many of the texts the encoder
         learned from with labels), ``curves`` and ``failures``.
     """
@@ -40,6 +41,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     cited = {name for task in tasks for name in task.published}
     return {
         "format_version": FORMAT_VERSION,
+        "date": date.today().isoformat(),
         "protocol": options.protocol,
         "protocol_title": title_of(options.protocol),
         "seeds": list(options.seeds),

@@ -17,11 +17,15 @@ FLOOR = "majority class"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the heads of the columns, and rows of cells by section; the first column names the rows."""
+    """A title, the heads of the columns, and rows of cells by section; the first column names the rows.
+
+    ``best`` are the row and column names of the cells to be marked.
+    """
 
     title: str
     columns: list[str]
     sections: list[list[list[str]]] = field(default_factory=list)
+    best: frozenset[tuple[str, str]] = frozenset()
 
 
 def tables(report: dict[str, Any]) -> list[Table]:
@@ -46,7 +50,18 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
         [source, *(_number(task["published"].get(source)) for task in tasks)] for source in report["published_sources"]
     ]
     sections = [[row for row in rows if any(row[1:])] for rows in (measured, [floors, *published])]
-    return Table(title, ["", *(task["name"] for task in tasks)], [rows for rows in sections if rows])
+    columns = ["", *(task["name"] for task in tasks)]
+    return Table(title, columns, [rows for rows in sections if rows], _best(results, names, tasks))
+
+
+def _best(results: dict[Any, Any], names: list[str], tasks: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
+    """Return encoder and task of the best score of each task that several encoders were scored on."""
+    best: set[tuple[str, str]] = set()
+    for task in (task["name"] for task in tasks):
+        means = {name: round(results[name, task]["mean"], 1) for name in names if (name, task) in results}
+        if len(means) > 1:
+            best |= {(name, task) for name, value in means.items() if value == max(means.values())}
+    return frozenset(best)
 
 
 def _cell(result: dict[str, Any] | None) -> str:

@@ -28,6 +28,7 @@ def bars(name: str, label: str) -> Callable[[Axes, Sequence[Outcome]], None]:
             row = rows.index(outcome.cell.row)
             place = columns.index(outcome.cell.column) + (row - (len(rows) - 1) / 2) * width
             value, theirs = outcome.figures[name], outcome.cell.published
+            deviation = outcome.figures.get("std") or 0.0
             axes.bar(
                 place,
                 value,
@@ -36,13 +37,15 @@ def bars(name: str, label: str) -> Callable[[Axes, Sequence[Outcome]], None]:
                 color=COLOURS[row % len(COLOURS)],
                 label=outcome.cell.row,
             )
-            values.append(value)
+            values += [value - deviation, value + deviation]
             if theirs is not None:
                 axes.hlines(theirs, place - width / 2, place + width / 2, color="black", label="paper")
                 values.append(theirs)
         axes.set_xticks(range(len(columns)), columns)
         axes.set_ylabel(label)
-        axes.set_ylim(max(0.0, min(values) - 5), max(values) + 5)
+        # Bars that began at 0 would look alike; the error bars stay inside the frame.
+        room = max(1.0, 0.15 * (max(values) - min(values)))
+        axes.set_ylim(max(0.0, min(values) - room), max(values) + room)
 
     return draw
 

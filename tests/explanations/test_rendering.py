@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.explanations import ContextPath, Explanation
 from ctx_embed.explanations.page import html
 from ctx_embed.explanations.plot import png
-from ctx_embed.explanations.shades import shades
+from ctx_embed.explanations.shades import percent, shades
 from ctx_embed.explanations.terminal import renderable
 
 PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
@@ -35,7 +35,10 @@ def shown(explanation, **options) -> str:
 
 
 def test_shades_go_from_minus_one_to_one():
-    np.testing.assert_allclose(shades(WEIGHTS[0]), [2 / 3, 1, -1 / 3], rtol=1e-6)
+    np.testing.assert_allclose(shades(WEIGHTS[1]), [0.01 / 0.99, 1, 0], rtol=1e-6)
+    # The deepest colour is for twice the mean magnitude or more, so that an even line is pale.
+    np.testing.assert_allclose(shades(WEIGHTS[0]), [0.5, 0.75, -0.25], rtol=1e-6)
+    np.testing.assert_allclose(shades(np.full(9, 1 / 9, np.float32)), [0.5] * 9, rtol=1e-6)
     assert shades(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
     assert shades(np.zeros(0, np.float32)).tolist() == []
 
@@ -57,8 +60,8 @@ def test_terminal():
 
 def test_terminal_colours_by_sign_and_not_the_faintest():
     line = shown(TWO, force_terminal=True, color_system="truecolor").splitlines()
-    assert "\x1b[30;48;2;76;156;201m<b>" in line[1]  # blue, the greatest
-    assert re.search(r"\x1b\[30;48;2;245;\d+;\d+m\$\[red\]\$", line[1])  # orange
+    assert "\x1b[30;48;2;140;192;220m<b>" in line[1]  # blue, the greatest
+    assert re.search(r"\x1b\[30;48;2;249;\d+;\d+m\$\[red\]\$", line[1])  # orange
     assert re.search(r"(?<!m)a\x1b", line[2])  # 1 of 99 has none
 
 
@@ -117,9 +120,9 @@ def test_the_page_shows_text_weights_and_path():
     assert "a <b> & [red]$c$" in page.text
     marks = [attributes["style"] for tag, attributes in page.tags if tag == "mark"][2:]
     assert marks[:3] == [
-        "background:rgba(0,114,178,0.400)",
-        "background:rgba(0,114,178,0.600)",
-        "background:rgba(213,94,0,0.200)",
+        "background:rgba(0,114,178,0.300)",
+        "background:rgba(0,114,178,0.450)",
+        "background:rgba(213,94,0,0.150)",
     ]
     assert "a50.0 <b>75.0 $[red]$-25.0" in page.text
     assert "15.0001.5000.2500.750" in page.text
@@ -133,9 +136,32 @@ def test_the_page_holds_the_matrix_between_tokens_of_a_short_text():
     assert "layer 1, head 1: what each token (row) looks at, per cent" in page.text
     cells = [attributes["style"] for tag, attributes in page.tags if tag == "td" and "style" in attributes]
     assert len(cells) == 4
-    assert cells[0] == cells[3] == "background:rgba(0,114,178,0.600)"
+    assert (cells[0], cells[3]) == ("background:rgba(0,114,178,0.540)", "background:rgba(0,114,178,0.420)")
     long = replace(BETWEEN, tokens=("x",) * 65, weights=np.full((1, 1, 65, 65), 1 / 65, np.float32))
-    assert not any(tag == "details" for tag, _ in Page(html([long])).tags)
+    assert [tag for tag, _ in Page(html([long])).tags].count("details") == 1
+
+
+def test_the_page_names_the_model_and_folds():
+    page = Page(html([TWO] * 5, "my <model>"))
+    assert "of the model my <model> in per cent" in page.text
+    assert "z^k" not in page.text
+    assert "The model reads a text in K steps." in page.text
+    folded = [attributes for tag, attributes in page.tags if tag == "details"]
+    assert ["open" in attributes for attributes in folded] == [True, True, True, False, False]
+    heads = replace(TWO, weights=np.stack([WEIGHTS[0]] * 10), axes=("head", "token"), path=None)
+    page = Page(html([heads]))
+    assert "4 more" in page.text
+    assert "K steps" not in page.text
+
+
+def test_tokens_have_tooltips_and_zero_has_no_sign():
+    weights = np.array([[-0.0004, 0.5, 0.5004]], np.float32)
+    page = Page(html([replace(TWO, weights=weights, axes=("head", "token"), path=None)]))
+    titles = [attributes["title"] for tag, attributes in page.tags if tag == "mark" and "title" in attributes]
+    assert titles[0] == "a: -0.040 % of head 1"
+    assert "-0.0" not in page.text
+    assert percent(-0.0, 0) == "0"
+    assert percent(-0.004, 1) == "-0.4"
 
 
 # PNG
@@ -161,9 +187,9 @@ def test_the_picture_has_the_colours_of_the_weights(picture):
     def area(red, green, blue) -> int:
         return int((np.abs(pixels - [red, green, blue]).max(1) <= 2).sum())
 
-    # One cell each of the greatest weight; the least, -1/3 of it, is a pale orange. None is deep orange.
-    assert area(102, 170, 209) > 10_000
-    assert area(246, 223, 204) > 5_000
+    # One cell has the deepest blue; the negative weight is a pale orange. None is deep orange.
+    assert area(102, 170, 209) > 5_000
+    assert area(249, 231, 217) > 5_000
     assert area(230, 158, 102) < 100
 
 

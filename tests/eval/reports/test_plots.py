@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import builtins
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reports.html import as_html
+from ctx_embed.eval.reports.html import CAPTIONS, as_html
 from ctx_embed.eval.reports.plots import plots
+from ctx_embed.eval.reports.tables import tables
+from ctx_embed.eval.reproduce.plotting import bars
 
 
 @pytest.fixture
@@ -64,3 +67,31 @@ def test_the_page_needs_nothing_beside_it(report, drawn_plots):
     assert report["tasks"][0]["sha256"] in page
     # Names of XML's own and licences of drawing programs apart, nothing is to be fetched.
     assert not [part for part in ('src="', "@import", "url(http", '<link rel="stylesheet"') if part in page]
+
+
+def test_the_page_says_what_was_measured_and_marks_the_best(report, drawn_plots):
+    page = as_html({**report, "date": "2026-11-22"}, drawn_plots)
+    names = [entry["name"] for entry in report["encoders"]]
+    assert f"<h1>Evaluation of {', '.join(names)}</h1>" in page
+    assert "Measured on 2026-11-22 with ctx-embed." in page
+    for name in drawn_plots:
+        assert CAPTIONS[name] in page
+    scores = tables(report)[0]
+    task = scores.columns[1]
+    values = {row[0]: float(row[1].split()[0]) for row in scores.sections[0]}
+    best = {name for name, value in values.items() if value == max(values.values())}
+    assert {name for name, of in scores.best if of == task} == best
+    assert page.count("<td><b>") == sum(len(table.best) for table in tables(report))
+
+
+@pytest.mark.parametrize("values", [[(51.0, 9.0), (60.0, 3.0)], [(90.0, 0.2), (90.5, 0.1)], [(99.0, 4.0)]])
+def test_bars_keep_their_deviations_inside_the_frame(values):
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    cells = [SimpleNamespace(row=f"row {n}", column="c", published=None) for n, _ in enumerate(values)]
+    figures = [{"accuracy": value, "std": std} for value, std in values]
+    outcomes = [SimpleNamespace(cell=cell, figures=of) for cell, of in zip(cells, figures, strict=True)]
+    bars("accuracy", "accuracy in %")(axes, outcomes)
+    low, high = axes.get_ylim()
+    assert low < min(value - std for value, std in values)
+    assert high > max(value + std for value, std in values)
