@@ -71,6 +71,8 @@ class SearchIndexStore(VectorStore):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("Usage: python langchain_search.py INDEX [MODEL]")
     store = SearchIndexStore.from_texts(
         ["the cat sat on the mat", "prices in the city rise", "a dog barked at the cat"],
         metadatas=[{"page": 1}, {"page": 2}, {"page": 3}],

@@ -42,6 +42,8 @@ class SearchIndexRetriever(BaseRetriever):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit("Usage: python llama_index_search.py INDEX [MODEL]")
     with SearchIndex.create(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None, chunk="sentences") as index:
         index.add(["The cat sat on the mat. A dog barked.", "Prices in the city rise."], ["pets", "money"])
         for node in SearchIndexRetriever(index, k=2, mode="hybrid").retrieve("The cat sat on the mat."):
