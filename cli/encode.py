@@ -40,8 +40,7 @@ def encode(
     if not documents:
         raise InputError(f"{source_name(source)}: no texts, there is nothing to embed")
 
-    from ctx_embed.eval.encoders.embedding import embed
-    from ctx_embed.eval.encoders.registry import load_encoder
+    from ctx_embed.encoders import embed, load_encoder
     from ctx_embed.text.unknown import sample, unknown_share, warning
 
     encoder = load_encoder(model, backend)

@@ -51,7 +51,7 @@ WIDTH_OF_FILES = 200
 @click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
 @click.option("--out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
 @click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: OUT/cache]")
-@click.option("--json", "json_path", metavar="FILE", type=OUTPUT, help="Write the results there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON instead of tables.")
 def run(
     encoders: tuple[str, ...],
     tasks: tuple[str, ...],
@@ -65,7 +65,7 @@ def run(
     cost: bool,
     out: Path,
     cache: Path | None,
-    json_path: Path | None,
+    as_json: bool,
 ) -> None:
     """Score encoders on tasks, in one table.
 
@@ -80,11 +80,9 @@ def run(
     """
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader
-    from ctx_embed.files import replaced_file, require_file, require_folder
+    from ctx_embed.files import require_file, require_folder
 
     # What can be found wrong at once is looked at before the slow imports, and the rest before the long work.
-    if json_path is not None:
-        require_file(json_path)
     require_folder(out)
     if out.is_dir():
         require_file(out / "results.json")
@@ -108,11 +106,11 @@ def run(
     report = result.report
     # Before the tables, since whoever reads these may close the pipe.
     if result.scores:
-        if json_path is not None:
-            with replaced_file(json_path) as beside:
-                beside.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         write_report(report, out, tell)
-        print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
+        if as_json:
+            click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        else:
+            print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
     if result.failures:
         missing = result.asked - len(result.scores)
         what = f"{missing} of {result.asked} scores are missing" if missing else "not all could be measured"

@@ -20,11 +20,11 @@ from ctx_embed.errors import InputError
     help="Texts: a line each, CSV, TSV, JSONL or Parquet; - for standard input, as TEXT is.",
 )
 @field_option
-@click.option("--encoder", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
+@click.option("--model", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
 @click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.html or FILE.png (extra plots) instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: text, tokens, axes, weights, path.")
 def explain(
-    texts: tuple[str, ...], source: str | None, field: str | None, encoder: str, output: Path | None, as_json: bool
+    texts: tuple[str, ...], source: str | None, field: str | None, model: str, output: Path | None, as_json: bool
 ) -> None:
     """Show what the encoder looks at in each TEXT: per cent of each step or head that fall on each token.
 
@@ -52,16 +52,16 @@ def explain(
         if not texts:
             raise InputError(f"{'standard input' if source == '-' else source}: no texts, there is nothing to explain")
 
-    from ctx_embed.eval.encoders.registry import load_encoder
+    from ctx_embed.encoders import load_encoder
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
 
-    model = load_encoder(encoder).model
-    if model is None:
-        raise InputError(f"{encoder} is no SentenceTransformer, it has no attention to explain")
-    explanations = [explained(model, well_formed(text)) for text in texts]
+    loaded = load_encoder(model).model
+    if loaded is None:
+        raise InputError(f"{model} is no SentenceTransformer, it has no attention to explain")
+    explanations = [explained(loaded, well_formed(text)) for text in texts]
     if output:
-        write(explanations, output, well_formed(encoder))
+        write(explanations, output, well_formed(model))
         click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")
     elif as_json:
         click.echo(json.dumps([explanation.to_dict() for explanation in explanations], ensure_ascii=False, indent=2))

@@ -55,3 +55,8 @@ def fingerprint(model: SentenceTransformer) -> str:
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def identity(*parts: Any) -> str:
+    """Return a hash over JSON values that decide a run's course: its options and its data."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

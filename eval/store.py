@@ -10,7 +10,7 @@ from typing import Any
 from ctx_embed import __version__
 from ctx_embed.errors import InputError
 from ctx_embed.eval.sealed import read_sealed, write_sealed
-from ctx_embed.training.checkpoint import identity
+from ctx_embed.fingerprint import identity
 
 # Raised when a score of the same name would come out differently.
 FORMAT = 2

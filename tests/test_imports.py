@@ -22,6 +22,7 @@ LAYERS = [
     {"systems"},
     {"loading"},
     {"export"},
+    {"encoders"},
     {"training"},
     {"index"},
     {"explanations"},

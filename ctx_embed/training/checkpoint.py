@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,12 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 
 
-def identity(*parts: Any) -> str:
-    """A hash over JSON values that decide a run's course: its options and its data."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
 class Checkpoint:
     """One file in the folder ``OUT.partial`` beside a run's output, made when a state is first saved.
 
     Args:
         output: what the run writes at its end.
-        run: the run's :func:`identity`; the state of another run is not taken up but replaced.
+        run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is not taken up but replaced.
 
     Raises:
         InputError: a file stands in the folder's place.

@@ -1,4 +1,4 @@
-"""Texts to embeddings: in batches of like length, each text once, checked, and kept on disk."""
+"""Embeddings of an evaluation: each text embedded once, and those of a task stored on disk."""
 
 from __future__ import annotations
 
@@ -6,75 +6,14 @@ import hashlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
-from ctx_embed.errors import InputError
+from ctx_embed.encoders import Encoder, embed
 from ctx_embed.eval.bars import title
-from ctx_embed.eval.encoders.registry import Encoder
 from ctx_embed.eval.features import Features, Matrix, frozen
 from ctx_embed.eval.sealed import read_sealed, write_sealed
-from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
-
-
-def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:
-    """The embeddings of ``texts``, (n, d) float32, in their order; progress goes to standard error.
-
-    Args:
-        encoder: any.
-        texts: at least one.
-        batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
-
-    Raises:
-        InputError: the encoder gives another number of rows than texts, rows of several lengths or of no numbers, NaN,
-            or what float32 holds as infinity; or it is fitted on the texts of a task.
-    """
-    if encoder.fit is not None:
-        raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task, it has no embeddings of its own")
-    texts = [well_formed(text) for text in texts]
-    embeddings: NDArray[np.float32] | None = None
-    with tqdm(total=len(texts), desc=title("embedding"), unit=" texts", leave=False, disable=None) as bar:
-        for places in length_batches(texts, batch_size):
-            rows = _checked(encoder, [texts[place] for place in places])
-            if embeddings is None:
-                embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
-            if rows.shape[1] != embeddings.shape[1]:
-                raise InputError(
-                    f"encoder {encoder.name!r} gives rows of {embeddings.shape[1]} numbers for some texts and of "
-                    f"{rows.shape[1]} for others, one length is needed"
-                )
-            embeddings[places] = rows
-            bar.update(len(places))
-    if embeddings is None:
-        raise InputError("no texts to embed")
-    return embeddings
-
-
-def _checked(encoder: Encoder, texts: list[str]) -> NDArray[np.float32]:
-    given = encoder.encode(texts)
-    if hasattr(given, "detach"):  # a tensor, perhaps of a device or a type that NumPy does not know
-        given = given.detach().cpu().float()
-    try:
-        rows: NDArray[Any] = np.asarray(given)
-    except ValueError:
-        raise InputError(f"encoder {encoder.name!r} gives rows of several lengths, one length is needed") from None
-    if rows.ndim != 2 or len(rows) != len(texts):
-        raise InputError(
-            f"encoder {encoder.name!r} gives an array of shape {rows.shape} for {len(texts)} texts, "
-            "one row for each is needed"
-        )
-    if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
-        raise InputError(f"encoder {encoder.name!r} gives rows of {rows.shape[1]} {rows.dtype}, numbers are needed")
-    with np.errstate(over="ignore"):
-        rows = rows.astype(np.float32)
-    finite = np.isfinite(rows).all(axis=1)
-    if not finite.all():
-        text = texts[int(np.argmin(finite))]
-        raise InputError(f"encoder {encoder.name!r} gives NaN or infinity for the text {text[:40]!r}")
-    return rows
 
 
 class EmbeddingCache:
@@ -100,7 +39,7 @@ class EmbeddingCache:
             return np.load(io.BytesIO(content))
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
-            self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
+            self._rows.update(zip(unseen, embed(self.encoder, unseen, title=title("embedding")), strict=True))
         embeddings = np.stack([self._rows[text] for text in texts])
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,157 +1,30 @@
-"""Encoders by name or path."""
+"""The encoders that an evaluation knows by name: models, systems and baselines."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, missing_extra, unknown_name
-from ctx_embed.eval.features import Features
-from ctx_embed.text.unknown import tokenizer_of
-from ctx_embed.texts import BATCH_TEXTS, well_formed
+from ctx_embed import encoders
+from ctx_embed.encoders import Encoder, as_encoder
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-    from tokenizers import Tokenizer
+__all__ = ["BASELINES", "Encoder", "as_encoder", "encoder_names", "load_encoder"]
 
-DEFAULT = "default"
-MODEL2VEC = "model2vec:"
 RANDOM_DIMENSION = 256
 
 
-@dataclass(frozen=True)
-class Encoder:
-    """Whatever turns a list of texts into an array of embeddings, a row each.
-
-    Attributes:
-        name: what the user called it.
-        encode: from n texts to (n, d).
-        fingerprint: the hash over its weights, tokenizer and configuration; None where that is unknown.
-        key: the hash over all that decides its embeddings, by which they are kept; None: they are not.
-        parameters: how many numbers it has learned; None where that is unknown.
-        fit: of an encoder that is fitted inside each training fold: from all texts to their features, which are never
-            kept.
-        model: the SentenceTransformer behind it, where there is one.
-        probes_only: its cosines mean nothing.
-        by_name: :func:`load_encoder` makes it from its name, in another process too.
-        batch_size: texts that it embeds at a time, at best.
-        tokenizer: of the model, where there is one.
-    """
-
-    name: str
-    encode: Callable[[list[str]], Any]
-    fingerprint: str | None = None
-    key: str | None = None
-    parameters: int | None = None
-    fit: Callable[[Sequence[str]], Features] | None = None
-    model: SentenceTransformer | None = None
-    probes_only: bool = False
-    by_name: bool = False
-    batch_size: int = BATCH_TEXTS
-    tokenizer: Tokenizer | None = None
-
-
-def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
-    """Anything with ``encode(list[str]) -> array`` as an :class:`Encoder`.
-
-    Raises:
-        InputError: it has no such method.
-    """
-    if isinstance(encoder, Encoder):
-        return encoder
-    if not callable(getattr(encoder, "encode", None)):
-        raise InputError(f"an encoder has a method encode(list of texts) -> array, {type(encoder).__name__} has none")
-    from sentence_transformers import SentenceTransformer
-
-    name = name or type(encoder).__name__
-    return _of_model(name, encoder) if isinstance(encoder, SentenceTransformer) else Encoder(name, encoder.encode)
-
-
-def load_encoder(name: str, backend: str | None = "torch") -> Encoder:
-    """Return the encoder of that name.
-
-    Args:
-        name: one of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
-        backend: that runs the default model or a folder's, see :func:`ctx_embed.loading.load_embedder`.
-
-    Raises:
-        InputError: there is no such encoder, its folder is broken, or the extra it needs is not installed.
-    """
-    if name in BASELINES:
-        return BASELINES[name]()
-    if name.startswith(MODEL2VEC):
-        return _model2vec(name)
-    if backend != "torch" and (name == DEFAULT or os.path.exists(name)):
-        from ctx_embed.loading import load_embedder
-        from ctx_embed.runtime import BATCH_TEXTS, Embedder
-
-        model = load_embedder(name, backend)
-        if isinstance(model, Embedder):
-            return Encoder(
-                well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS, tokenizer=model.tokenizer
-            )
-        return _of_model(well_formed(name), model, by_name=True)
-    from ctx_embed.systems import SYSTEMS, untrained
-
-    if name in SYSTEMS and not os.path.exists(name):
-        return _of_model(name, untrained(name), by_name=True)
-    # A word that is all but the name of an encoder is a slip, not a model on the hub.
-    names = encoder_names()
-    if name not in names and not os.path.exists(name) and difflib.get_close_matches(name, names, n=1):
-        raise InputError(f"{unknown_name('encoder', name, names)}, or the folder of a SentenceTransformer")
-    from ctx_embed.loading import load
-
-    return _of_model(well_formed(name), load(None if name == DEFAULT else name), by_name=True)
+def load_encoder(name: str) -> Encoder:
+    """Return the encoder of that name, as :func:`ctx_embed.encoders.load_encoder`, the baselines among them."""
+    return encoders.load_encoder(name, others=BASELINES)
 
 
 def encoder_names() -> list[str]:
-    """The names that are no paths: the default, MiniLM, the baselines, and every system with drawn weights."""
-    from ctx_embed.systems import SYSTEMS
-
-    return [DEFAULT, "minilm", *BASELINES, *SYSTEMS]
-
-
-def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> Encoder:
-    from ctx_embed.fingerprint import fingerprint
-    from ctx_embed.training.checkpoint import identity
-
-    def encode(texts: list[str]) -> NDArray[Any]:
-        embeddings: NDArray[Any] = model.encode(texts, batch_size=len(texts), show_progress_bar=False)
-        return embeddings
-
-    known = fingerprint(model)
-    # The fingerprint leaves out how the model is asked.
-    prompt = model.prompts.get(model.default_prompt_name or "")
-    key = identity(known, model.max_seq_length, prompt, model.truncate_dim)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name, tokenizer=tokenizer_of(model))
-
-
-def _model2vec(name: str) -> Encoder:
-    path = name.removeprefix(MODEL2VEC)
-    try:
-        from model2vec import StaticModel
-    except ImportError:
-        raise missing_extra(f"{name}: model2vec", "peers") from None
-    try:
-        model = StaticModel.from_pretrained(path)
-    # What it raises depends on what is wrong with the folder.
-    except Exception as error:
-        reason, *_ = str(error).split("\n")
-        raise InputError(f"{name}: no model2vec model there ({type(error).__name__}: {reason})") from None
-    digest = hashlib.sha256(model.tokenizer.to_str().encode())
-    tables = [table for table in (model.embedding, model.weights, model.token_mapping) if table is not None]
-    for table in tables:
-        digest.update(np.ascontiguousarray(table).data)
-    known, parameters = digest.hexdigest(), sum(table.size for table in tables)
-    return Encoder(name, model.encode, known, f"{known}-model2vec", parameters, by_name=True)
+    """Return the names that are no paths: the default, MiniLM, the baselines, and every system."""
+    return encoders.encoder_names(BASELINES)
 
 
 def _random() -> Encoder:

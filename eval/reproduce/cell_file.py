@@ -10,7 +10,7 @@ from typing import Any
 
 from ctx_embed.eval.reproduce.experiment import Cell, Figures
 from ctx_embed.files import locked, replaced_file
-from ctx_embed.training.checkpoint import identity
+from ctx_embed.fingerprint import identity
 
 # In the folder of the cells.
 LOCKS = ".locks"

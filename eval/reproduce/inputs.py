@@ -15,10 +15,9 @@ from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.eval.reproduce.experiment import Settings
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader, TaskData
-from ctx_embed.fingerprint import fingerprint
+from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import fast_tokenizer
-from ctx_embed.training.checkpoint import identity
 from ctx_embed.training.supervised.classifier import Labelled
 from ctx_embed.training.vocabulary import read_tokenizer
 

@@ -20,8 +20,8 @@ from ctx_embed.eval.reproduce.classifier_cells import INITIAL, initial_values
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.files import require_file
+from ctx_embed.fingerprint import identity
 from ctx_embed.systems import option_defaults, sample
-from ctx_embed.training.checkpoint import identity
 from ctx_embed.training.supervised.train import SupervisedOptions
 
 # Raised when a cell of the same settings would come out differently.

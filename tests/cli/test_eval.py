@@ -52,11 +52,8 @@ def rows_of(stdout: str) -> list[list[str]]:
     return [re.split(r"\s*│\s*", line)[1:-1] for line in stdout.splitlines() if line.startswith("│")]
 
 
-def test_one_table_for_all_encoders_and_a_json_file(reviews, tiny_model, tiny_model_path, tmp_path):
-    out = tmp_path / "out.json"
-    result = run(
-        "--task", reviews, "--encoder", "default", "--encoder", tiny_model_path, "--encoder", "default", "--json", out
-    )
+def test_one_table_for_all_encoders(reviews, tiny_model, tiny_model_path):
+    result = run("--task", reviews, "--encoder", "default", "--encoder", tiny_model_path, "--encoder", "default")
     assert result.exit_code == 0, result.output
     assert rows_of(result.stdout) == [
         ["default", "100.0 ± 0.0"],
@@ -65,7 +62,7 @@ def test_one_table_for_all_encoders_and_a_json_file(reviews, tiny_model, tiny_mo
         [str(tiny_model_path), "+0.0 (p 1.000)"],
     ]
     assert result.stdout.splitlines()[-1].startswith("protocol standard (stratified 10-fold, ")
-    report = json.loads(out.read_text())
+    report = json.loads(Path("results/results.json").read_text())
     assert [encoder["fingerprint"] for encoder in report["encoders"]] == [fingerprint(tiny_model)] * 2
     assert [task["rows"] for task in report["tasks"]] == [30]
     assert len(report["results"][0]["score"]["folds"]) == 10
@@ -73,13 +70,12 @@ def test_one_table_for_all_encoders_and_a_json_file(reviews, tiny_model, tiny_mo
 
 def test_a_table_is_scored_as_the_same_lines_are(reviews, tmp_path):
     rows = [line.split("\t") for line in reviews.read_text().splitlines()]
-    table, out = tmp_path / "reviews.csv", tmp_path / "out.json"
+    table = tmp_path / "reviews.csv"
     table.write_text("review,stars\n" + "".join(f'"{text}",{label}\n' for label, text in rows))
     fields = ["--field", "review", "--label-field", "stars"]
-    assert run("--task", table, "--protocol", "quick", "--json", out, *fields).exit_code == 0
-    (task,) = json.loads(out.read_text())["tasks"]
-    assert run("--task", reviews, "--protocol", "quick", "--json", out).exit_code == 0
-    assert json.loads(out.read_text())["tasks"][0]["sha256"] == task["sha256"]
+    (task,) = json.loads(run("--task", table, "--protocol", "quick", "--json", *fields).stdout)["tasks"]
+    again = json.loads(run("--task", reviews, "--protocol", "quick", "--json").stdout)
+    assert again["tasks"][0]["sha256"] == task["sha256"]
     result = run("--task", table, "--label-field", "stars")
     assert f"{table}: no field 'text' (fields: 'review', 'stars'), name the right one with --field" in result.stderr
 
@@ -124,7 +120,7 @@ def test_a_second_run_goes_on_from_the_first(reviews, monkeypatch, tmp_path):
 
 
 def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
-    result = run("--task", "MR", "--task", reviews, "--data", tmp_path, "--json", tmp_path / "out.json")
+    result = run("--task", "MR", "--task", reviews, "--data", tmp_path)
     assert result.exit_code == 1
     assert "100.0 ± 0.0" in result.stdout
     missing = f"MR: {tmp_path / 'senteval' / 'MR.tsv'} is missing; {REMEDY}"
@@ -133,11 +129,11 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
         f"{reviews}, default: 100.0",
         "Error: 1 of 2 scores are missing, see the lines above",
     ]
-    assert json.loads((tmp_path / "out.json").read_text())["failures"] == [missing]
+    assert json.loads(Path("results/results.json").read_text())["failures"] == [missing]
 
 
 def test_nothing_to_show_for_it(tmp_path):
-    fails("4 of 4 scores are missing, see the lines above", "--data", tmp_path, "--json", tmp_path / "out.json")
+    fails("4 of 4 scores are missing, see the lines above", "--data", tmp_path, "--json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -152,9 +148,7 @@ def test_an_unreachable_hub():
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     fails("nowhere: no such data folder, --data or CTX_EMBED_DATA names it", "--data", "nowhere")
     absent = tmp_path / "absent" / "out.json"
-    fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--json", absent)
     fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--out", absent)
-    fails(f"cannot write {tmp_path}: it is a folder, a file is needed", "--json", tmp_path)
     fails(f"cannot write {reviews}: it is a file, a folder is needed", "--out", reviews)
     (tmp_path / "results" / "results.json").mkdir(parents=True)
     fails("cannot write results/results.json: it is a folder, a file is needed")

@@ -47,7 +47,7 @@ def test_json_of_a_file_of_standard_input_and_of_texts(tiny_model, tiny_model_pa
     for arguments, stdin in (
         (("--input", source, "--field", "body"), None),
         (("--input", "-", "--field", "body"), given),
-        (("-", "--field", "body", "--encoder", tiny_model_path), given),
+        (("-", "--field", "body", "--model", tiny_model_path), given),
         (("the cat", "a � dog"), None),
     ):
         result = run(*arguments, "--json", input=stdin)
@@ -66,7 +66,7 @@ def test_files(tmp_path):
 
 
 def test_a_system_by_name():
-    result = run("the cat", "--encoder", "san", "--json")
+    result = run("the cat", "--model", "san", "--json")
     assert json.loads(result.stdout)[0]["axes"] == ["head", "token"]
     assert json.loads(result.stdout)[0]["path"] is None
 
@@ -77,9 +77,10 @@ def test_mistakes(tmp_path):
     (tmp_path / "empty.txt").write_text("\n")
     fails(f"{tmp_path}/empty.txt: no texts, there is nothing to explain", "--input", tmp_path / "empty.txt")
     fails("standard input: no texts, there is nothing to explain", "-", input="")
-    fails("tfidf is no SentenceTransformer, it has no attention to explain", "cat", "--encoder", "tfidf", "-o", out)
-    fails("DeepAveraging weighs no tokens: it has no attention weights to show", "cat", "--encoder", "dan", "-o", out)
-    fails("./absent: no such model folder", "cat", "--encoder", "./absent")
+    result = run("cat", "--model", f"model2vec:{tmp_path}", "-o", out)
+    assert (result.exit_code, f"model2vec:{tmp_path}: no model2vec model there" in result.stderr) == (1, True)
+    fails("DeepAveraging weighs no tokens: it has no attention weights to show", "cat", "--model", "dan", "-o", out)
+    fails("./absent: no such model folder", "cat", "--model", "./absent")
     # The output is looked at first.
     fails(f"{tmp_path}/out.gif: unknown format '.gif': known are .html, .png", "cat", "-o", tmp_path / "out.gif")
     nowhere = tmp_path / "absent" / "out.png"

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.checkpoint import Checkpoint, identity
+from ctx_embed.fingerprint import identity
+from ctx_embed.training.checkpoint import Checkpoint
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder
-from ctx_embed.fingerprint import fingerprint
+from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import system
 from ctx_embed.training.card import distilled_card
-from ctx_embed.training.checkpoint import Checkpoint, identity
+from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.corpus import Block
 from ctx_embed.training.distillation.exclusion import read_excluded
 from ctx_embed.training.distillation.labelled import read_labelled_files, read_skipped

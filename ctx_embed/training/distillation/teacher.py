@@ -14,8 +14,7 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
-from ctx_embed.fingerprint import fingerprint
-from ctx_embed.training.checkpoint import identity
+from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.training.distillation.corpus import Block
 
 if TYPE_CHECKING:

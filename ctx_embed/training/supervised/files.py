@@ -13,13 +13,13 @@ from typing import Any
 from tqdm import tqdm
 
 from ctx_embed.files import replaced_folder, require_replaceable
-from ctx_embed.fingerprint import fingerprint
+from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import model_folder
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.reading import read_labelled
 from ctx_embed.training.card import classifier_card
-from ctx_embed.training.checkpoint import Checkpoint, identity
+from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, warning
 from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
 from ctx_embed.training.supervised.classifier import Labelled

@@ -17,7 +17,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, reproduce, write_report, write_tables
 from ctx_embed.eval.reproduce.cell_file import CellFile
 from ctx_embed.eval.reproduce.runner import FORMAT, chosen
-from ctx_embed.training.checkpoint import identity
+from ctx_embed.fingerprint import identity
 
 TABLE3 = find_experiment("table3")
 ONE = RunOptions(quick=True, folds=3, patterns=("ones_k-1",))

@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.eval.encoders.embedding import embed
+from ctx_embed.encoders import embed
 from ctx_embed.eval.encoders.registry import load_encoder
 from ctx_embed.eval.features import frozen
 from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS

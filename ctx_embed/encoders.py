@@ -1,0 +1,216 @@
+"""Whatever embeds texts, by name or path, and texts embedded by it: in batches of similar length, checked."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError, missing_extra, unknown_name
+from ctx_embed.text.unknown import tokenizer_of
+from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from tokenizers import Tokenizer
+
+DEFAULT = "default"
+MODEL2VEC = "model2vec:"
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Whatever turns a list of texts into an array of embeddings, a row each.
+
+    Attributes:
+        name: what the user called it.
+        encode: from n texts to (n, d).
+        fingerprint: the hash over its weights, tokenizer and configuration; None where that is unknown.
+        key: the hash over all that decides its embeddings, by which they are kept; None: they are not.
+        parameters: how many numbers it has learned; None where that is unknown.
+        fit: of an encoder that is fitted inside each training fold: from all texts to their features, which are never
+            kept.
+        model: the SentenceTransformer behind it, where there is one.
+        probes_only: its cosines mean nothing.
+        by_name: :func:`load_encoder` makes it from its name, in another process too.
+        batch_size: texts that it embeds at a time, at best.
+        tokenizer: of the model, where there is one.
+    """
+
+    name: str
+    encode: Callable[[list[str]], Any]
+    fingerprint: str | None = None
+    key: str | None = None
+    parameters: int | None = None
+    fit: Callable[[Sequence[str]], Any] | None = None
+    model: SentenceTransformer | None = None
+    probes_only: bool = False
+    by_name: bool = False
+    batch_size: int = BATCH_TEXTS
+    tokenizer: Tokenizer | None = None
+
+
+def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
+    """Anything with ``encode(list[str]) -> array`` as an :class:`Encoder`.
+
+    Raises:
+        InputError: it has no such method.
+    """
+    if isinstance(encoder, Encoder):
+        return encoder
+    if not callable(getattr(encoder, "encode", None)):
+        raise InputError(f"an encoder has a method encode(list of texts) -> array, {type(encoder).__name__} has none")
+    from sentence_transformers import SentenceTransformer
+
+    name = name or type(encoder).__name__
+    return _of_model(name, encoder) if isinstance(encoder, SentenceTransformer) else Encoder(name, encoder.encode)
+
+
+def load_encoder(
+    name: str, backend: str | None = "torch", others: Mapping[str, Callable[[], Encoder]] = MappingProxyType({})
+) -> Encoder:
+    """Return the encoder of that name.
+
+    Args:
+        name: one of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
+        backend: that runs the default model or a folder's, see :func:`ctx_embed.loading.load_embedder`.
+        others: more encoders by name.
+
+    Raises:
+        InputError: there is no such encoder, its folder is broken, or the extra it needs is not installed.
+    """
+    if name in others:
+        return others[name]()
+    if name.startswith(MODEL2VEC):
+        return _model2vec(name)
+    if backend != "torch" and (name == DEFAULT or os.path.exists(name)):
+        from ctx_embed.loading import load_embedder
+        from ctx_embed.runtime import BATCH_TEXTS, Embedder
+
+        model = load_embedder(name, backend)
+        if isinstance(model, Embedder):
+            return Encoder(
+                well_formed(name), model.encode, by_name=True, batch_size=BATCH_TEXTS, tokenizer=model.tokenizer
+            )
+        return _of_model(well_formed(name), model, by_name=True)
+    from ctx_embed.systems import SYSTEMS, untrained
+
+    if name in SYSTEMS and not os.path.exists(name):
+        return _of_model(name, untrained(name), by_name=True)
+    # A word that is all but the name of an encoder is a slip, not a model on the hub.
+    names = encoder_names(others)
+    if name not in names and not os.path.exists(name) and difflib.get_close_matches(name, names, n=1):
+        raise InputError(f"{unknown_name('encoder', name, names)}, or the folder of a SentenceTransformer")
+    from ctx_embed.loading import load
+
+    return _of_model(well_formed(name), load(None if name == DEFAULT else name), by_name=True)
+
+
+def encoder_names(others: Iterable[str] = ()) -> list[str]:
+    """Return the names that are no paths: the default, MiniLM, ``others``, and every system, randomly initialised."""
+    from ctx_embed.systems import SYSTEMS
+
+    return [DEFAULT, "minilm", *others, *SYSTEMS]
+
+
+def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> Encoder:
+    from ctx_embed.fingerprint import fingerprint, identity
+
+    def encode(texts: list[str]) -> NDArray[Any]:
+        embeddings: NDArray[Any] = model.encode(texts, batch_size=len(texts), show_progress_bar=False)
+        return embeddings
+
+    known = fingerprint(model)
+    # The fingerprint leaves out how the model is asked.
+    prompt = model.prompts.get(model.default_prompt_name or "")
+    key = identity(known, model.max_seq_length, prompt, model.truncate_dim)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Encoder(name, encode, known, key, parameters, model=model, by_name=by_name, tokenizer=tokenizer_of(model))
+
+
+def _model2vec(name: str) -> Encoder:
+    path = name.removeprefix(MODEL2VEC)
+    try:
+        from model2vec import StaticModel
+    except ImportError:
+        raise missing_extra(f"{name}: model2vec", "peers") from None
+    try:
+        model = StaticModel.from_pretrained(path)
+    # What it raises depends on what is wrong with the folder.
+    except Exception as error:
+        reason, *_ = str(error).split("\n")
+        raise InputError(f"{name}: no model2vec model there ({type(error).__name__}: {reason})") from None
+    digest = hashlib.sha256(model.tokenizer.to_str().encode())
+    tables = [table for table in (model.embedding, model.weights, model.token_mapping) if table is not None]
+    for table in tables:
+        digest.update(np.ascontiguousarray(table).data)
+    known, parameters = digest.hexdigest(), sum(table.size for table in tables)
+    return Encoder(name, model.encode, known, f"{known}-model2vec", parameters, by_name=True)
+
+
+def embed(
+    encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS, title: str = "embedding"
+) -> NDArray[np.float32]:
+    """Return the embeddings of ``texts``, (n, d) float32, in their order; progress goes to standard error.
+
+    Args:
+        encoder: any.
+        texts: at least one.
+        batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
+        title: of the progress bar.
+
+    Raises:
+        InputError: the encoder gives another number of rows than texts, rows of several lengths or of no numbers, NaN,
+            or what float32 holds as infinity; or it is fitted on the texts of a task.
+    """
+    if encoder.fit is not None:
+        raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task, it has no embeddings of its own")
+    texts = [well_formed(text) for text in texts]
+    embeddings: NDArray[np.float32] | None = None
+    with tqdm(total=len(texts), desc=title, unit=" texts", leave=False, disable=None) as bar:
+        for places in length_batches(texts, batch_size):
+            rows = _checked(encoder, [texts[place] for place in places])
+            if embeddings is None:
+                embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
+            if rows.shape[1] != embeddings.shape[1]:
+                raise InputError(
+                    f"encoder {encoder.name!r} gives rows of {embeddings.shape[1]} numbers for some texts and of "
+                    f"{rows.shape[1]} for others, one length is needed"
+                )
+            embeddings[places] = rows
+            bar.update(len(places))
+    if embeddings is None:
+        raise InputError("no texts to embed")
+    return embeddings
+
+
+def _checked(encoder: Encoder, texts: list[str]) -> NDArray[np.float32]:
+    given = encoder.encode(texts)
+    if hasattr(given, "detach"):  # a tensor, perhaps of a device or a type that NumPy does not know
+        given = given.detach().cpu().float()
+    try:
+        rows: NDArray[Any] = np.asarray(given)
+    except ValueError:
+        raise InputError(f"encoder {encoder.name!r} gives rows of several lengths, one length is needed") from None
+    if rows.ndim != 2 or len(rows) != len(texts):
+        raise InputError(
+            f"encoder {encoder.name!r} gives an array of shape {rows.shape} for {len(texts)} texts, "
+            "one row for each is needed"
+        )
+    if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
+        raise InputError(f"encoder {encoder.name!r} gives rows of {rows.shape[1]} {rows.dtype}, numbers are needed")
+    with np.errstate(over="ignore"):
+        rows = rows.astype(np.float32)
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        text = texts[int(np.argmin(finite))]
+        raise InputError(f"encoder {encoder.name!r} gives NaN or infinity for the text {text[:40]!r}")
+    return rows
