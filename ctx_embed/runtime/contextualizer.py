@@ -8,9 +8,13 @@ entry alone is computed once for each entry of a batch. The formulas, and the le
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +26,36 @@ LAYER_NORM_EPS = np.float32(1e-12)
 GROUP_TOKENS = 768
 # Longer texts are summed block by block, in float64.
 BLOCK_TOKENS = 2048
+# From so many tokens on, several threads share a batch.
+PARALLEL_TOKENS = 16_384
+# Entries whose products are held between calls: 100 MB for m = 320, u = 64, K = 3.
+HELD_ENTRIES = 32_768
 
 Ids = NDArray[np.int32]
 Lengths = NDArray[np.int64]
+
+
+class Blas:
+    """The library of NumPy's matrix products: how many threads it may use, and a limit to one."""
+
+    def __init__(self) -> None:
+        from threadpoolctl import ThreadpoolController
+
+        self._controller = ThreadpoolController()
+        self.num_threads: int = max(
+            (library["num_threads"] for library in self._controller.info() if library["user_api"] == "blas"), default=1
+        )
+
+    def limited(self) -> AbstractContextManager[Any]:
+        """Return a context in which a matrix product uses one thread."""
+        limit: AbstractContextManager[Any] = self._controller.limit(limits=1, user_api="blas")
+        return limit
+
+
+@cache
+def blas() -> Blas:
+    """Return the library as it is found at the first call."""
+    return Blas()
 
 
 @dataclass(frozen=True)
@@ -109,6 +140,9 @@ class NumpyContextualizer:
             tensors.floats("attention.c0") if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
         )
 
+        shared = self.initial_context != "uniform"
+        self._held = HeldProducts(self.table, self.steps, self.c0 if shared else None)
+
     @property
     def position_free(self) -> bool:
         """Whether x_i is e(w_i), so that a text counts as a bag of entries."""
@@ -129,61 +163,63 @@ class NumpyContextualizer:
         """
         # Texts without tokens keep c^0.
         contexts = np.array(self.first_contexts(ids, lengths), dtype=np.float32)
-        products: Products | None = None
-        for n, texts, places in equal_lengths(lengths, GROUP_TOKENS):
-            first = contexts[texts]
-            if n > BLOCK_TOKENS and self.positions == "none":
-                contexts[texts] = self.counted(*np.unique(ids[places], return_counts=True), first)
-            elif n > BLOCK_TOKENS:
-                contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
-            elif self.position_free:
-                products = products or self._products(ids[np.repeat(lengths <= BLOCK_TOKENS, lengths)])
-                contexts[texts] = self._group(products, products.place[ids[places]], first)
-            else:
-                contexts[texts] = self._direct(self.table.rows(ids[places]), first)
+        short = np.repeat(lengths <= BLOCK_TOKENS, lengths)
+        products = self._held.of(ids[short]) if self.position_free else None
+        groups = list(equal_lengths(lengths, GROUP_TOKENS))
+        longest = min(int(lengths.max(initial=0)), BLOCK_TOKENS)
+
+        def run(some: list[tuple[int, Any, Any]]) -> None:
+            memory = np.empty((2, max(GROUP_TOKENS, longest), self.dimension), np.float32)
+            for n, texts, places in some:
+                first = contexts[texts]
+                if n > BLOCK_TOKENS and self.positions == "none":
+                    contexts[texts] = self.counted(*np.unique(ids[places], return_counts=True), first)
+                elif n > BLOCK_TOKENS:
+                    contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
+                elif products is not None:
+                    contexts[texts] = self._group(products, products.place[ids[places]], first, memory)
+                else:
+                    contexts[texts] = self._direct(self.table.rows(ids[places]), first)
+
+        workers = blas().num_threads if len(ids) >= PARALLEL_TOKENS else 1
+        if workers == 1:
+            run(groups)
+        else:
+            # Groups side by side keep all processors busy; within a group, only the matrix products would.
+            with blas().limited(), ThreadPoolExecutor(workers) as pool:
+                list(pool.map(run, [groups[start::workers] for start in range(workers)]))
         return contexts
 
     # Texts as bags of entries --------------------------------------------------------------------------------------
 
-    def _products(self, ids: Ids) -> Products:
-        """Return what the steps need of each entry that occurs in ``ids``."""
-        seen = np.zeros(self.table.shape[0], bool)
-        seen[ids] = True
-        entries = np.flatnonzero(seen)
-        place = np.empty(len(seen), np.int32)
-        place[entries] = np.arange(len(entries), dtype=np.int32)
-        rows = self.table.rows(entries)
-        shared = self.initial_context != "uniform"
-        first = None
-        if shared:
-            step = self.steps[0]
-            first = ((rows @ step.U.T) * (self.c0 @ step.V_T)) @ step.W_T
-            first += step.b
-            first *= rows
-        return Products(place, rows, first, [rows @ step.U.T for step in self.steps[1 if shared else 0 :]])
-
-    def _group(self, products: Products, places: NDArray[np.int32], context: Floats) -> Floats:
+    def _group(self, products: Products, places: NDArray[np.int32], context: Floats, memory: Floats) -> Floats:
         """Return c^K of B texts of n entries each.
 
         Args:
-            products: of the batch's entries.
+            products: of the entries.
             places: (B, n) of the entries among them.
             context: (B, m) c^0.
+            memory: (2, B n or more, m), written over.
         """
         steps = self.steps
+        B, n = places.shape
+        flat = places.reshape(-1)
+        x, a = memory[:, : B * n]
         if products.first is not None:
-            context = steps[0].corrected(context, products.first.take(places, 0).sum(1))
+            products.first.take(flat, 0, out=a, mode="clip")
+            context = steps[0].corrected(context, a.reshape(B, n, -1).sum(1))
             steps = steps[1:]
         if not steps:
             return context
-        B, n = places.shape
-        x = products.rows.take(places, 0)
-        t = x.sum(1)
+        products.rows.take(flat, 0, out=x, mode="clip")
+        t = x.reshape(B, n, -1).sum(1)
         for step, of_step in zip(steps, products.of_steps, strict=True):
-            a = of_step.take(places, 0)
-            a *= (context @ step.V_T)[:, None]
-            a = (a.reshape(B * n, -1) @ step.W_T).reshape(B, n, -1)
-            context = step.corrected(context, np.einsum("bnm,bnm->bm", a, x) + step.b * t)
+            u = of_step.take(places, 0)
+            u *= (context @ step.V_T)[:, None]
+            np.matmul(u.reshape(B * n, -1), step.W_T, out=a)
+            total = np.einsum("bnm,bnm->bm", a.reshape(B, n, -1), x.reshape(B, n, -1))
+            total += step.b * t
+            context = step.corrected(context, total)
         return context
 
     def counted(self, entries: Any, counts: Any, context: Floats) -> Floats:
@@ -257,12 +293,11 @@ class NumpyContextualizer:
         return of_text
 
 
-@dataclass(frozen=True)
-class Products:
-    """What the steps need of each entry of a batch.
+class Products(NamedTuple):
+    """What the steps need of vocabulary entries.
 
     Attributes:
-        place: (entries of the vocabulary,) where each entry of the batch is among the rows.
+        place: (vocabulary,) where an entry is among the rows, -1 if it is not.
         rows: (E, m) token embeddings.
         first: (E, m) the whole first step's a^1 * e; None where c^0 differs between texts.
         of_steps: U_k e, (E, u), of each step that ``first`` does not hold.
@@ -272,6 +307,60 @@ class Products:
     rows: Floats
     first: Floats | None
     of_steps: list[Floats]
+
+
+class HeldProducts:
+    """The products of the entries met so far, begun anew when they become too many.
+
+    Args:
+        table: the token embeddings.
+        steps: the K steps.
+        first_context: (m,) the c^0 of all texts; None where it differs between them.
+    """
+
+    def __init__(self, table: TokenTable, steps: list[Step], first_context: Floats | None) -> None:
+        self._table = table
+        self._steps = steps
+        self._first_context = first_context
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count = 0
+        self._place = np.full(self._table.shape[0], -1, np.int32)
+        self._arrays = self._computed(np.empty(0, np.int64))
+
+    def _computed(self, entries: NDArray[np.int64]) -> list[Floats]:
+        """Return the rows, what the first step adds (if c^0 is shared), and U_k e of the other steps."""
+        rows = self._table.rows(entries)
+        if self._first_context is None:
+            return [rows, *(rows @ step.U.T for step in self._steps)]
+        step, *others = self._steps
+        first = ((rows @ step.U.T) * (self._first_context @ step.V_T)) @ step.W_T
+        first += step.b
+        first *= rows
+        return [rows, first, *(rows @ other.U.T for other in others)]
+
+    def of(self, ids: Ids) -> Products:
+        """Return products among which are those of all ``ids``; they stay as they are when others are added."""
+        with self._lock:
+            missing = np.unique(ids[self._place[ids] < 0]).astype(np.int64)
+            if self._count and self._count + len(missing) > HELD_ENTRIES:
+                self._clear()
+                missing = np.unique(ids).astype(np.int64)
+            if len(missing):
+                count = self._count + len(missing)
+                for number, (held, computed) in enumerate(zip(self._arrays, self._computed(missing), strict=True)):
+                    if len(held) < count:
+                        grown = np.empty((max(count, 2 * len(held)), held.shape[1]), np.float32)
+                        grown[: self._count] = held[: self._count]
+                        self._arrays[number] = grown
+                    self._arrays[number][self._count : count] = computed
+                self._place[missing] = np.arange(self._count, count, dtype=np.int32)
+                self._count = count
+            rows, *others = self._arrays
+            first = None if self._first_context is None else others.pop(0)
+            return Products(self._place, rows, first, others)
 
 
 def equal_lengths(lengths: Lengths, most: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:

@@ -22,7 +22,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 
 # Of a batch, whose tokens and products are in memory together; a single text may have more.
 BATCH_CHARACTERS = 1 << 20
-BATCH_TEXTS = 2048
+BATCH_TEXTS = 4096
 
 Precision = Literal["float32", "int8", "ubinary"]
 

@@ -1,0 +1,42 @@
+"""Threads and held products change how vectors are computed, not what they are."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from ctx_embed.cli.demo import standard_library_docstrings
+from ctx_embed.runtime import Embedder, contextualizer
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    return ["", *sorted(standard_library_docstrings().values())[:150], "a cat " * 3000]
+
+
+@pytest.fixture(scope="module")
+def expected(texts) -> np.ndarray:
+    return Embedder.load().encode(texts)
+
+
+def test_threads_share_a_batch(texts, expected, monkeypatch):
+    monkeypatch.setattr(contextualizer, "PARALLEL_TOKENS", 1)
+    monkeypatch.setattr(contextualizer.blas(), "num_threads", 3)
+    assert np.abs(Embedder.load().encode(texts) - expected).max() <= 1e-6
+
+
+def test_products_are_begun_anew_when_they_are_too_many(texts, expected, monkeypatch):
+    monkeypatch.setattr(contextualizer, "HELD_ENTRIES", 60)
+    embedder = Embedder.load()
+    for size in (1, 10, 1000):
+        assert np.abs(embedder.encode(texts, size) - expected).max() <= 1e-6
+    assert np.abs(embedder.encode(texts[1]) - expected[1]).max() <= 1e-6
+
+
+def test_several_threads_use_one_embedder(texts, expected):
+    embedder = Embedder.load()
+    with ThreadPoolExecutor(4) as pool:
+        for found, row in zip(pool.map(embedder.encode, texts * 3), [*expected, *expected, *expected], strict=True):
+            assert np.abs(found - row).max() <= 1e-6
