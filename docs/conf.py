@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from sphinx.application import Sphinx
 
@@ -31,7 +33,8 @@ myst_enable_extensions = ["dollarmath"]
 
 # Tutorials run when their text changes; an error in one stops the build.
 nb_execution_mode = "cache"
-nb_execution_cache_path = "_build/notebooks"
+nb_execution_cache_path = str(Path(__file__).parent / "_build" / "notebooks")
+os.environ["PYTHONWARNINGS"] = "ignore"  # other packages' remarks are no output of a tutorial
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
