@@ -1,4 +1,4 @@
-"""What a progress bar is about: the task and the encoder that are at work."""
+"""The titles of progress bars: the task and the encoder that are being evaluated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _subject: ContextVar[str] = ContextVar("subject", default="")
 
 @contextmanager
 def named(subject: str) -> Iterator[None]:
-    """Put ``subject`` before the titles of bars inside the block."""
+    """Put ``subject`` before the titles of progress bars inside the block."""
     token = _subject.set(subject)
     try:
         yield
@@ -20,6 +20,6 @@ def named(subject: str) -> Iterator[None]:
 
 
 def title(what: str) -> str:
-    """Return the title of a bar: what is done, and for whom."""
+    """Return the title of a progress bar: the subject, if any, and what is being done."""
     subject = _subject.get()
     return f"{subject}: {what}" if subject else what

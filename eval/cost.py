@@ -1,4 +1,4 @@
-"""What an encoder costs: texts a second, parameters, peak memory; measured in a process of its own where it has a name.
+"""What an encoder costs: texts per second, parameters, peak memory; measured in a separate process if it has a name.
 
 ``python -m ctx_embed.eval.cost NAME`` reads a JSON array of texts from standard input and prints the cost as JSON.
 """
@@ -28,10 +28,10 @@ class Cost:
     """The cost of an encoder.
 
     Attributes:
-        texts_per_second: over a sample of the tasks' texts, in batches of like length; never from a cache.
-        texts: how many were encoded in that time.
-        parameters: how many numbers it has learned; None where that is unknown.
-        peak_megabytes: the most memory that a process held with nothing but the encoder in it; None where unknown.
+        texts_per_second: speed over a sample of the tasks' texts, in batches of similar length; never from a cache.
+        texts: number of texts encoded in that time.
+        parameters: number of learned parameters; None if unknown.
+        peak_megabytes: peak memory of a process that runs only the encoder; None if unknown.
     """
 
     texts_per_second: float
@@ -41,7 +41,7 @@ class Cost:
 
 
 def sample_of(data: Mapping[str, TaskData], most: int = SAMPLE_TEXTS) -> list[str]:
-    """Texts drawn evenly from all tasks, the same for every encoder."""
+    """Return at most ``most`` texts taken evenly from all tasks, the same for every encoder."""
     texts = [
         text
         for task in data.values()
@@ -55,15 +55,15 @@ def sample_of(data: Mapping[str, TaskData], most: int = SAMPLE_TEXTS) -> list[st
 
 
 def measure(encoder: Encoder, texts: Sequence[str], most_seconds: float = MOST_SECONDS) -> Cost:
-    """The cost of an encoder in this process: the speed after one batch that is not counted.
+    """Measure the cost of an encoder in this process, after one warm-up batch that is not counted.
 
     Args:
-        encoder: any.
+        encoder: any encoder.
         texts: at least one.
-        most_seconds: stop after the batch in which so much time has passed; batches come in a mixed order of lengths.
+        most_seconds: stop after the batch in which this time is exceeded; batches come in mixed order of length.
     """
     batches = list(length_batches(texts))
-    # Every seventh batch, then the next ones, so that the texts of a part of the time are like those of all of it.
+    # Every seventh batch, then the ones after them, so that a run cut short has seen texts of all lengths.
     mixed = [batch for start in range(7) for batch in batches[start::7]]
     encoder.encode([texts[place] for place in mixed[0]])
     done, start = 0, time.perf_counter()
@@ -76,18 +76,18 @@ def measure(encoder: Encoder, texts: Sequence[str], most_seconds: float = MOST_S
 
 
 def cost_of(encoder: Encoder, texts: Sequence[str]) -> Cost:
-    """The cost of an encoder, in a process of its own where it can be made from its name there."""
+    """Return the cost of an encoder, measured in a separate process if its name is enough to load it there."""
     if not encoder.by_name:
         return measure(encoder, texts)
     command = [sys.executable, "-m", "ctx_embed.eval.cost", encoder.name]
     worker = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, encoding="utf-8")
     if worker.returncode:
-        raise InputError(f"encoder {encoder.name!r}: its cost could not be measured ({worker.stderr.strip()[-200:]})")
+        raise InputError(f"encoder {encoder.name!r}: the cost could not be measured ({worker.stderr.strip()[-200:]})")
     return Cost(**json.loads(worker.stdout.splitlines()[-1]))
 
 
 def _peak_megabytes() -> float | None:
-    """The peak of this process: of Linux's own account, since that of getrusage begins with the parent's."""
+    """Return the peak memory of this process; on Linux from /proc, since getrusage starts from the parent's peak."""
     status = Path("/proc/self/status")
     if status.is_file() and (found := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
         return int(found[1]) / 1024

@@ -1,4 +1,4 @@
-"""Encoders on tasks: the data read once, each text embedded once, each encoder scored on each task."""
+"""Evaluation of encoders on tasks: read the data once, embed each text once, score each encoder on each task."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 
 @dataclass(frozen=True)
 class Options:
-    """How an evaluation measures.
+    """The options of an evaluation.
 
     Attributes:
-        protocol: of the probes, one of ``PROTOCOL_NAMES``.
-        seeds: of folds and fits; the score is the mean over them. Nine at most.
-        folds: outer folds; None takes the protocol's.
+        protocol: how probes are fitted, one of ``PROTOCOL_NAMES``.
+        seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
+        folds: number of outer folds; None uses the protocol's.
         curves: also score each probe on smaller training parts.
         cost: measure each encoder's speed and memory.
     """
@@ -57,26 +57,25 @@ class Options:
         if self.protocol not in PROTOCOL_NAMES:
             raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
         if self.curves and self.protocol == PAPER:
-            raise InputError("learning curves are those of frozen embeddings, the protocol paper has none")
+            raise InputError("curves must be False with the protocol paper: learning curves need frozen embeddings")
         if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
-            raise InputError(
-                f"{len(self.seeds)} seeds ({', '.join(map(str, self.seeds))}), 1 to 9 different are needed"
-            )
+            raise InputError(f"seeds must be 1 to 9 different integers, got {list(self.seeds)}")
 
 
 @dataclass(repr=False)
 class Evaluation:
-    """What an evaluation measured.
+    """The results of an evaluation.
 
     Attributes:
         options: how it was measured.
-        tasks, encoders: in the order in which they were asked for, those without a result too.
-        data: of each task that could be read, by name.
-        scores: by (encoder's name, task's name).
+        tasks, encoders: in the order requested, including those without a result.
+        data: the data of each task that could be read, by name.
+        scores: the scores by (encoder's name, task's name).
         curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
-        costs: by encoder's name.
-        labelled: how many texts of a probe task an encoder learned from with labels, by (encoder's name, task's name).
-        failures: a line for each thing that could not be done.
+        costs: the costs by encoder's name.
+        labelled: number of a probe task's texts that an encoder was trained on with labels, by (encoder's name, task's
+            name).
+        failures: one line for each failure.
     """
 
     options: Options
@@ -91,7 +90,7 @@ class Evaluation:
 
     @property
     def report(self) -> dict[str, Any]:
-        """All that was measured as JSON values, unrounded, see :func:`ctx_embed.eval.reports.results.as_json`."""
+        """All results as JSON values, unrounded, see :func:`ctx_embed.eval.reports.results.as_json`."""
         from ctx_embed.eval.reports.results import as_json
 
         return as_json(self)
@@ -112,12 +111,12 @@ class Evaluation:
 
     @property
     def asked(self) -> int:
-        """How many scores were asked for: an encoder without cosines is scored by probes alone."""
+        """The number of scores requested; an encoder without cosines is scored on probes only."""
         return sum(_suits(encoder, task) for encoder in self.encoders for task in self.tasks)
 
 
 def _several(given: Any) -> list[Any]:
-    """Return a list of what may be one or several."""
+    """Return a list, whether given one value or several."""
     return list(given) if isinstance(given, list | tuple) else [given]
 
 
@@ -140,21 +139,22 @@ def evaluate(
     tell: Callable[[str], None] = lambda line: None,
     scored: Callable[[str], None] = lambda line: None,
 ) -> Evaluation:
-    """Score every encoder on every task; what fails is told and noted, and the rest goes on.
+    """Score every encoder on every task; failures are reported and recorded, and the rest continues.
 
     Args:
-        encoders: one or several of different names: names or folders as ``ctx-embed eval run --encoder`` takes them, or
+        encoders: one or several with different names: names or folders as for ``ctx-embed eval run --encoder``, or
             anything with ``encode(list[str]) -> array``. The others are compared with the first.
-        tasks: one or several: names, labelled files, folders in BEIR layout, or tasks; none means MR, CR, SUBJ and
+        tasks: one or several names, labelled files, folders in BEIR layout, or tasks; by default MR, CR, SUBJ and
             MPQA.
-        data: the folder of the tasks' data, or a reader of it; None reads from the hub.
+        data: the folder of the tasks' data, or a reader of it; None reads from the Hugging Face hub.
         options: how to measure.
-        cache: a folder for embeddings and scores, from which an interrupted run goes on; None keeps nothing.
-        tell: called with a line for each failure and each oddity of the data.
+        cache: a folder for embeddings and scores, from which an interrupted run resumes; None stores nothing.
+        tell: called with a line for each failure and each warning about the data.
         scored: called with a line for each score.
 
     Raises:
-        InputError: two encoders of one name, none that suits any of the tasks, or a cache folder that cannot be made.
+        InputError: two encoders have the same name, no encoder suits any of the tasks, or the cache folder cannot be
+                created.
     """
     options = options or Options()
     reader = data if isinstance(data, DataReader) else DataReader(None if data is None else Path(data))
@@ -162,13 +162,13 @@ def evaluate(
     result = Evaluation(options, found, [_encoder(encoder) for encoder in _several(encoders)])
     names = [encoder.name for encoder in result.encoders]
     if len(set(names)) < len(names):
-        raise InputError(f"encoders of the same name ({', '.join(names)}), as_encoder(encoder, name) gives them others")
+        raise InputError(f"encoder names must differ, got {', '.join(names)}; rename with as_encoder(encoder, name)")
     if not result.asked:
-        raise InputError(f"{', '.join(names)} is scored by probes alone, none of the tasks is a probe")
+        raise InputError(f"{', '.join(names)} can only be scored on probe tasks, got none; add one, such as MR")
 
     def fail(error: InputError, context: str) -> None:
         line = str(error) if str(error).startswith(context) else f"{context}: {error}"
-        # What is wrong with the data is wrong for every encoder.
+        # A fault in the data fails for every encoder: report it once.
         if line not in result.failures:
             result.failures.append(line)
             tell(line)
@@ -181,9 +181,9 @@ def evaluate(
             continue
         result.data[task.name] = read
         if task.rows and read.rows + read.left_out != task.rows:
-            tell(f"{task.name}: {read.rows + read.left_out} rows, the published set has {task.rows}")
+            tell(f"{task.name}: {read.rows + read.left_out} rows, but the published set has {task.rows}")
         elif read.is_altered:
-            tell(f"{task.name}: as many rows as the published set has, but not the same")
+            tell(f"{task.name}: the rows differ from the published set, though their number is the same")
     # A run without data leaves no folder behind.
     store = Store(cache if result.data else None)
     sample = sample_of(result.data)
@@ -212,13 +212,13 @@ def evaluate(
 
 
 def _as_published(task: Task, options: Options) -> Task:
-    """The task with all its pairs, where it is to be measured as SentEval did."""
+    """Return the task, with no pairs left out under a SentEval protocol."""
     is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
     return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
 
 
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
-    """Return how many rows of a probe hold a text that the encoder learned from with labels."""
+    """Return the number of a probe's rows with a text that the encoder was trained on with labels."""
     hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
     if hashes is None or not isinstance(task, ProbeTask):
         return 0
@@ -241,29 +241,29 @@ class _Cell:
     options: Options
 
     def score(self) -> Score:
-        """The score as it was kept, or worked out."""
+        """Return the score, stored or computed now."""
         if isinstance(self.task, ProbeTask):
             return mean_of_seeds([self._probe(seed) for seed in self.options.seeds])
-        work_out = score_collection if isinstance(self.task, RetrievalTask) else score_similarity
-        kept = self.store.get(self._key(), lambda: to_json(work_out(self.data, self.embed)))
-        return from_json(self.task.kind, kept)
+        compute = score_collection if isinstance(self.task, RetrievalTask) else score_similarity
+        stored = self.store.get(self._key(), lambda: to_json(compute(self.data, self.embed)))
+        return from_json(self.task.kind, stored)
 
     @property
     def folds(self) -> int:
-        """The outer folds, where the data are cross-validated."""
+        """The number of outer folds of a cross-validation."""
         return self.options.folds or (
             FOLDS if self.options.protocol == PAPER else PROTOCOLS[self.options.protocol].folds
         )
 
     @property
     def training_rows(self) -> int:
-        """How many rows a probe is fitted on."""
+        """The number of rows that a probe is fitted on."""
         if "train" in self.data.subsets:
             return len(self.data.subsets["train"])
         return self.data.rows - -(-self.data.rows // self.folds)
 
     def curve(self) -> dict[int, ProbeScore]:
-        """The scores on smaller training parts, of growing size."""
+        """Return the scores on smaller training parts, in order of size."""
         sizes = [size for size in CURVE_SIZES if size < self.training_rows]
         return {size: mean_of_seeds([self._probe(seed, size) for seed in self.options.seeds]) for size in sizes}
 
@@ -278,15 +278,15 @@ class _Cell:
             return end_to_end(encoder, examples, seed, folds, keep)
         protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)
 
-        def work_out() -> dict[str, Any]:
+        def compute() -> dict[str, Any]:
             return to_json(score_probe(examples, self.embed, protocol, seed, size))
 
-        score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds, size), work_out))
+        score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds, size), compute))
         assert isinstance(score, ProbeScore)
         return score
 
     def _key(self, *how: Any) -> tuple[Any, ...] | None:
-        """What decides a score; None where the encoder is not known for certain."""
+        """Return everything that determines a score; None if the encoder cannot be identified."""
         encoder = self.embed.encoder
         known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
         return (known, self.task.kind, self.data.sha256, sorted(self.data.subsets), *how) if known else None

@@ -1,4 +1,4 @@
-"""What a probe reads: the embeddings of the rows, whether they are frozen or fitted on each training fold."""
+"""The input of a probe: the embeddings of the rows, either frozen or fitted on each training fold."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 Rows = NDArray[np.intp]
 # (n, d), dense or a scipy.sparse CSR array.
 Matrix = Any
-# From the rows to train on and other rows to the features of both.
+# Maps the training rows and other rows to the features of both.
 Features = Callable[[Rows, Rows], tuple[Matrix, Matrix]]
 
 
 def frozen(X: NDArray[Any]) -> Features:
-    """The features of embeddings (n, d) that no fold changes."""
+    """Return the features of frozen embeddings (n, d), the same in every fold."""
     X = X.astype(np.float64)
     return lambda train, other: (X[train], X[other])
 
 
 def of_pairs(features: Features, n: int) -> Features:
-    """[abs(u - v), u * v] for each of ``n`` pairs, from the features of the n first and then the n second texts.
+    """Return [abs(u - v), u * v] for each of ``n`` pairs, given features of the n first, then the n second texts.
 
     Source: Tai et al. 2015, as in SentEval's MRPC and SICK-E.
     """

@@ -1,4 +1,4 @@
-"""Files that tell when they are damaged: the sha256 of the content stands behind it, on a line of its own."""
+"""Files with a checksum: the sha256 of the content follows it on a separate line, so that damage is detected."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def _seal(content: bytes) -> bytes:
 
 
 def write_sealed(path: Path, content: bytes) -> None:
-    """Write ``content`` and its seal; errors as :func:`ctx_embed.files.replaced_file`."""
-    with replaced_file(path) as beside:
-        beside.write_bytes(content + _seal(content))
+    """Write ``content`` and its checksum; raises as :func:`ctx_embed.files.replaced_file`."""
+    with replaced_file(path) as temporary:
+        temporary.write_bytes(content + _seal(content))
 
 
 def read_sealed(path: Path) -> bytes | None:
-    """The content; None where the file is absent or damaged."""
+    """Return the content; None if the file is missing or damaged."""
     try:
         sealed = path.read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The probe as an evaluator of sentence-transformers, to be called while a model is trained."""
+"""The probe as a sentence-transformers evaluator, for use during training."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ctx_embed.reading import read_labelled
 class ProbeEvaluator(SentenceEvaluator):
     """The accuracy of a probe on the model's embeddings, for ``SentenceTransformerTrainer(evaluator=...)``.
 
-    Called, it gives ``{NAME_accuracy, NAME_std}`` as shares of 1, and appends a row to
-    ``probe_evaluation_NAME_results.csv`` where there is a folder to write to.
+    A call returns ``{NAME_accuracy, NAME_std}`` as fractions of 1 and, if given an output folder, appends a row to
+    ``probe_evaluation_NAME_results.csv`` there.
 
     Args:
-        labels: of the rows.
-        texts: of the rows.
-        name: put before the names of the metrics.
+        labels: one label for each text.
+        texts: the texts to classify.
+        name: prefix of the metrics' names.
         protocol: one of :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`.
-        seed: of the folds.
+        seed: seed of the folds.
 
     Raises:
-        InputError: not one label a text, or no such protocol.
+        InputError: labels and texts differ in number, or the protocol is unknown.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ProbeEvaluator(SentenceEvaluator):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if len(labels) != len(texts):
-            raise InputError(f"{len(labels)} labels for {len(texts)} texts, one for each is needed")
+            raise InputError(f"labels and texts must be equally many, got {len(labels)} labels and {len(texts)} texts")
         if protocol not in PROTOCOLS:
             raise InputError(f"unknown protocol {protocol!r}: known are {', '.join(PROTOCOLS)}")
         self.examples = Examples([str(label) for label in labels], [(text,) for text in texts], None)
@@ -49,33 +49,33 @@ class ProbeEvaluator(SentenceEvaluator):
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> ProbeEvaluator:
-        """Over a ``label<TAB>text`` file; options as those of the class."""
+        """Return an evaluator over a ``label<TAB>text`` file; ``options`` are those of the class."""
         return cls(*read_labelled(path), **options)
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Score the model; arguments as those of sentence-transformers' evaluators."""
+        """Score the model; arguments as for other sentence-transformers evaluators."""
         assert isinstance(model, SentenceTransformer)
         embed = EmbeddingCache(as_encoder(model, self.name or "model"))
         score = score_probe(self.examples, embed, PROTOCOLS[self.protocol], self.seed)
-        figures = {"accuracy": score.mean / 100, "std": score.std / 100}
+        scores = {"accuracy": score.mean / 100, "std": score.std / 100}
         if output_path is not None:
-            self._append(Path(output_path), epoch, steps, figures)
-        metrics = self.prefix_name_to_metrics(figures, self.name)
+            self._append(Path(output_path), epoch, steps, scores)
+        metrics = self.prefix_name_to_metrics(scores, self.name)
         self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
         return metrics
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What decides the score, for the model card."""
+        """Return the settings that determine the score, for the model card."""
         return {"protocol": self.protocol, "seed": self.seed}
 
-    def _append(self, folder: Path, epoch: int, steps: int, figures: dict[str, float]) -> None:
+    def _append(self, folder: Path, epoch: int, steps: int, scores: dict[str, float]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"probe_evaluation{'_' * bool(self.name)}{self.name}_results.csv"
         is_new = not path.exists()
         with path.open("a", newline="", encoding="utf-8") as file:
             rows = csv.writer(file)
             if is_new:
-                rows.writerow(["epoch", "steps", *figures])
-            rows.writerow([epoch, steps, *figures.values()])
+                rows.writerow(["epoch", "steps", *scores])
+            rows.writerow([epoch, steps, *scores.values()])

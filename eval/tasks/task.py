@@ -1,4 +1,4 @@
-"""What a task is: its rows, the places they come from, how it is scored."""
+"""The task classes: rows, sources and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reader = Callable[[Path], list[Row]]
 
 @dataclass(frozen=True)
 class File:
-    """A file of a task: the subset to which its rows belong, its path below the data folder, and its format."""
+    """A file of a task: the subset its rows belong to, its path below the data folder, and its reader."""
 
     subset: str
     path: str
@@ -23,7 +23,7 @@ class File:
 
 PARQUET_COPY = "refs/convert/parquet"
 
-# Files of one subset are joined in their order.
+# Files of the same subset are concatenated in order.
 Layout = tuple[File, ...]
 
 
@@ -32,15 +32,15 @@ class HubSource:
     """A dataset on the Hugging Face hub.
 
     Attributes:
-        repository: its name.
-        columns: in the order of a row.
-        splits: to be joined, by subset.
-        configuration: of a set that has several.
-        revision: a branch of the repository, None takes the main one; that of a set which the hub keeps as a script,
-            which ``datasets`` no longer runs, is the hub's own copy as Parquet.
-        labels: by the value of the first column, where the hub's labels are not the task's.
-        is_document: the columns behind the first are one text: title and body.
-        others: where further subsets are.
+        repository: the name of the repository.
+        columns: the columns in the order of a row.
+        splits: the splits that make up each subset.
+        configuration: the configuration, if the dataset has several.
+        revision: a branch of the repository; None is the main one. Datasets that the hub stores as a script, which
+            ``datasets`` no longer runs, are read from the hub's own Parquet copy.
+        labels: the task's label for each value of the first column, if the hub's labels differ.
+        is_document: join the columns after the first into one text: title and body.
+        others: the sources of further subsets.
     """
 
     repository: str
@@ -55,15 +55,16 @@ class HubSource:
 
 @dataclass(frozen=True)
 class Task:
-    """What all tasks share.
+    """The base of all tasks.
 
     Attributes:
-        name: what ``--task`` calls it.
-        layouts: of a local copy, the first that is whole is read.
-        rows: how many rows the published set has over all subsets; 0 where nothing is known.
-        hub: where the hub has it; None where no copy there would give the same figure.
-        published: figures in percent by a name of :data:`ctx_embed.eval.tasks.catalogue.PUBLISHED_SOURCES`.
-        sha256: of the rows of the first layout, see :attr:`ctx_embed.eval.tasks.data.TaskData.sha256`; empty: unknown.
+        name: the task's name in ``--task``.
+        layouts: the possible layouts of a local copy; the first complete one is read.
+        rows: number of rows of the published set over all subsets; 0 if unknown.
+        hub: the dataset on the hub; None if no copy there would produce the same score.
+        published: scores in % by a name of :data:`ctx_embed.eval.tasks.catalogue.PUBLISHED_SOURCES`.
+        sha256: hash of the first layout's rows, see :attr:`ctx_embed.eval.tasks.data.TaskData.sha256`; empty if
+            unknown.
     """
 
     kind: ClassVar[str]
@@ -78,10 +79,10 @@ class Task:
 
 @dataclass(frozen=True)
 class ProbeTask(Task):
-    """Rows of a label and a text, or a label and two texts.
+    """A classification task: rows of a label and one text, or a label and two texts.
 
-    Its subsets are ``train``, perhaps ``dev``, and ``test``; or one of another name, which is cross-validated.
-    ``labels`` gives the meaning of each label (empty: any label may occur). The floor is the most frequent class.
+    Its subsets are ``train``, perhaps ``dev``, and ``test``; or a single one of another name, which is cross-validated.
+    ``labels`` holds the meaning of each label (empty: any label is allowed). The floor is the most frequent class.
     """
 
     kind: ClassVar[str] = "probe"
@@ -91,7 +92,7 @@ class ProbeTask(Task):
 
 @dataclass(frozen=True)
 class SimilarityTask(Task):
-    """Rows of score and two texts; pairs that also stand in the task ``without`` are left out. The floor is 0."""
+    """A task of scored pairs; pairs that also occur in the task ``without`` are left out. The floor is 0."""
 
     kind: ClassVar[str] = "similarity"
     metric: ClassVar[str] = "Spearman's rank correlation times 100"
@@ -100,7 +101,7 @@ class SimilarityTask(Task):
 
 @dataclass(frozen=True)
 class RetrievalTask(Task):
-    """The subsets ``corpus`` and ``queries`` (id, text), and ``qrels`` (query's id, document's id, relevance)."""
+    """A task with the subsets ``corpus``, ``queries`` (id, text) and ``qrels`` (query id, document id, relevance)."""
 
     kind: ClassVar[str] = "retrieval"
     metric: ClassVar[str] = "nDCG@10 times 100"

@@ -141,12 +141,12 @@ def test_an_unreachable_hub():
     result = run("--task", "MR")
     assert result.exit_code == 1
     told, _ = result.stderr.splitlines()
-    assert told.startswith("MR: cornell-movie-review-data/rotten_tomatoes could not be had from the hub (")
+    assert told.startswith("MR: cornell-movie-review-data/rotten_tomatoes could not be loaded from the hub (")
     assert told.endswith(f"; {REMEDY}")
 
 
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
-    fails("nowhere: no such data folder, --data or CTX_EMBED_DATA names it", "--data", "nowhere")
+    fails("nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA", "--data", "nowhere")
     absent = tmp_path / "absent" / "out.json"
     fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--out", absent)
     fails(f"cannot write {reviews}: it is a file, a folder is needed", "--out", reviews)

@@ -77,7 +77,7 @@ def test_mistakes_are_one_line(given, monkeypatch):
     assert "'scale' is not name=value." in result.stderr
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
     result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
-    assert result.stderr == "Error: nowhere: no such data folder, --data or CTX_EMBED_DATA names it\n"
+    assert result.stderr == "Error: nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA\n"
 
 
 def test_a_file_where_the_report_is_to_be(given, tmp_path):

@@ -40,5 +40,5 @@ def test_a_named_encoder_is_measured_in_a_process_of_its_own():
 
 def test_a_process_that_fails():
     lost = Encoder("model2vec:./lost", lambda texts: np.ones((len(texts), 1)), by_name=True)
-    with pytest.raises(InputError, match=r"^encoder 'model2vec:\./lost': its cost could not be measured \("):
+    with pytest.raises(InputError, match=r"^encoder 'model2vec:\./lost': the cost could not be measured \("):
         cost_of(lost, ["a"])

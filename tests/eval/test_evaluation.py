@@ -66,7 +66,7 @@ def test_seeds_are_averaged_and_folds_can_be_set(folder, drawn):
     assert len(both.folds) == 8
 
 
-def test_what_fails_is_told_and_the_rest_goes_on(folder, drawn, tmp_path):
+def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
     mine = tmp_path / "mine.tsv"
     mine.write_text("a\tone\n")
     odd = Encoder("odd", lambda texts: np.full((len(texts), 2), np.nan))
@@ -76,7 +76,7 @@ def test_what_fails_is_told_and_the_rest_goes_on(folder, drawn, tmp_path):
     assert list(result.scores) == [("drawn", "STSB")]
     assert told == [
         f"CR: {folder / 'senteval' / 'CR.tsv'} is missing; name a folder that holds it with --data or CTX_EMBED_DATA",
-        "STSB: 10 rows, the published set has 1379",
+        "STSB: 10 rows, but the published set has 1379",
         f"{mine}: encoder 'odd' gives NaN or infinity for the text 'one'",
         "STSB: encoder 'odd' gives NaN or infinity for the text 'good day 0'",
         f"{mine}: all 1 rows are of the class 'a', a probe needs two classes or more",
@@ -86,17 +86,17 @@ def test_what_fails_is_told_and_the_rest_goes_on(folder, drawn, tmp_path):
 
 
 def test_two_encoders_of_one_name(folder, drawn):
-    message = r"^encoders of the same name \(drawn, drawn\), as_encoder\(encoder, name\) gives them others$"
+    message = r"^encoder names must differ, got drawn, drawn; rename with as_encoder\(encoder, name\)$"
     with pytest.raises(InputError, match=message):
         evaluate([drawn, drawn], find_tasks(["MR"]), DataReader(folder))
 
 
 def test_an_encoder_that_suits_none_of_the_tasks(folder):
-    with pytest.raises(InputError, match=r"^majority is scored by probes alone, none of the tasks is a probe$"):
+    with pytest.raises(InputError, match=r"^majority can only be scored on probe tasks, got none; add one"):
         evaluate([load_encoder("majority")], find_tasks(["STSB", "adi"]), DataReader(folder))
 
 
-def test_what_is_wrong_with_the_data_is_told_once(tmp_path):
+def test_a_fault_in_the_data_is_reported_once(tmp_path):
     mine = tmp_path / "mine.tsv"
     mine.write_text("a\tone\n")
     told: list[str] = []
@@ -125,7 +125,7 @@ def test_float16_and_words_as_labels_and_empty_texts(tmp_path):
     assert result.scores["half", str(mine)].mean == 100.0
 
 
-def test_a_run_goes_on_where_it_stood(folder, drawn, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes(folder, drawn, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
     tasks = find_tasks(["MR", "STS13", "adi"])
 
@@ -166,7 +166,7 @@ def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, 
     assert kept() == 7
 
 
-def test_a_damaged_cell_is_worked_out_anew(folder, drawn, tmp_path):
+def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):
     tasks = find_tasks(["MR"])
     first = evaluate([drawn], tasks, DataReader(folder), cache=tmp_path / "cache")
     (cell,) = (tmp_path / "cache" / "scores").iterdir()
@@ -200,10 +200,10 @@ def test_costs_are_of_each_encoder(folder, drawn):
         ({"protocol": "quik"}, r"^unknown protocol 'quik': did you mean 'quick'\? known are paper, quick, "),
         (
             {"protocol": "paper", "curves": True},
-            r"^learning curves are those of frozen embeddings, the protocol paper has none$",
+            r"^curves must be False with the protocol paper: learning curves need frozen embeddings$",
         ),
-        ({"seeds": ()}, r"^0 seeds \(\), 1 to 9 different are needed$"),
-        ({"seeds": (1, 1)}, r"^2 seeds \(1, 1\), 1 to 9 different are needed$"),
+        ({"seeds": ()}, r"^seeds must be 1 to 9 different integers, got \[\]$"),
+        ({"seeds": (1, 1)}, r"^seeds must be 1 to 9 different integers, got \[1, 1\]$"),
     ],
 )
 def test_options_that_cannot_be(options, message):

@@ -64,7 +64,7 @@ def test_from_a_file(tmp_path, tiny_model):
 
 
 def test_mistakes():
-    with pytest.raises(InputError, match=r"^20 labels for 1 texts, one for each is needed$"):
+    with pytest.raises(InputError, match=r"^labels and texts must be equally many, got 20 labels and 1 texts$"):
         ProbeEvaluator(LABELS, TEXTS[:1])
     with pytest.raises(InputError, match=f"^{re.escape(repr('x'))}".replace("^", "^unknown protocol ")):
         ProbeEvaluator(LABELS, TEXTS, protocol="x")

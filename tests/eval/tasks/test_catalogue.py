@@ -66,5 +66,5 @@ def test_unknown_tasks(tmp_path):
     for missing in ("mine.tsv", "sub/mine"):
         with pytest.raises(InputError, match=f"^{re.escape(missing)}: no such file$"):
             find_tasks([missing])
-    with pytest.raises(InputError, match=r": a folder without corpus.jsonl, a task is a name, a labelled file"):
+    with pytest.raises(InputError, match=r": the folder has no corpus.jsonl; a task must be a name, a labelled file"):
         find_tasks([str(tmp_path)])

@@ -21,7 +21,7 @@ def fails(message: str):
 
 
 def test_no_such_folder(tmp_path):
-    with fails(f"{tmp_path / 'absent'}: no such data folder, --data or CTX_EMBED_DATA names it"):
+    with fails(f"{tmp_path / 'absent'}: no such data folder; name one that exists with --data or CTX_EMBED_DATA"):
         DataReader(tmp_path / "absent")
 
 
@@ -34,7 +34,7 @@ def test_a_probe_task_from_a_folder(folder):
 
 def test_pairs_of_stsb_dev_are_left_out_in_either_order(folder):
     data = DataReader(folder).read(TASKS["STS13"])
-    # One pair stands there with its texts exchanged; all of OnWN stands there.
+    # One pair of STSB-dev has its texts exchanged; every pair of OnWN is in STSB-dev.
     assert {name: len(rows) for name, rows in data.subsets.items()} == {"STS13_FNWN": 7, "STS13_headlines": 7}
     assert data.left_out == 12
     assert data.subsets["STS13_FNWN"][0] == ("1.5", "left 1", "right 1")
@@ -44,7 +44,7 @@ def test_nothing_left(folder):
     senteval = folder / "senteval"
     for subset in ("FNWN", "headlines"):
         (senteval / f"STS13_{subset}.tsv").write_bytes((senteval / "STSB_test.tsv").read_bytes())
-    with fails("STS13: all pairs stand in STSB-dev too, none is left"):
+    with fails("STS13: every pair also occurs in STSB-dev, so none is left"):
         DataReader(folder).read(TASKS["STS13"])
 
 
@@ -53,14 +53,14 @@ def test_what_is_absent_or_broken_in_a_folder(folder):
     with fails(f"CR: {senteval / 'CR.tsv'} is missing; {REMEDY}"):
         DataReader(folder).read(TASKS["CR"])
     (senteval / "MR.tsv").write_text("0\tbad\n2\tworse\n")
-    with fails(f"MR: the label '2' in {folder}, its labels are 0 (negative), 1 (positive)"):
+    with fails(f"MR: labels must be 0 (negative), 1 (positive); got '2' in {folder}"):
         DataReader(folder).read(TASKS["MR"])
     for broken in ("1.0\tone text\n", "good\ta\tb\n", "nan\ta\tb\n", "1.0\ta\tb\tc\n"):
         (senteval / "STSB_test.tsv").write_text(f"1.0\ta\tb\n{broken}")
-        with fails(f"{senteval / 'STSB_test.tsv'}, line 2: {broken[:-1]!r} is not score<TAB>text<TAB>text"):
+        with fails(f"{senteval / 'STSB_test.tsv'}, line 2: must be score<TAB>text<TAB>text, got {broken[:-1]!r}"):
             DataReader(folder).read(TASKS["STSB"])
     (senteval / "STSB_test.tsv").write_text("\n")
-    with fails(f"{senteval / 'STSB_test.tsv'}: no rows, lines of score<TAB>text<TAB>text are needed"):
+    with fails(f"{senteval / 'STSB_test.tsv'}: must have lines of score<TAB>text<TAB>text, got none"):
         DataReader(folder).read(TASKS["STSB"])
 
 
@@ -102,7 +102,7 @@ def test_a_hub_set_of_another_shape(hub_task):
     for columns, split in (("label", "text"), "train"), (("label", "sentence"), "dev"):
         task = ProbeTask("HUB", (), 3, HubSource(name, columns, {"HUB": (split,)}))
         lacks = f"it has no split {split!r} with the columns {', '.join(columns)}"
-        with fails(f"HUB: {name} could not be had from the hub ({lacks}); {REMEDY}"):
+        with fails(f"HUB: {name} could not be loaded from the hub ({lacks}); {REMEDY}"):
             DataReader(None).read(task)
 
 
@@ -117,11 +117,11 @@ def test_an_unreachable_hub_is_asked_once(monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     level = logging.getLogger("huggingface_hub").level
     reader = DataReader(None)
-    with fails(f"CR: mattymchen/cr could not be had from the hub (no network); {REMEDY}"):
+    with fails(f"CR: mattymchen/cr could not be loaded from the hub (no network); {REMEDY}"):
         reader.read(TASKS["CR"])
-    with fails(f"SUBJ: SetFit/subj could not be had from the hub; {REMEDY}"):
+    with fails(f"SUBJ: SetFit/subj could not be loaded from the hub; {REMEDY}"):
         reader.read(TASKS["SUBJ"])
-    with fails(f"STS12: no copy on the hub is laid out like it; {REMEDY}"):
+    with fails(f"STS12: the hub has no suitable copy; {REMEDY}"):
         reader.read(TASKS["STS12"])
     assert asked == [("mattymchen/cr", None)]
     assert logging.getLogger("huggingface_hub").level == level
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_the_one_in_the_list_of_hashes(folder):
     (folder / "SHA256SUMS").write_text(f"{right}  ./senteval/MR.tsv\n{'0' * 64}  senteval/STSB_test.tsv\n")
     assert DataReader(folder).read(TASKS["MR"]).rows == 40
     path = folder / "senteval" / "STSB_test.tsv"
-    message = f"STSB: {path} is not the file whose sha256 stands in {folder / 'SHA256SUMS'}, fetch it anew"
+    message = f"STSB: {path} does not match its sha256 in {folder / 'SHA256SUMS'}; fetch the file again"
     with fails(message):
         DataReader(folder).read(TASKS["STSB"])
 
@@ -178,10 +178,10 @@ def test_a_collection(folder):
     assert {name: len(rows) for name, rows in data.subsets.items()} == {"corpus": 8, "queries": 3, "qrels": 4}
     queries = folder / "retrieval" / "adi" / "queries.jsonl"
     queries.write_text(queries.read_text().replace('"_id": "3"', '"_id": "2"'))
-    with fails("adi: the query '2' stands there twice, ids must differ"):
+    with fails("adi: query ids must differ, got '2' twice"):
         DataReader(folder).read(TASKS["adi"])
     queries.write_text(queries.read_text().splitlines()[0] + "\n")
-    with fails("adi: a judgement of the query '2', which is not in the collection"):
+    with fails("adi: a judgement names the query '2', which is not in the collection"):
         DataReader(folder).read(TASKS["adi"])
 
 

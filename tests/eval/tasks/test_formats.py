@@ -73,32 +73,32 @@ def test_sick_gives_both_tasks(tmp_path):
 
 def test_pairs_without_a_score_are_left_out(tmp_path):
     path = written(tmp_path, "a\tb\nc\td\ne\tf\n", "STS.input.headlines.txt")
-    with pytest.raises(InputError, match=r"STS\.gs\.headlines\.txt is missing, it holds the scores of "):
+    with pytest.raises(InputError, match=r"STS\.gs\.headlines\.txt is missing; it must hold the scores of "):
         formats.sts_input(path)
     scores = written(tmp_path, "1.5\n\n4\n", "STS.gs.headlines.txt")
     assert formats.sts_input(path) == [("1.5", "a", "b"), ("4", "e", "f")]
     scores.write_text("1.5\n\n")
-    with pytest.raises(InputError, match=r"has 2 lines and .* 3, one for each pair is needed$"):
+    with pytest.raises(InputError, match=r"headlines\.txt must hold a score for each of 3 pairs in .*, got 2$"):
         formats.sts_input(path)
     scores.write_text("1.5\n\nx\n")
-    with pytest.raises(InputError, match=r"STS\.gs\.headlines\.txt, line 3: the score 'x' is no number$"):
+    with pytest.raises(InputError, match=r"STS\.gs\.headlines\.txt, line 3: the score must be a number, got 'x'$"):
         formats.sts_input(path)
 
 
 @pytest.mark.parametrize(
     ("read", "content", "message"),
     [
-        (formats.labelled_pairs, "1\ta\n", "line 1: '1\\ta' is not label<TAB>text<TAB>text"),
-        (formats.sent_conv, "1 a\nalone\n", "line 2: 'alone' is not label text"),
-        (formats.mrpc, "head\n1\t2\t3\ta\n", "line 2: '1\\t2\\t3\\ta' is not Quality<TAB>#1 ID"),
-        (formats.sick_relatedness, "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: '1\\ta\\tb\\tx\\tNEUTRAL' is not pair_ID"),
-        (formats.mrpc, "head\n", "no rows, lines of Quality<TAB>"),
-        (formats.beir_documents, "[1]\n", "line 1: '[1]' is no object with the strings _id and text"),
-        (formats.beir_documents, '{"_id": 1, "text": "a"}\n', "is no object with the strings _id and text"),
+        (formats.labelled_pairs, "1\ta\n", "line 1: must be label<TAB>text<TAB>text, got '1\\ta'"),
+        (formats.sent_conv, "1 a\nalone\n", "line 2: must be label text, got 'alone'"),
+        (formats.mrpc, "head\n1\t2\t3\ta\n", "line 2: must be Quality<TAB>#1 ID"),
+        (formats.sick_relatedness, "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
+        (formats.mrpc, "head\n", "must have lines of Quality<TAB>"),
+        (formats.beir_documents, "[1]\n", "line 1: must be an object with the strings _id and text, got '[1]'"),
+        (formats.beir_documents, '{"_id": 1, "text": "a"}\n', "must be an object with the strings _id and text, got"),
         (formats.beir_documents, "{\n", "line 1: not JSON ("),
-        (formats.beir_judgements, "q\td\ts\n1\t2\t0.5\n", "the score '0.5' of '1' and '2' is no whole number"),
-        (formats.beir_judgements, "q\td\ts\n", "no rows, lines of query-id<TAB>corpus-id<TAB>score are needed"),
-        (formats.beir_judgements, "1 0 2 1\n", "line 1: '1 0 2 1' is not query-id<TAB>corpus-id<TAB>score"),
+        (formats.beir_judgements, "q\td\ts\n1\t2\t0.5\n", "the score of '1' and '2' must be an integer, got '0.5'"),
+        (formats.beir_judgements, "q\td\ts\n", "must have lines of query-id<TAB>corpus-id<TAB>score, got none"),
+        (formats.beir_judgements, "1 0 2 1\n", "line 1: must be query-id<TAB>corpus-id<TAB>score, got '1 0 2 1'"),
     ],
 )
 def test_broken_files(read, content, message, tmp_path):
@@ -106,12 +106,12 @@ def test_broken_files(read, content, message, tmp_path):
         read(written(tmp_path, content))
 
 
-def test_judgements_without_a_head_are_all_read(tmp_path):
+def test_judgements_without_a_header_are_all_read(tmp_path):
     rows = [("1", "2", "1"), ("1", "3", "0")]
     for head in ("", "query-id\tcorpus-id\tscore\n"):
         assert formats.beir_judgements(written(tmp_path, head + "1\t2\t1\n1\t3\t0\n")) == rows
 
 
 def test_a_label_of_trec_without_a_colon(tmp_path):
-    with pytest.raises(InputError, match=r"the label 'DESC' is not COARSE:fine$"):
+    with pytest.raises(InputError, match=r"labels must be COARSE:fine, got 'DESC'$"):
         formats.trec(written(tmp_path, "DESC How ?\n"))
