@@ -41,6 +41,10 @@ RESUME = {
 INTERRUPTED = 128 + signal.SIGINT
 
 
+# What the default installation brings and requirements-light.txt leaves out.
+LEFT_OUT = {"datasets", "pyarrow", "rich", "scipy", "sentence_transformers", "sklearn", "torch", "transformers"}
+
+
 class LazyGroup(Group):
     """A group whose commands are modules of ``ctx_embed.cli``, imported at the first use of each."""
 
@@ -84,6 +88,13 @@ class LazyGroup(Group):
         except InputError as error:
             # A file's name, or what a library says, may hold line ends.
             raise click.ClickException(" ".join(str(error).split("\n"))) from None
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in LEFT_OUT:
+                raise
+            raise click.ClickException(
+                f"this needs {package}, which the light installation leaves out: pip install ctx-embed"
+            ) from None
         except OSError as error:
             # A full disk or a name that is too long; a reader that went away is click's to end quietly.
             if error.errno in (None, errno.EPIPE):

@@ -63,6 +63,14 @@ def test_no_torch(run, command):
     assert modules & (HEAVY if "topics" in command else HEAVY | SCIENTIFIC) == set()
 
 
+def test_what_the_light_installation_lacks_is_one_line(tmp_path):
+    script = "import sys; sys.modules['torch'] = None; from ctx_embed.cli.main import main; main()"
+    command = [sys.executable, "-c", script, "explain", "a cat"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "Error: this needs torch, which the light installation leaves out: pip install ctx-embed\n"
+
+
 def test_both_backends_open_one_index(run):
     answers = [
         run("index", "query", "texts.index", "wages", "-k", "2", *more)[0] for more in ((), ("--backend", "torch"))

@@ -92,6 +92,12 @@ def test_the_classifiers_name_the_versions_of_python():
     assert minors == [10, 11, 12, 13, 14]
 
 
+def test_the_light_installation_is_a_part_of_the_default_one():
+    lines = (ROOT / "requirements-light.txt").read_text(encoding="utf-8").splitlines()
+    light = {line for line in lines if not line.startswith("#")}
+    assert light < set(PROJECT["project"]["dependencies"])
+
+
 def build(kind: str, source: Path, folder: Path) -> Path:
     """What setuptools builds in ``folder``, without a network: an ``sdist`` or a ``wheel``."""
     script = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
