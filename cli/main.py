@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": "Show what an encoder's attention looks at in texts.",
     "export": "Write a model for other programs: ONNX, static embeddings.",
     "index": "Build and query search indexes.",
+    "predict": "Predict the labels of texts with a trained classifier.",
     "reproduce": "Work out the papers' tables and figures.",
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",

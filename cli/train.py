@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +35,22 @@ FLAGS = {"encoder_options": "option"}
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option("--valid", "valid_file", metavar="FILE", help="Validation texts; else 10 % of TRAIN are held out.")
-@click.option("--test", "test_file", metavar="FILE", help="Also report the accuracy on these texts.")
+@click.option("--test", "test_file", metavar="FILE", help="Also report precision, recall and F1 on these texts.")
 @click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
+@click.option(
+    "--frozen/--no-frozen",
+    default=None,
+    help="Learn the head alone and leave the encoder of --from as it is: seconds.  [default: with fewer than 500 "
+    "texts, unless an option of the training is given]",
+)
+@click.option("--multi-label", is_flag=True, help="A text has any number of labels, with commas between them.")
+@click.option(
+    "--class-weight",
+    "class_weights",
+    multiple=True,
+    metavar="balanced|LABEL=W",
+    help="Weigh rare classes as much as frequent ones, or a class by a number; repeatable.",
+)
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json of a model from scratch; else learned from TRAIN.")
 @click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
 @field_options
@@ -63,6 +78,9 @@ def train(
     start: str | None,
     field: str | None,
     label_field: str | None,
+    frozen: bool | None,
+    multi_label: bool,
+    class_weights: tuple[str, ...],
     tokenizer: str | None,
     vocabulary_size: int,
     epochs: int | None,
@@ -79,7 +97,7 @@ def train(
     score: str | None,
     **architecture: Any,
 ) -> None:
-    """Train on labelled texts; the best epoch on validation texts is kept.
+    """Train a classifier on labelled texts; the best epoch on validation texts is kept.
 
     TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
     columns --field and --label-field name; plain or gzip.
@@ -87,7 +105,9 @@ def train(
     From scratch the defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The
     options of the architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its
     last epoch; a finished one is not repeated, and a model that another command made is kept unless --overwrite is
-    given.
+    given. With --from and fewer than 500 texts the encoder stays as it is, and only the head is learned.
+
+    OUT is a model folder for `ctx-embed predict`, and an encoder for `ctx-embed encode --model`.
 
     \b
     Example: ctx-embed train reviews.tsv -o reviews-model --from default
@@ -100,6 +120,20 @@ def train(
     if start and given:
         named = ", ".join(f"--{FLAGS.get(name, name).replace('_', '-')}" for name in sorted(given))
         raise click.UsageError(f"{named}: only for a model from scratch, --from {start} has its own.")
+    class_weight = _class_weight(class_weights)
+    chosen: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "token_dropout": token_dropout,
+        "head": head,
+    }
+    in_training = {name: value for name, value in chosen.items() if value is not None}
+    if frozen and in_training:
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in in_training)
+        raise click.UsageError(f"{named}: for a training of the encoder, which --frozen leaves as it is.")
+    if frozen and not start:
+        raise click.UsageError("--frozen needs --from MODEL: an encoder from scratch must be trained.")
 
     from ctx_embed.files import require_replaceable
     from ctx_embed.reading import read_labelled_rows
@@ -108,25 +142,19 @@ def train(
     require_replaceable(output, "modules.json")
     for file in (train_file, valid_file, test_file):
         if file is not None and file != "-":
-            next(read_labelled_rows(file, field, label_field), None)
+            next(read_labelled_rows(file, field, label_field, several=multi_label), None)
 
     from ctx_embed.training.supervised.files import train as trained
+    from ctx_embed.training.supervised.report import as_text
     from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 
     of_system = chosen_options(encoder, encoder_options, score)
     if encoder != "contextualizer":
         architecture = {"dimension": architecture["dimension"]}
-    chosen: dict[str, Any] = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "token_dropout": token_dropout,
-        "head": head,
-    }
     options = replace(
         FINE_TUNING if start else SupervisedOptions(),
         seed=seed,
-        **{name: value for name, value in chosen.items() if value is not None},
+        **in_training,
     )
     result = trained(
         train_file,
@@ -135,6 +163,9 @@ def train(
         valid=valid_file,
         test=test_file,
         start=start,
+        frozen=False if in_training else frozen,
+        multi_label=multi_label,
+        class_weight=class_weight,
         tokenizer=tokenizer,
         vocabulary_size=vocabulary_size,
         device=device,
@@ -145,12 +176,31 @@ def train(
         overwrite=overwrite,
     )
     if as_json:
-        click.echo(json.dumps({"model": str(output), **result}))
+        click.echo(json.dumps({"model": str(output), **result}, ensure_ascii=False))
     else:
-        figures = [f"best epoch {result['best_epoch']}"]
+        if "test" in result:
+            click.echo(f"{as_text(result['test'])}\n")
+        figures = [f"best epoch {result['best_epoch']}"] if "best_epoch" in result else ["head over a frozen encoder"]
         for part in ("valid", "test"):
             if f"{part}_accuracy" in result:
                 accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]
                 figures.append(f"{part} accuracy {accuracy:.4g} (majority class {floor:.4g})")
         click.echo(f"{output}: {', '.join(figures)}")
-    click.echo(f'took {duration(time.monotonic() - began)}; next: ctx-embed predict {output} "a text"', err=True)
+    elapsed = duration(time.monotonic() - began)
+    click.echo(f"took {elapsed}; next: ctx-embed predict {shlex.quote(str(output))} FILE", err=True)
+
+
+def _class_weight(given: tuple[str, ...]) -> str | dict[str, float] | None:
+    """Return the class weights of the command line."""
+    if given in ((), ("balanced",)):
+        return given[0] if given else None
+    weights: dict[str, float] = {}
+    for entry in given:
+        label, _, number = entry.rpartition("=")
+        try:
+            weights[label] = float(number)
+        except ValueError:
+            label = ""
+        if not label:
+            raise click.UsageError(f"--class-weight must be balanced, or LABEL=W with a number W, got {entry!r}")
+    return weights

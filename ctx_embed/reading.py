@@ -97,7 +97,9 @@ def read_lines(source: str | Path) -> Lines:
         raise InputError(f"{source_name(source)}: cannot be read after line {number} ({error.strerror})") from None
 
 
-def read_documents(source: str | Path, text_field: str | None = None) -> Iterator[Document]:
+def read_documents(
+    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False
+) -> Iterator[Document]:
     """Yield the documents of a file, in order and in bounded memory.
 
     The name of a file (also with ``.gz``) says what it holds: ``.jsonl``, ``.ndjson`` and ``.json`` an object a line,
@@ -111,6 +113,7 @@ def read_documents(source: str | Path, text_field: str | None = None) -> Iterato
     Args:
         source: a path, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``, of text files the line.
+        blank_lines: a blank line of a text file is a document too, an empty one.
 
     Raises:
         InputError: as :func:`read_lines`; a row that cannot be read or lacks the field; the place is named. A text
@@ -132,11 +135,13 @@ def read_documents(source: str | Path, text_field: str | None = None) -> Iterato
                     "Parquet file, or leave --field out"
                 )
             yield Document(line)
+        elif blank_lines:
+            yield Document("")
 
 
 def read_labelled_rows(
-    source: str | Path, text_field: str | None = None, label_field: str | None = None
-) -> Iterator[tuple[int, str, str]]:
+    source: str | Path, text_field: str | None = None, label_field: str | None = None, *, several: bool = False
+) -> Iterator[tuple[int, Any, str]]:
     """Yield number, label and text of each row of a labelled file.
 
     JSONL, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines
@@ -146,10 +151,13 @@ def read_labelled_rows(
         source: a path, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``.
         label_field: the field that holds the label; None: ``label``.
+        several: a text has any number of labels, with commas between them or as a list of JSONL or Parquet: labels are
+            tuples of strings, which may be empty.
 
     Raises:
         InputError: as :func:`read_lines`; a row that cannot be read, lacks a field or has an empty label.
     """
+    label_of = _labels if several else _label
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
     if text_name == label_name:
         raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
@@ -160,7 +168,7 @@ def read_labelled_rows(
     if reader is not None:
         for number, row in reader.rows(source, lines, needed):
             where = f"{source_name(source)}, {reader.unit} {number}"
-            yield number, _label(where, row[label_name], label_name), _text(where, row[text_name], text_name)
+            yield number, label_of(where, row[label_name], label_name), _text(where, row[text_name], text_name)
         return
     for number, line in lines:
         if not line.strip():
@@ -169,20 +177,20 @@ def read_labelled_rows(
         if text_field is not None or label_field is not None:
             raise InputError(f"{where}: {line[:40]!r} does not name the columns {label_name!r} and {text_name!r}")
         label, tab, text = line.partition("\t")
-        if not tab or not label.strip():
+        if not tab or not (several or label.strip()):
             raise InputError(f"{where}: {line[:40]!r} is not label<TAB>text")
-        yield number, label.strip(), text
+        yield number, label_of(where, label, label_name), text
 
 
 def read_labelled(
-    source: str | Path, text_field: str | None = None, label_field: str | None = None
-) -> tuple[list[str], list[str]]:
+    source: str | Path, text_field: str | None = None, label_field: str | None = None, *, several: bool = False
+) -> tuple[list[Any], list[str]]:
     """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`; a text may be empty.
 
     Raises:
         InputError: as :func:`read_labelled_rows`, or a file without rows.
     """
-    rows = list(read_labelled_rows(source, text_field, label_field))
+    rows = list(read_labelled_rows(source, text_field, label_field, several=several))
     if not rows:
         raise InputError(f"{source_name(source)}: no rows, lines of label<TAB>text are needed")
     _, labels, texts = zip(*rows, strict=True)
@@ -344,6 +352,14 @@ def _label(where: str, value: Any, field: str) -> str:
     if not label:
         raise InputError(f"{where}: the label {field!r} is empty")
     return label
+
+
+def _labels(where: str, value: Any, field: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    labels = (_label(where, part, field) for part in parts if not (isinstance(part, str) and not part.strip()))
+    return tuple(dict.fromkeys(labels))
 
 
 def _document(where: str, row: dict[str, Any], text_field: str) -> Document:

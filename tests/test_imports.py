@@ -94,7 +94,20 @@ def test_importing_the_package_loads_nothing_slow():
     assert not loaded_by("import ctx_embed; dir(ctx_embed)") & SLOW
 
 
-COMMANDS = ("demo", "distill", "encode", "eval", "explain", "export", "index", "reproduce", "systems", "train", "vocab")
+COMMANDS = (
+    "demo",
+    "distill",
+    "encode",
+    "eval",
+    "explain",
+    "export",
+    "index",
+    "predict",
+    "reproduce",
+    "systems",
+    "train",
+    "vocab",
+)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS)])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ctx_embed.training.distillation.files import distill
     from ctx_embed.training.distillation.mixture import Source
     from ctx_embed.training.distillation.options import DistillationOptions
+    from ctx_embed.training.supervised.classifier import TextClassifier
     from ctx_embed.training.supervised.files import train
     from ctx_embed.training.supervised.train import SupervisedOptions
     from ctx_embed.training.vocabulary import learn_vocabulary
@@ -24,6 +25,7 @@ __all__ = [
     "DistillationOptions",
     "Source",
     "SupervisedOptions",
+    "TextClassifier",
     "distill",
     "learn_vocabulary",
     "train",
@@ -33,6 +35,7 @@ _HOMES = {
     "DistillationOptions": "ctx_embed.training.distillation.options",
     "Source": "ctx_embed.training.distillation.mixture",
     "SupervisedOptions": "ctx_embed.training.supervised.train",
+    "TextClassifier": "ctx_embed.training.supervised.classifier",
     "distill": "ctx_embed.training.distillation.files",
     "learn_vocabulary": "ctx_embed.training.vocabulary",
     "train": "ctx_embed.training.supervised.files",

@@ -44,7 +44,7 @@ def classifier_card(
         {
             "": f"A text classifier: an encoder with a linear head, trained on labelled texts {beginning}.\n\n"
             + described(model, ("labels", named), *([("made from", _made_from(origin, record))] if origin else [])),
-            "Use": f'```sh\nctx-embed predict {name} "a text"\n```\n\n```python\nimport ctx_embed\n\n'
+            "Use": f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
             f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
             f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}",
             "Scores": "Accuracy in %; the validation texts chose the epoch.\n\n"

@@ -16,7 +16,8 @@ from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
-from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 
 SPEED = "speed"
@@ -116,7 +117,9 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
     return {"accuracy": 100 * classifier.accuracy(test), **figures}
 
 
-def trained(settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0) -> tuple[TextClassifier, Figures]:
+def trained(
+    settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0
+) -> tuple[ClassifierNetwork, Figures]:
     """The classifier of a cell's settings on these texts, and the figures of its training."""
     encoder = drawn(settings, workplace, workplace.seed + fold)
     options = SupervisedOptions(**settings["training"], seed=workplace.seed)

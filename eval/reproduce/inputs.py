@@ -18,7 +18,7 @@ from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import fast_tokenizer
-from ctx_embed.training.supervised.classifier import Labelled
+from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.vocabulary import read_tokenizer
 
 

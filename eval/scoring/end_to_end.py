@@ -16,7 +16,7 @@ from ctx_embed.eval.encoders.registry import Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scoring.score import Examples
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.supervised.classifier import Labelled
+from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
 
 FOLDS = 10

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 
 from ctx_embed import load, loading
 from ctx_embed.cli.main import main
-from ctx_embed.reading import read_labelled
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.labelled_texts import are_known, hashes_of
-from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.classifier import TextClassifier
+from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
 
@@ -78,7 +79,7 @@ def test_a_model_and_its_record(train_file):
     assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g} (majority class 0.5)\n"
     *epochs, last = result.stderr.splitlines()
     assert [line.split(":")[0] for line in epochs] == ["epoch 1", "epoch 2"]
-    assert re.fullmatch(r'took \d+ s; next: ctx-embed predict model "a text"', last)
+    assert re.fullmatch(r"took \d+ s; next: ctx-embed predict model FILE", last)
     sha256 = hashlib.sha256(Path(train_file).read_bytes()).hexdigest()
     assert record["data"] == {"train": {"file": "train.tsv", "sha256": sha256, "rows": 40}}
     assert sorted(os.listdir()) == ["model", "train.tsv"]
@@ -133,10 +134,12 @@ def test_json_test_texts_and_validation_texts(train_file):
     arguments = ["--valid", valid, "--test", test, "--json", "--learning-rate", "0.05"]
     result = json.loads(succeeds(train_file, "-o", "model", *arguments))
     of_parts = {f"{part}_{what}" for part in ("valid", "test") for what in ("accuracy", "floor")}
-    assert result.keys() == {"model", "best_epoch", *of_parts}
+    assert result.keys() == {"model", "best_epoch", "test", *of_parts}
     assert result["test_floor"] == 0.5
     assert result["model"] == "model"
-    assert result["test_accuracy"] == TextClassifier.load("model").accuracy(Labelled(*read_labelled(test)))
+    data = Labelled.read(test)
+    assert result["test_accuracy"] == result["test"]["accuracy"]
+    assert result["test_accuracy"] == TextClassifier.load("model").score(data.texts, data.labels)
 
 
 def test_labels_of_any_kind_and_texts_without_a_word(here):
@@ -145,7 +148,7 @@ def test_labels_of_any_kind_and_texts_without_a_word(here):
     content = "\r\n".join([*rows, "très bien\t", "嫌い 😀\t\x00 \u2028"])
     (here / "odd.tsv.gz").write_bytes(gzip.compress(content.encode()))
     succeeds("odd.tsv.gz", "-o", "model")
-    assert TextClassifier.load("model").labels == ["très bien", "嫌い 😀"]
+    assert TextClassifier.load("model").classes_.tolist() == ["très bien", "嫌い 😀"]
     succeeds("-", "-o", "model", input="\n".join(rows))
 
 
@@ -234,7 +237,7 @@ def test_seeds(train_file):
 
 def test_an_interrupted_run_goes_on(train_file, monkeypatch):
     succeeds(train_file, "-o", "whole")
-    accuracy = TextClassifier.accuracy
+    accuracy = ClassifierNetwork.accuracy
     calls = []
 
     def interrupted(self, data):
@@ -243,7 +246,7 @@ def test_an_interrupted_run_goes_on(train_file, monkeypatch):
             raise KeyboardInterrupt
         return accuracy(self, data)
 
-    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    monkeypatch.setattr(ClassifierNetwork, "accuracy", interrupted)
     result = run(train_file, "-o", "model", *SMALL)
     assert result.exit_code == 130
     assert result.stdout == ""
@@ -263,7 +266,7 @@ CHANGES = [["--seed", "1"], ["--learning-rate", "0.1"], ["--batch-size", "9"], "
 def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, monkeypatch, change):
     make_model(tokenizer).save_pretrained("start")
     arguments = [train_file, "-o", "model", *SHORT, "--valid", file("valid.tsv", *ROWS[:30]), "--from", "start"]
-    accuracy = TextClassifier.accuracy
+    accuracy = ClassifierNetwork.accuracy
     calls = []
 
     def interrupted(self, data):
@@ -272,7 +275,7 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
             raise KeyboardInterrupt
         return accuracy(self, data)
 
-    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    monkeypatch.setattr(ClassifierNetwork, "accuracy", interrupted)
     assert run(*arguments).exit_code == 130
     if change == "rows":
         file("train.tsv", *ROWS[::-1])
@@ -423,3 +426,84 @@ def test_the_papers_protocol_on_real_data(data, here):
     result = run("train.tsv", "-o", "model", "--test", "test.tsv", "--json", *shape, *schedule)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["test_accuracy"] > 0.55
+
+
+# Few texts, several labels, class weights
+
+
+def test_few_texts_leave_the_encoder_as_it_is(train_file):
+    test = file("test.tsv", *ROWS[1::5])
+    result = run(train_file, "-o", "model", "--from", "default", "--valid", test, "--test", test)
+    assert result.exit_code == 0, result.output
+    report, _, last = result.stdout.rstrip("\n").rpartition("\n\n")
+    accuracies = "valid accuracy 1 (majority class 0.5), test accuracy 1 (majority class 0.5)"
+    assert last == f"model: head over a frozen encoder, {accuracies}"
+    assert report.splitlines() == [
+        "accuracy 1.0000",
+        "",
+        "      precision  recall     f1  texts",
+        "neg       1.000   1.000  1.000      4",
+        "pos       1.000   1.000  1.000      4",
+        "mean      1.000   1.000  1.000      8",
+        "",
+        "true \\ predicted  neg  pos",
+        "neg                 4    0",
+        "pos                 0    4",
+    ]
+    assert json.loads(Path("model/training.json").read_text())["options"]["frozen"] is True
+    assert np.array_equal(load("model").encode(["a good film"]), load().encode(["a good film"]))
+    assert TextClassifier.load("model").predict("a sad film") == "neg"
+
+
+def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):
+    result = run(train_file, "-o", "model", "--frozen")
+    line = "Error: --frozen needs --from MODEL: an encoder from scratch must be trained."
+    assert result.stderr.splitlines()[-1] == line
+    result = run(train_file, "-o", "model", "--frozen", "--from", tiny_model_path, "--epochs", "2")
+    line = "Error: --epochs: for a training of the encoder, which --frozen leaves as it is."
+    assert result.stderr.splitlines()[-1] == line
+    assert run(train_file, "-o", "model", "--from", tiny_model_path, "--no-frozen").exit_code == 0
+    assert json.loads(Path("model/training.json").read_text())["options"]["epochs"] == FINE_TUNING.epochs
+
+
+def test_a_header_is_no_text_of_few(train_file):
+    with_header = file("header.tsv", "sentiment\treview", *ROWS)
+    message = (
+        "the label 'sentiment' occurs once, on the first line; if that is a header, name its columns with --field "
+    )
+    assert fails(with_header, "-o", "model", "--from", "default") == message + "and --label-field"
+
+
+def test_several_labels(here):
+    rows = [f"{row.split()[0]},{'film' if 'film' in row else ''}\t{row.partition(chr(9))[2]}" for row in ROWS]
+    several = file("several.tsv", *rows)
+    for options in (["--from", "default"], [*SMALL, "--learning-rate", "0.05", "--epochs", "8"]):
+        result = run(several, "-o", "model", "--multi-label", "--overwrite", "--test", several, "--json", *options)
+        assert result.exit_code == 0, result.output
+        test = json.loads(result.stdout)["test"]
+        assert [row["label"] for row in test["classes"]] == ["film", "neg", "pos"]
+        assert "confusion" not in test
+        assert test["exact"] <= test["accuracy"] == json.loads(result.stdout)["test_accuracy"]
+        assert test["accuracy"] > 0.8
+        assert set(TextClassifier.load("model").predict(["a good film"])[0]) == {"film", "pos"}
+
+
+def test_class_weights(train_file):
+    few = file("few.tsv", *ROWS[:20], *ROWS[20:24])
+
+    def share_of_neg(*options):
+        assert run(few, "-o", "model", "--from", "default", "--overwrite", *options).exit_code == 0
+        return TextClassifier.load("model").predict_proba(["the film is here"])[0, 0]
+
+    plain, balanced, weighted = (
+        share_of_neg(),
+        share_of_neg("--class-weight", "balanced"),
+        share_of_neg("--class-weight", "neg=5"),
+    )
+    assert plain < min(balanced, weighted)
+    assert balanced == pytest.approx(weighted, abs=0.1)
+    message = "class_weight names 'nge', but no training text has that label"
+    assert fails(few, "-o", "new", "--from", "default", "--class-weight", "nge=5") == message
+    result = run(few, "-o", "new", "--class-weight", "even")
+    line = "Error: --class-weight must be balanced, or LABEL=W with a number W, got 'even'"
+    assert result.stderr.splitlines()[-1] == line

@@ -9,7 +9,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import SupervisedOptions, new_encoder
 
 GOOD = ["joy", "good", "fine", "glad"]
@@ -41,7 +42,7 @@ def error(function, *arguments, **options) -> str:
     return str(caught.value)
 
 
-def state(classifier: TextClassifier) -> dict[str, torch.Tensor]:
+def state(classifier: ClassifierNetwork) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
 
 

@@ -1,185 +1,275 @@
-"""An encoder with a linear head: labelled texts in, labels out."""
+"""A text classifier with scikit-learn's interface: fit on labelled texts, predict labels and probabilities."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
-from sentence_transformers.util import batch_to_device
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import train_test_split
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
 from typing_extensions import Self
 
 from ctx_embed.errors import InputError
-from ctx_embed.loading import load
-from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.reading import header_hint
+from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
+from ctx_embed.training.supervised.head import FEW_TEXTS, ClassWeight
+from ctx_embed.training.supervised.labelled import SEVERAL, Labelled
+from ctx_embed.training.supervised.predictor import Predictor, fitted_predictor
 
-PREDICTION_BATCH = 256
-# Inverse strength of the l2 penalty under which the head is fitted to standardised embeddings.
-PROBE_C = 0.01
-PROBE_ITERATIONS = 1000
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
-
-@dataclass(frozen=True)
-class Labelled:
-    """Texts with a label each."""
-
-    labels: Sequence[str]
-    texts: Sequence[str]
-
-    def split(self, share: float, seed: int) -> tuple[Labelled, Labelled]:
-        """A part without and a part of ``share`` of the texts, labels in like proportion.
-
-        Raises:
-            InputError: too few texts for a part that holds each label.
-        """
-        rows = np.arange(len(self.labels))
-        try:
-            first, second = train_test_split(rows, test_size=share, random_state=seed, stratify=list(self.labels))
-        except ValueError:
-            labels = len(set(self.labels))
-            if labels > len(set(self.texts)) > 1:
-                hint = "the label comes first, label<TAB>text: are the columns swapped?"
-            else:
-                hint = header_hint(self.labels) or "give more texts, or --valid FILE"
-            raise InputError(
-                f"{len(rows)} texts with {labels} labels are too few to hold out {share:.0%} in which each label "
-                f"occurs; {hint}"
-            ) from None
-        return self._rows(sorted(first)), self._rows(sorted(second))
-
-    def require_labels_of(self, train: Labelled, name: str) -> None:
-        """Refuse labels that the training texts do not have; ``name`` is what the error calls these texts.
-
-        Raises:
-            InputError: with the first few of them.
-        """
-        if unknown := sorted(set(self.labels) - set(train.labels)):
-            shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
-            raise InputError(f"the {name} texts have labels that the training texts lack: {shown}")
-
-    def _rows(self, rows: Sequence[int]) -> Labelled:
-        return Labelled([self.labels[row] for row in rows], [self.texts[row] for row in rows])
+# Parameters of a training of the encoder; where one is given, it is trained.
+OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout")
 
 
-class TextClassifier(nn.Module):
-    """An encoder with a linear head over its embedding, before any normalisation.
+class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A sentence encoder and a linear head over it, with scikit-learn's interface.
+
+    With few texts, fit learns the head over the encoder as it is; with more, it trains the encoder too, as
+    ``ctx-embed train --from`` does. It works in pipelines, ``cross_val_score`` and ``GridSearchCV``, and can be
+    pickled.
 
     Args:
-        encoder: a SentenceTransformer.
-        labels: the names of the classes, in the order of the head's outputs.
+        model: ``default``, a model folder, a name on the hub, or a SentenceTransformer, which fit copies and never
+            changes.
+        frozen: True learns the head alone: seconds, and no torch; False trains the encoder too; None freezes it with
+            fewer than 500 texts, unless one of the next four options is given.
+        epochs, batch_size, learning_rate, token_dropout: of a training of the encoder; None as ``ctx-embed train
+            --from``: 8 epochs of batches of 64 at 1e-3, no dropout.
+        class_weight: ``balanced``, or weights by label; None weighs each text alike.
+        valid_share: share of the texts held out to choose the epoch where fit is given no validation texts.
+        random_state: seed of a training of the encoder.
+        device: as in sentence-transformers; None chooses.
+        verbose: show progress on stderr.
+
+    Attributes:
+        classes_: (classes,) the labels, sorted; with several labels a text, those of the columns of
+            :meth:`predict_proba`.
+        multi_label_: whether fit was given several labels a text.
+        history_: an object for each epoch of a training of the encoder: ``train_loss``, ``valid_accuracy``.
+
+    Example:
+        >>> from ctx_embed import TextClassifier
+        >>> texts = ["great food", "lovely staff", "cold soup", "rude waiter"]
+        >>> classifier = TextClassifier().fit(texts, ["good", "good", "bad", "bad"])
+        >>> str(classifier.predict("friendly service"))
+        'good'
     """
 
-    def __init__(self, encoder: SentenceTransformer, labels: Sequence[str]) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.labels = list(labels)
-        with torch.no_grad():
-            # Not get_embedding_dimension(), which a truncate_dim lowers.
-            dimension = self.eval()._embeddings([""]).shape[1]
-        self.head = nn.Linear(dimension, len(self.labels)).to(encoder.device)
+    def __init__(
+        self,
+        model: str | Path | SentenceTransformer = "default",
+        *,
+        frozen: bool | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        token_dropout: float | None = None,
+        class_weight: ClassWeight = None,
+        valid_share: float = 0.1,
+        random_state: int = 0,
+        device: str | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.model = model
+        self.frozen = frozen
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.token_dropout = token_dropout
+        self.class_weight = class_weight
+        self.valid_share = valid_share
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
 
-    def _embeddings(self, texts: list[str], token_dropout: float = 0.0) -> Tensor:
-        features = batch_to_device(self.encoder.preprocess(texts), self.encoder.device)
-        if token_dropout > 0 and "attention_mask" in features:
-            seen = torch.rand(features["attention_mask"].shape, device=self.encoder.device) >= token_dropout
-            features["attention_mask"] = features["attention_mask"] * seen
-        for module in self.encoder:
-            # A unit-length embedding would bound the logits; the head reads c^K itself.
-            if not isinstance(module, Normalize):
-                features = module(features)
-        embeddings: Tensor = features["sentence_embedding"]
-        return embeddings
+    def fit(self, X: Iterable[str], y: Any, *, valid: tuple[Iterable[str], Any] | None = None) -> Self:
+        """Learn from labelled texts.
 
-    def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
-        """The logits (texts, classes); ``token_dropout`` is the share of the tokens that are left out at random."""
-        logits: Tensor = self.head(self._embeddings(texts, token_dropout).to(self.head.weight.dtype))
-        return logits
-
-    @torch.no_grad()
-    def clear_head(self) -> None:
-        """Set the head to zeros: the first gradients are its own, and the encoder follows once it points somewhere."""
-        self.head.weight.zero_()
-        self.head.bias.zero_()
-
-    @torch.no_grad()
-    def fit_head(self, data: Labelled) -> None:
-        """Set the head to a logistic regression on the encoder's present embeddings of labelled texts."""
-        self.eval()
-        starts = range(0, len(data.texts), PREDICTION_BATCH)
-        parts = [self._embeddings(list(data.texts[start : start + PREDICTION_BATCH])) for start in starts]
-        X = torch.cat(parts).double().cpu().numpy()
-        mean, deviation = X.mean(0), X.std(0) + 1e-9
-        y = np.array([self.labels.index(label) for label in data.labels])
-        probe = LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS).fit((X - mean) / deviation, y)
-        weight, bias = probe.coef_ / deviation, probe.intercept_
-        if len(self.labels) == 2:
-            # One row tells two classes apart: half of it for the one, half against the other.
-            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-        self.head.weight.copy_(torch.from_numpy(weight))
-        self.head.bias.copy_(torch.from_numpy(bias - weight @ mean))
-
-    def regularizer(self) -> Tensor | float:
-        """What the encoder's modules add to the loss of the texts last read."""
-        return sum((module.regularizer() for module in self.encoder if isinstance(module, TokenEncoder)), 0.0)
-
-    @torch.inference_mode()
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        """The likeliest label of each text.
+        Args:
+            X: texts.
+            y: a label for each, strings or numbers; or any number of labels each: lists of labels, or an array
+                (texts, classes) of 0 and 1, after which predictions are such an array too.
+            valid: texts and labels that choose the epoch of a training of the encoder; None holds out a share of X.
 
         Raises:
-            InputError: the model gives infinite or undefined numbers.
+            InputError: something is no text or label, one class only, or an option out of its range.
         """
-        self.eval()
-        predicted: list[str] = []
-        for start in range(0, len(texts), PREDICTION_BATCH):
-            logits = self(list(texts[start : start + PREDICTION_BATCH]))
-            if not logits.isfinite().all():
-                raise InputError("the classifier's outputs are not finite, train it with a lower learning rate")
-            predicted.extend(self.labels[index] for index in logits.argmax(1).tolist())
-        return predicted
+        texts = _texts(X, "X")
+        data, columns = _labelled(texts, y)
+        chosen = {name: value for name in OF_TRAINING if (value := getattr(self, name)) is not None}
+        if self.frozen and chosen:
+            raise InputError(f"{', '.join(chosen)}: for a training of the encoder, which frozen=True leaves as it is")
+        if self.frozen or (self.frozen is None and not chosen and len(texts) < FEW_TEXTS):
+            predictor = fitted_predictor(self._encoder(), data, self.class_weight)
+            self.history_: list[dict[str, float]] = []
+        else:
+            held_out = None if valid is None else _labelled(_texts(valid[0], "valid"), valid[1])[0]
+            predictor, self.history_ = self._trained(data, held_out, chosen)
+        if columns:
+            predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(texts)))
+        return self._with(predictor)
 
-    def accuracy(self, data: Labelled) -> float:
-        """The share of texts whose predicted label is theirs."""
-        predicted = self.predict(data.texts)
-        return float(np.mean([a == b for a, b in zip(predicted, data.labels, strict=True)]))
+    def _encoder(self) -> SavedEncoder | TorchEncoder:
+        if isinstance(self.model, str | Path):
+            return open_encoder(self.model, self.device)
+        return TorchEncoder(self.model)
+
+    def _trained(
+        self, data: Labelled, valid: Labelled | None, chosen: dict[str, Any]
+    ) -> tuple[Predictor, list[dict[str, float]]]:
+        from ctx_embed.loading import load
+        from ctx_embed.training.supervised.train import FINE_TUNING, train_classifier
+
+        options = replace(FINE_TUNING, valid_share=self.valid_share, seed=self.random_state, **chosen)
+        given = self.model
+        model = load(given, self.device) if isinstance(given, str | Path) else copy.deepcopy(given)
+        network, history = train_classifier(
+            model, data, valid, options, class_weight=self.class_weight, progress=self.verbose
+        )
+        return Predictor(TorchEncoder(network.encoder), network.trained_head()), history
+
+    def _with(self, predictor: Predictor) -> Self:
+        self.predictor_ = predictor
+        self.classes_ = np.array(predictor.head.labels)
+        self.multi_label_ = predictor.head.multi_label
+        return self
+
+    def predict(self, X: str | Iterable[str]) -> Any:
+        """Return the likeliest label of each text, (texts,); of a single string its label.
+
+        With several labels a text, a list of tuples of labels, each at least as likely as not; or an array (texts,
+        classes) of 0 and 1 if fit was given one.
+
+        Raises:
+            InputError: something is no text.
+        """
+        logits, single = self._logits(X)
+        found: Any = self.predictor_.head.chosen(logits) if self.multi_label_ else self.classes_[logits.argmax(1)]
+        return found[0] if single else found
+
+    def predict_proba(self, X: str | Iterable[str]) -> NDArray[np.float64]:
+        """Return the probability of each class, (texts, classes); of a single string (classes,).
+
+        A row sums to 1; with several labels a text, each is a probability of its own.
+
+        Raises:
+            InputError: something is no text.
+        """
+        logits, single = self._logits(X)
+        found: NDArray[np.float64] = self.predictor_.head.probabilities(logits)
+        return found[0] if single else found
+
+    def decision_function(self, X: str | Iterable[str]) -> NDArray[Any]:
+        """Return the logits (texts, classes); of two classes (texts,), above 0 for the second.
+
+        Raises:
+            InputError: something is no text.
+        """
+        logits, single = self._logits(X)
+        if len(self.classes_) == 2 and not self.multi_label_:
+            logits = logits[:, 1] - logits[:, 0]
+        return np.asarray(logits[0] if single else logits)
+
+    def score(self, X: Iterable[str], y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy; with several labels a text, the share of texts whose labels are all found."""
+        found = self.predict(X)
+        if self.multi_label_ and not self.predictor_.head.indicators:
+            right = [set(a) == set(b) for a, b in zip(found, y, strict=True)]
+            return float(np.average(right, weights=sample_weight))
+        return float(accuracy_score(y, found, sample_weight=sample_weight))
 
     def save(self, folder: str | Path) -> None:
-        """Write the encoder as a SentenceTransformer and the head beside it in ``classifier.*`` files."""
-        folder = Path(folder)
-        self.encoder.save_pretrained(str(folder))
-        save_file({name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}, _head(folder))
-        (folder / "classifier.json").write_text(json.dumps({"labels": self.labels}, indent=2), encoding="utf-8")
+        """Write a model folder, whole or not at all: that of ``ctx-embed predict`` and :meth:`load`.
+
+        It also holds the encoder, which :func:`ctx_embed.load` opens.
+
+        Raises:
+            InputError: the folder cannot be written, or holds something else.
+        """
+        self._require_fitted()
+        require_replaceable(Path(folder), "modules.json")
+        with replaced_folder(folder) as beside:
+            self.predictor_.save(beside)
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Self:
-        """Read what :meth:`save` wrote.
+        """Open a classifier that :meth:`save` or ``ctx-embed train`` wrote.
+
+        Args:
+            folder: of the model.
+            device: as in sentence-transformers; None predicts without torch where the model allows it.
 
         Raises:
             InputError: no model folder, or one without a head that fits.
         """
-        folder = Path(folder)
-        encoder = load(folder, device)
-        if not _head(folder).is_file():
-            raise InputError(f"{folder}: no classifier.safetensors, this model was not trained from labels")
-        try:
-            classifier = cls(encoder, json.loads((folder / "classifier.json").read_text(encoding="utf-8"))["labels"])
-            classifier.head.load_state_dict(load_file(_head(folder)))
-        except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
-            reason, *_ = str(error).split("\n")
-            raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None
-        return classifier.eval()
+        return cls(str(folder), device=device)._with(Predictor.load(folder, device))
+
+    def _logits(self, X: str | Iterable[str]) -> tuple[NDArray[Any], bool]:
+        self._require_fitted()
+        single = isinstance(X, str)
+        texts = [X] if isinstance(X, str) else _texts(X, "X")
+        return self.predictor_.logits(texts), single
+
+    def _require_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError("this TextClassifier is not fitted: call fit, or TextClassifier.load(folder)")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "predictor_")
+
+    def __sklearn_clone__(self) -> Self:
+        # scikit-learn would copy a SentenceTransformer, which fit never changes.
+        return type(self)(**self.get_params())
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        tags.classifier_tags.multi_label = True
+        return tags
 
 
-def _head(folder: Path) -> Path:
-    return folder / "classifier.safetensors"
+def _texts(X: Iterable[str], name: str) -> list[str]:
+    if isinstance(X, str):
+        raise InputError(f"{name} must be a list of texts, got str")
+    texts = list(X)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"{name} must hold texts, got {type(text).__name__} at position {place}")
+    return texts
+
+
+def _labelled(texts: list[str], y: Any) -> tuple[Labelled, int]:
+    """Return texts with their labels, and the number of columns if these came as an array of 0 and 1."""
+    if isinstance(y, str | Mapping) or not hasattr(y, "__len__"):
+        raise InputError(f"y must be a list of labels, got {type(y).__name__}")
+    if len(y) != len(texts):
+        raise InputError(f"X and y must be of equal length, got {len(texts)} texts and {len(y)} labels")
+    if getattr(y, "ndim", 1) == 2:
+        table = np.asarray(y)
+        if not np.isin(table, (0, 1)).all():
+            raise InputError("y of shape (texts, classes) must hold 0 and 1 only")
+        return Labelled([tuple(np.flatnonzero(row).tolist()) for row in table], texts), table.shape[1]
+    labels = [label.item() if isinstance(label, np.generic) else label for label in y]
+    several = [isinstance(label, (*SEVERAL, np.ndarray)) for label in labels]
+    if any(several) and not all(several):
+        raise InputError("y must hold one label for each text, or a list of labels for each, got both")
+    if any(several):
+        labels = [tuple(_plain(label) for label in of_text) for of_text in labels]
+    for label in labels:
+        for one in label if isinstance(label, tuple) else (label,):
+            if not isinstance(one, str | int | float) or one != one:
+                raise InputError(f"labels must be strings or numbers, got {one!r}")
+    return Labelled(labels, texts), 0
+
+
+def _plain(label: Any) -> Any:
+    return label.item() if isinstance(label, np.generic) else label

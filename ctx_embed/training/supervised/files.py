@@ -12,17 +12,20 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import model_folder
 from ctx_embed.model_card import CARD, versions
-from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.reading import read_labelled
 from ctx_embed.training.card import classifier_card
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.labelled_texts import are_known, hashes_of, joined, warning
+from ctx_embed.training.labelled_texts import are_known, warning
 from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
-from ctx_embed.training.supervised.classifier import Labelled
+from ctx_embed.training.supervised.encoder import TorchEncoder, open_encoder
+from ctx_embed.training.supervised.head import FEW_TEXTS, ClassWeight
+from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
+from ctx_embed.training.supervised.predictor import Predictor, fitted_predictor
+from ctx_embed.training.supervised.report import report
 from ctx_embed.training.supervised.train import (
     FINE_TUNING,
     SupervisedOptions,
@@ -40,6 +43,9 @@ def train(
     valid: str | None = None,
     test: str | None = None,
     start: str | None = None,
+    frozen: bool | None = None,
+    multi_label: bool = False,
+    class_weight: ClassWeight = None,
     tokenizer: str | None = None,
     vocabulary_size: int = 16_000,
     device: str | None = None,
@@ -57,7 +63,10 @@ def train(
         options: how to train; its seed also draws the weights of a model from scratch. None takes ``FINE_TUNING`` with
             ``start`` and the defaults without.
         valid: the file that chooses the epoch; None holds out a part of ``file``.
-        test: a file to report the accuracy on.
+        test: a file to report precision, recall and F1 on.
+        frozen: learn the head alone, over ``start`` as it is; None does so with fewer than 500 texts.
+        multi_label: a text has any number of labels, with commas between them.
+        class_weight: of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
         start, tokenizer, vocabulary_size, device, encoder: of :func:`new_encoder`.
         architecture: the encoder's options.
         text_field, label_field: the columns of files that are tables, see
@@ -65,23 +74,34 @@ def train(
         overwrite: replace a model that is there; else only one that the same call has made is accepted.
 
     Returns:
-        ``best_epoch``, ``valid_accuracy``, ``valid_floor`` (that of always answering the most frequent training label)
-        and, with ``test``, ``test_accuracy`` and ``test_floor``.
+        ``best_epoch`` (not of a frozen encoder), ``valid_accuracy`` and ``valid_floor``, that of always answering the
+        most frequent training label (of a frozen encoder with ``valid`` only), and with ``test`` ``test_accuracy``,
+        ``test_floor`` and ``test``, see :func:`ctx_embed.training.supervised.report.report`.
 
     Raises:
         InputError: a file, name or size that cannot be used, or another model is there.
     """
     output, options = Path(output), options or (FINE_TUNING if start else SupervisedOptions())
     require_replaceable(output, MODEL)
-    data = Labelled(*read_labelled(file, text_field, label_field))
-    valid_data = Labelled(*read_labelled(valid, text_field, label_field)) if valid else None
-    test_data = Labelled(*read_labelled(test, text_field, label_field)) if test else None
-    if test_data is not None:
-        test_data.require_labels_of(data, "test")
+    data, valid_data, test_data = (
+        Labelled.read(str(given), text_field, label_field, multi_label) if given else None
+        for given in (file, valid, test)
+    )
+    assert data is not None
+    for part, name in ((valid_data, "validation"), (test_data, "test")):
+        if part is not None:
+            part.require_labels_of(data, name)
     parts = {"train": (file, data), "valid": (valid, valid_data), "test": (test, test_data)}
     start_folder = None if start is None else model_folder(start)
     asked = identity(
-        {**vars(options), "encoder": encoder, "architecture": architecture, "vocabulary_size": vocabulary_size},
+        {
+            **vars(options),
+            "encoder": encoder,
+            "architecture": architecture,
+            "vocabulary_size": vocabulary_size,
+            **({} if frozen is None else {"frozen": frozen}),
+            **({} if class_weight is None else {"class_weight": class_weight}),
+        },
         content_hash(start_folder),
         content_hash(tokenizer),
         {name: part and asdict(part) for name, (_, part) in parts.items()},
@@ -89,30 +109,50 @@ def train(
     if (earlier := finished(output, asked, overwrite=overwrite)) is not None:
         result: dict[str, Any] = earlier["result"]
         return result
-    model = new_encoder(
-        start, data.texts, tokenizer, vocabulary_size, options.seed, device, encoder, **(architecture or {})
+    alone = start if frozen or (frozen is None and len(data.texts) < FEW_TEXTS) else None
+    if frozen and alone is None:
+        raise InputError("a frozen encoder must be a trained one: name it with --from")
+    if alone is not None and (doubt := data.doubt()):
+        raise InputError(doubt)
+    saved = None if alone is None else open_encoder(alone, device)
+    model = (
+        new_encoder(
+            start, data.texts, tokenizer, vocabulary_size, options.seed, device, encoder, **(architecture or {})
+        )
+        if saved is None
+        else saved.model
     )
     options = options.of_encoder(model)
-    settings = {**vars(options), "from": start, "modules": architecture_of(model)}
+    settings: dict[str, Any] = {} if saved is None else {"frozen": True}
+    settings |= {} if class_weight is None else {"class_weight": class_weight}
+    settings |= {**(vars(options) if saved is None else {}), "from": start, "modules": architecture_of(model)}
     of_start = fingerprint(model)
     known_texts = getattr(model[0], "labelled_texts", None)
     run = identity(settings, of_start, asdict(data), valid_data and asdict(valid_data))
     checkpoint = Checkpoint(output, run)
-    learned, measured = (data, valid_data) if valid_data else data.split(options.valid_share, options.seed)
+    learned, measured = (data, valid_data) if valid_data or saved else data.split(options.valid_share, options.seed)
     for name, part in (("validation", measured), ("test", test_data)):
         if known_texts is not None and part and (count := int(are_known(part.texts, known_texts).sum())):
             tqdm.write(warning(str(start), name, count, len(part.texts)), file=sys.stderr)
-    classifier, history = train_classifier(model, data, valid_data, options, checkpoint)
-    best = max(history, key=lambda epoch: epoch["valid_accuracy"])
-    result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
-    result["valid_floor"] = majority_floor(learned, measured)
+    history: list[dict[str, float]] = []
+    result = {}
+    if saved is not None:
+        predictor = fitted_predictor(saved, data, class_weight)
+        if measured is not None:
+            result["valid_accuracy"] = predictor.accuracy(measured)
+    else:
+        network, history = train_classifier(model, data, valid_data, options, checkpoint, class_weight=class_weight)
+        best = max(history, key=lambda epoch: epoch["valid_accuracy"])
+        result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
+        predictor = Predictor(TorchEncoder(network.encoder), network.trained_head())
+    if measured is not None:
+        result["valid_floor"] = majority_floor(learned, measured)
     if test_data is not None:
-        result |= {"test_accuracy": classifier.accuracy(test_data), "test_floor": majority_floor(learned, test_data)}
-    if isinstance(encoder_module := model[0], TokenEncoder):
-        learned_from = [*data.texts, *(valid_data.texts if valid_data is not None else ())]
-        encoder_module.labelled_texts = joined(encoder_module.labelled_texts, hashes_of(learned_from))
+        compared = report(predictor.predict(test_data.texts), test_data, predictor.head.labels)
+        result["test_accuracy"] = compared["accuracy"]
+        result |= {"test_floor": majority_floor(learned, test_data), "test": compared}
     with replaced_folder(output) as beside:
-        classifier.save(beside)
+        predictor.save(beside)
         record = {
             "asked": asked,
             "options": settings,
@@ -127,7 +167,7 @@ def train(
             "history": history,
         }
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = classifier_card(output.name, model, classifier.labels, record, start_folder)
+        card = classifier_card(output.name, model, predictor.head.labels, record, start_folder)
         (beside / CARD).write_text(card, encoding="utf-8")
     checkpoint.remove()
     return result
@@ -136,4 +176,4 @@ def train(
 def majority_floor(learned: Labelled, measured: Labelled) -> float:
     """Return the share of ``measured`` whose label is the most frequent one of ``learned``."""
     ((label, _),) = Counter(learned.labels).most_common(1)
-    return sum(other == label for other in measured.labels) / len(measured.labels)
+    return label_accuracy([label] * len(measured.texts), measured)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
@@ -23,8 +24,11 @@ from ctx_embed.systems import require_options, system
 from ctx_embed.training.batches import like_length_batches, seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.divergence import require_finite
-from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.supervised.compact_tables import compact_tables
+from ctx_embed.training.supervised.head import ClassWeight, class_weights
+from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 # What a head may begin as.
@@ -136,49 +140,58 @@ def train_classifier(
     options: SupervisedOptions | None = None,
     checkpoint: Checkpoint | None = None,
     *,
+    class_weight: ClassWeight = None,
     progress: bool = True,
-) -> tuple[TextClassifier, list[dict[str, float]]]:
+) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch.
 
     Args:
         encoder: trained in place.
-        train: at least two classes.
+        train: at least two classes; or with several labels a text, each of which is then a yes or no of its own.
         valid: chooses the epoch; None holds out a stratified share of ``train``.
         options: how to train.
         checkpoint: where the state is kept after each epoch; None keeps none.
+        class_weight: of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
         progress: show a bar on stderr.
 
     Returns:
         The classifier of the best epoch, and for each epoch its number, mean training loss, the part of it that is
-        cross-entropy (the rest is the encoder's penalty), and validation accuracy.
+        cross-entropy (the rest is the encoder's penalty), and validation accuracy, see
+        :meth:`ClassifierNetwork.accuracy`.
 
     Raises:
         InputError: one class only, validation labels that training does not know, or a training that diverges.
     """
     options = (options or SupervisedOptions()).of_encoder(encoder)
-    labels = sorted(set(train.labels))
-    if len(labels) < 2:
-        raise InputError(f"the training texts have one class only ({labels[0]!r}), at least two are needed")
+    labels = train.classes()
+    weights = class_weights(class_weight, train, labels)
     if valid is None:
         train, valid = train.split(options.valid_share, options.seed)
-    valid.require_labels_of(train, "validation")
-    with compact_tables(encoder, [*train.texts, *valid.texts]):
-        return _trained(encoder, labels, train, valid, options, checkpoint, progress)
+    else:
+        valid.require_labels_of(train, "validation")
+    texts = [*train.texts, *valid.texts]
+    with compact_tables(encoder, texts):
+        trained = _trained(encoder, labels, weights, train, valid, options, checkpoint, progress)
+    if isinstance(module := encoder[0], TokenEncoder):
+        module.labelled_texts = joined(module.labelled_texts, hashes_of(texts))
+    return trained
 
 
 def _trained(
     encoder: SentenceTransformer,
-    labels: list[str],
+    labels: list[Any],
+    weights: NDArray[np.float64] | None,
     train: Labelled,
     valid: Labelled,
     options: SupervisedOptions,
     checkpoint: Checkpoint | None,
     progress: bool,
-) -> tuple[TextClassifier, list[dict[str, float]]]:
+) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     torch.manual_seed(options.seed)
-    classifier = TextClassifier(encoder, labels)
+    classifier = ClassifierNetwork(encoder, labels, train.multi_label)
     optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate, fused=True)
-    targets = torch.tensor([labels.index(label) for label in train.labels], device=encoder.device)
+    targets = torch.from_numpy(train.targets(labels)).to(encoder.device)
+    in_loss = None if weights is None else torch.from_numpy(weights).float().to(encoder.device)
     lengths = np.array([len(text) for text in train.texts])
     history: list[dict[str, float]] = []
     state = checkpoint.load() if checkpoint is not None else None
@@ -190,7 +203,7 @@ def _trained(
         if options.head == "zeros":
             classifier.clear_head()
         elif options.head == "probe":
-            classifier.fit_head(train)
+            classifier.fit_head(train, weights)
         best = copy.deepcopy(classifier.state_dict())
     for epoch in range(len(history), options.epochs):
         # Seeded by the epoch, so that an encoder with dropout resumes as it would have gone on.
@@ -205,7 +218,11 @@ def _trained(
         bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
         for number, rows in enumerate(bar, 1):
             logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
-            entropy = F.cross_entropy(logits, targets[rows])
+            entropy = (
+                F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)
+                if train.multi_label
+                else F.cross_entropy(logits, targets[rows], in_loss)
+            )
             loss = entropy + classifier.regularizer()
             require_finite(loss.item(), epoch * len(batches) + number)
             optimizer.zero_grad()

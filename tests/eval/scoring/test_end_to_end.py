@@ -18,7 +18,7 @@ from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
-from ctx_embed.training.supervised.classifier import Labelled
+from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.train import SupervisedOptions, train_classifier
 from tests.conftest import make_model
 

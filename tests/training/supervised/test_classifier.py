@@ -1,128 +1,262 @@
 from __future__ import annotations
 
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-import torch
-from sentence_transformers import SentenceTransformer
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import make_scorer, roc_auc_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
-from ctx_embed import load
-from ctx_embed.training.supervised import classifier as classifier_module
-from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
-from ctx_embed.training.supervised.train import SupervisedOptions, train_classifier
+from ctx_embed import TextClassifier, load
+from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder
+from ctx_embed.training.supervised.predictor import Predictor
+from ctx_embed.training.supervised.train import SupervisedOptions, new_encoder, train_classifier
 from tests.conftest import make_model
-from tests.training.toy import OPTIONS, error, forty_texts, same, small_encoders, state
+from tests.training.toy import OPTIONS, error, forty_texts, small_encoders
+
+GOOD = [
+    "great food and lovely staff",
+    "the best evening we had this year",
+    "friendly, quick and delicious",
+    "I loved every minute of it",
+    "a wonderful place, warmly recommended",
+    "excellent value, we will come back",
+    "superb acting and a moving story",
+    "it works perfectly and looks beautiful",
+]
+BAD = [
+    "cold soup and a rude waiter",
+    "a waste of money, never again",
+    "slow, dirty and overpriced",
+    "I was bored from start to finish",
+    "a terrible place, stay away",
+    "it broke after two days",
+    "awful acting and a silly plot",
+    "the worst service I have ever had",
+]
+TEXTS = [*GOOD, *BAD]
+LABELS = ["good"] * 8 + ["bad"] * 8
+NEW = ["delicious and friendly", "dirty and rude", "a lovely story", "a boring waste of time"]
+TRUE = ["good", "bad", "good", "bad"]
 
 
-@pytest.fixture
-def data() -> Labelled:
-    return forty_texts()
+@pytest.fixture(scope="module")
+def classifier() -> TextClassifier:
+    """Eight texts a class, over the shipped model."""
+    return TextClassifier().fit(TEXTS, LABELS)
 
 
-@pytest.fixture
-def encoder(data):
-    return small_encoders(data)
+def test_eight_texts_a_class(classifier):
+    assert classifier.classes_.tolist() == ["bad", "good"]
+    assert classifier.predict(NEW).tolist() == TRUE
+    assert classifier.score(NEW, TRUE) == 1
+    probabilities = classifier.predict_proba(NEW)
+    assert probabilities.shape == (4, 2)
+    assert probabilities.sum(1) == pytest.approx(np.ones(4))
+    assert classifier.classes_[probabilities.argmax(1)].tolist() == TRUE
+    decision = classifier.decision_function(NEW)
+    assert decision.shape == (4,)
+    assert probabilities[:, 1] == pytest.approx(1 / (1 + np.exp(-decision)), abs=1e-6)
 
 
-# The split
+def test_a_single_text_gets_a_single_label(classifier):
+    assert classifier.predict(NEW[1]) == "bad"
+    assert classifier.predict_proba(NEW[1]) == pytest.approx(classifier.predict_proba(NEW)[1], abs=1e-6)
+    assert classifier.decision_function(NEW[1]) == pytest.approx(classifier.decision_function(NEW)[1], abs=1e-5)
+    assert np.ndim(classifier.decision_function(NEW[1])) == 0
 
 
-def test_a_split_holds_each_label_in_proportion(data):
-    train, valid = data.split(0.1, seed=0)
-    assert sorted(valid.labels) == ["+", "+", "-", "-"]
-    assert sorted(train.labels) == ["+"] * 18 + ["-"] * 18
-    assert sorted([*train.texts, *valid.texts]) == sorted(data.texts)
-    labels = dict(zip(data.texts, data.labels, strict=True))
-    assert all(
-        labels[text] == label for part in (train, valid) for label, text in zip(*vars(part).values(), strict=True)
+def test_no_texts_and_texts_without_a_word(classifier):
+    assert classifier.predict([]).shape == (0,)
+    assert classifier.predict_proba([]).shape == (0, 2)
+    assert set(classifier.predict(["", " ", "\ud800"])) <= {"good", "bad"}
+
+
+def test_fitting_and_predicting_few_texts_loads_no_torch():
+    script = (
+        "import sys; from ctx_embed import TextClassifier\n"
+        "classifier = TextClassifier().fit(['so good', 'so bad'], ['+', '-'])\n"
+        "assert classifier.predict('good') == '+'\n"
+        "assert not {'torch', 'sentence_transformers'} & set(sys.modules)"
     )
-    assert data.split(0.1, seed=0) == (train, valid)
-    assert data.split(0.1, seed=1)[1] != valid
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
-@pytest.mark.parametrize("labels", ["ab", "aab", "abcabc", "aaaaaaaaab", ""])
-def test_too_few_rows_to_split(labels):
-    rows = Labelled(list(labels), ["text"] * len(labels))
-    assert error(rows.split, 0.1, 0) == (
-        f"{len(labels)} texts with {len(set(labels))} labels are too few to hold out 10% in which each label occurs; "
-        "give more texts, or --valid FILE"
+def test_texts_and_labels_that_cannot_be_used(classifier):
+    assert error(TextClassifier().fit, "some text", ["a"]) == "X must be a list of texts, got str"
+    assert error(TextClassifier().fit, ["a", 3], ["x", "y"]) == "X must hold texts, got int at position 1"
+    assert error(classifier.predict, [None]) == "X must hold texts, got NoneType at position 0"
+    assert error(TextClassifier().fit, ["a", "b"], "ab") == "y must be a list of labels, got str"
+    assert error(TextClassifier().fit, ["a", "b"], ["x"]) == (
+        "X and y must be of equal length, got 2 texts and 1 labels"
     )
+    assert error(TextClassifier().fit, ["a", "b"], ["x", "x"]) == (
+        "the training texts have one class only ('x'), at least two are needed"
+    )
+    assert error(TextClassifier().fit, ["a", "b"], ["x", ["y"]]) == (
+        "y must hold one label for each text, or a list of labels for each, got both"
+    )
+    assert error(TextClassifier().fit, ["a", "b"], ["x", None]) == "labels must be strings or numbers, got None"
+    assert error(TextClassifier().fit, ["a", "b"], np.array([[1, 2], [0, 1]])) == (
+        "y of shape (texts, classes) must hold 0 and 1 only"
+    )
+    assert error(TextClassifier(frozen=True, epochs=2).fit, ["a", "b"], ["x", "y"]) == (
+        "epochs: for a training of the encoder, which frozen=True leaves as it is"
+    )
+    assert error(TextClassifier("./nowhere").fit, ["a", "b"], ["x", "y"]) == "./nowhere: no such model folder"
+    with pytest.raises(NotFittedError, match="this TextClassifier is not fitted: call fit, or"):
+        TextClassifier().predict(["a"])
 
 
-def test_the_head_reads_the_embedding_before_it_is_normalised(tiny_model, sentences):
-    classifier = TextClassifier(tiny_model, ["a", "b"])
-    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
-    embeddings = bare.encode(sentences, convert_to_tensor=True)
-    assert not torch.allclose(embeddings.norm(dim=1), torch.ones(len(sentences)))
-    with torch.no_grad():
-        assert torch.allclose(classifier(sentences), classifier.head(embeddings), atol=1e-6)
+def test_labels_keep_their_type():
+    classifier = TextClassifier().fit(TEXTS, [5] * 8 + [1] * 8)
+    assert classifier.predict(NEW).tolist() == [5, 1, 5, 1]
+    classifier = TextClassifier().fit(TEXTS, np.array([True] * 8 + [False] * 8))
+    assert classifier.predict(NEW).tolist() == [True, False, True, False]
 
 
-def test_a_truncated_encoder_is_trained_whole(tokenizer, data):
-    model = make_model(tokenizer)
-    model.truncate_dim = 4
-    classifier, _ = train_classifier(model, data, data, SupervisedOptions(epochs=1), progress=False)
-    assert classifier.head.in_features == 16
+def test_scikit_learn(classifier):
+    assert is_classifier(classifier)
+    assert cross_val_score(TextClassifier(), TEXTS, LABELS, cv=2).mean() > 0.8
+    auc = make_scorer(roc_auc_score, response_method="decision_function")
+    assert cross_val_score(TextClassifier(), TEXTS, LABELS, cv=2, scoring=auc).mean() > 0.8
+    pipeline = make_pipeline(FunctionTransformer(lambda texts: [text.lower() for text in texts]), TextClassifier())
+    assert pipeline.fit(TEXTS, LABELS).predict([text.upper() for text in NEW]).tolist() == TRUE
+    search = GridSearchCV(TextClassifier(), {"class_weight": [None, "balanced"]}, cv=2).fit(TEXTS, LABELS)
+    assert search.best_estimator_.predict(NEW).tolist() == TRUE
 
 
-def test_save_and_load(encoder, data, tmp_path):
-    classifier, _ = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+def test_parameters_and_clones(classifier):
+    other = TextClassifier(class_weight="balanced", random_state=3)
+    assert other.get_params()["random_state"] == 3
+    assert clone(other.set_params(epochs=2)).get_params() == other.get_params()
+    assert not hasattr(clone(classifier), "classes_")
+    assert repr(other) == "TextClassifier(class_weight='balanced', epochs=2, random_state=3)"
+
+
+def test_a_given_model_is_neither_changed_nor_copied_by_a_clone(tiny_model):
+    before = tiny_model.encode(["a good film"])
+    classifier = TextClassifier(tiny_model, frozen=False, epochs=1)
+    assert clone(classifier).model is tiny_model
+    classifier.fit(*reversed(list(vars(forty_texts()).values())))
+    assert np.array_equal(tiny_model.encode(["a good film"]), before)
+    assert not np.array_equal(classifier.predictor_.encoder.model.encode(["a good film"]), before)
+
+
+def test_several_labels():
+    food = ["soup", "food", "delicious", "waiter"]
+    labels = [
+        [*(["good"] if text in GOOD else ["bad"]), *(["food"] if any(word in text for word in food) else [])]
+        for text in TEXTS
+    ]
+    classifier = TextClassifier().fit(TEXTS, labels)
+    assert classifier.multi_label_
+    assert classifier.classes_.tolist() == ["bad", "food", "good"]
+    assert [set(found) for found in classifier.predict(TEXTS)] == [set(of_text) for of_text in labels]
+    assert classifier.score(TEXTS, labels) == 1
+    assert classifier.decision_function(NEW).shape == classifier.predict_proba(NEW).shape == (4, 3)
+    assert isinstance(classifier.predict("delicious soup"), tuple)
+
+
+def test_indicators(tmp_path):
+    y = np.array([[label == "good", len(text) > 25] for text, label in zip(TEXTS, LABELS, strict=True)]).astype(int)
+    classifier = TextClassifier().fit(TEXTS, y)
+    assert classifier.predict(NEW)[:, 0].tolist() == [1, 0, 1, 0]
+    assert 0 <= classifier.score(TEXTS, y) <= 1
+    assert cross_val_score(TextClassifier(), TEXTS, y, cv=2).shape == (2,)
     classifier.save(tmp_path / "model")
-    loaded = TextClassifier.load(tmp_path / "model", "cpu")
-    assert loaded.labels == ["+", "-"]
-    assert not loaded.training
-    assert same(state(loaded), state(classifier))
-    assert loaded.predict(data.texts) == classifier.predict(data.texts)
-    assert np.array_equal(load(tmp_path / "model").encode(["so good"]), classifier.encoder.encode(["so good"]))
+    assert np.array_equal(TextClassifier.load(tmp_path / "model").predict(NEW), classifier.predict(NEW))
 
 
-def test_prediction_does_not_depend_on_the_batch(encoder, data, monkeypatch):
-    classifier, _ = train_classifier(encoder(), data, data, OPTIONS, progress=False)
-    predicted = classifier.predict(data.texts)
-    monkeypatch.setattr(classifier_module, "PREDICTION_BATCH", 3)
-    assert classifier.predict(data.texts) == predicted
+def test_class_weights():
+    few = TextClassifier().fit(TEXTS[:10], LABELS[:10])
+    weighted = TextClassifier(class_weight="balanced").fit(TEXTS[:10], LABELS[:10])
+    assert (weighted.predict_proba(NEW)[:, 0] > few.predict_proba(NEW)[:, 0]).all()
 
 
-def test_a_folder_without_a_head(tiny_model_path):
+def test_save_and_load(classifier, tmp_path):
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict_proba(NEW), classifier.predict_proba(NEW))
+    assert loaded.classes_.tolist() == classifier.classes_.tolist()
+    assert np.array_equal(load(tmp_path / "model").encode(NEW), load().encode(NEW))
+    again = clone(loaded).fit(TEXTS, LABELS)
+    assert again.predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-6)
+    classifier.save(tmp_path / "model")  # a model is replaced
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("kept")
+    assert str(tmp_path / "other") in error(classifier.save, tmp_path / "other")
+
+
+def test_a_pickle_holds_no_more_than_it_must(classifier, tmp_path):
+    content = pickle.dumps(classifier)
+    assert len(content) < 20_000  # the shipped model by name
+    assert np.array_equal(pickle.loads(content).predict_proba(NEW), classifier.predict_proba(NEW))
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model")
+    stored = sum(path.stat().st_size for path in (tmp_path / "model").rglob("*") if path.is_file())
+    content = pickle.dumps(loaded)
+    assert len(content) < 1.01 * stored
+    shutil.rmtree(tmp_path / "model")
+    assert np.array_equal(pickle.loads(content).predict_proba(NEW), classifier.predict_proba(NEW))
+
+
+def test_a_trained_encoder(tmp_path):
+    classifier = TextClassifier(frozen=False, epochs=2, batch_size=8).fit(TEXTS, LABELS, valid=(NEW, TRUE))
+    assert [epoch["epoch"] for epoch in classifier.history_] == [1, 2]
+    assert isinstance(classifier.predictor_.encoder, TorchEncoder)
+    assert classifier.predict(NEW).tolist() == TRUE
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model")
+    assert isinstance(loaded.predictor_.encoder, SavedEncoder)
+    on_torch = TextClassifier.load(tmp_path / "model", device="cpu")
+    assert isinstance(on_torch.predictor_.encoder, TorchEncoder)
+    for other in (loaded, on_torch, pickle.loads(pickle.dumps(classifier))):
+        assert other.predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-4)
+    again = TextClassifier(frozen=False, epochs=2, batch_size=8).fit(TEXTS, LABELS, valid=(NEW, TRUE))
+    assert np.array_equal(again.predict_proba(NEW), classifier.predict_proba(NEW))
+
+
+def test_a_truncated_model_with_prompts_is_read_whole_and_without_them(tokenizer, tmp_path):
+    model = make_model(tokenizer)
+    model.prompts, model.default_prompt_name, model.truncate_dim = {"q": "the garden "}, "q", 4
+    data = forty_texts()
+    classifier = TextClassifier(model, frozen=True).fit(data.texts, data.labels)
+    assert classifier.predictor_.head.weight.shape == (2, 16)
+    classifier.save(tmp_path / "model")
+    loaded = TextClassifier.load(tmp_path / "model")
+    assert isinstance(loaded.predictor_.encoder, SavedEncoder)
+    assert loaded.predict_proba(data.texts) == pytest.approx(classifier.predict_proba(data.texts), abs=1e-5)
+
+
+def test_an_encoder_that_needs_torch(tmp_path):
+    data = forty_texts()
+    network, _ = train_classifier(new_encoder(None, data.texts, encoder="mean", dimension=8), data, data, OPTIONS)
+    Predictor(TorchEncoder(network.encoder), network.trained_head()).save(tmp_path)
+    loaded = TextClassifier.load(tmp_path)
+    assert isinstance(loaded.predictor_.encoder, TorchEncoder)
+    assert loaded.predict(data.texts).tolist() == network.predict(data.texts)
+    assert pickle.loads(pickle.dumps(loaded)).predict(data.texts).tolist() == network.predict(data.texts)
+
+
+def test_a_folder_of_an_earlier_version(tiny_model, tmp_path):
+    data = forty_texts()
+    network, _ = train_classifier(small_encoders(data)(), data, data, SupervisedOptions(20, 8, 0.02), progress=False)
+    Predictor(TorchEncoder(network.encoder), network.trained_head()).save(tmp_path)
+    assert json.loads((tmp_path / "classifier.json").read_text()) == {"labels": ["+", "-"]}
+    assert TextClassifier.load(tmp_path).score(data.texts, data.labels) == 1
+
+
+def test_a_folder_without_a_head(tiny_model_path, tmp_path):
     message = f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
     assert error(TextClassifier.load, tiny_model_path) == message
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("classifier.json", "{", "JSONDecodeError: Expecting property name enclosed in double quotes"),
-        ("classifier.json", "{}", "KeyError: 'labels'"),
-        ("classifier.json", '{"labels": ["a", "b", "c"]}', "RuntimeError: Error(s) in loading state_dict for Linear:"),
-        ("classifier.safetensors", "garbage", "SafetensorError: "),
-    ],
-)
-def test_a_damaged_head(tiny_model, tmp_path, name, content, message):
-    TextClassifier(tiny_model, ["a", "b"]).save(tmp_path / "model")
-    (tmp_path / "model" / name).write_text(content)
-    line = error(TextClassifier.load, tmp_path / "model")
-    assert line.startswith(f"{tmp_path / 'model'}: the head cannot be loaded ({message}")
-    assert "\n" not in line
-
-
-def test_a_head_without_its_labels(tiny_model, tmp_path):
-    TextClassifier(tiny_model, ["a", "b"]).save(tmp_path / "model")
-    (tmp_path / "model" / "classifier.json").unlink()
-    assert "the head cannot be loaded (FileNotFoundError: " in error(TextClassifier.load, tmp_path / "model")
-
-
-# The encoder
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_model, sentences, classes):
-    texts = [f"{sentence} {number}" for number in range(6) for sentence in sentences]
-    data = Labelled([f"class {sentences.index(text.rsplit(' ', 1)[0]) % classes}" for text in texts], texts)
-    classifier = TextClassifier(tiny_model, sorted(set(data.labels)))
-    classifier.fit_head(data)
-    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
-    X = StandardScaler().fit_transform(bare.encode(texts).astype(np.float64))
-    expected = LogisticRegression(C=classifier_module.PROBE_C, max_iter=1000).fit(X, data.labels).predict_proba(X)
-    with torch.no_grad():
-        assert classifier(texts).softmax(1).numpy() == pytest.approx(expected, abs=1e-3)
+    message = f"{tmp_path}: no modules.json, this is no SentenceTransformer model folder"
+    assert error(TextClassifier.load, tmp_path) == message

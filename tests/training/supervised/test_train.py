@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from ctx_embed.training.batches import seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.supervised.classifier import Labelled, TextClassifier
+from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 from tests.training.toy import OPTIONS, error, forty_texts, same, small_encoders, state
 
@@ -53,7 +54,7 @@ def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monke
         states.append(state(self))
         return accuracies[len(states) - 1]
 
-    monkeypatch.setattr(TextClassifier, "accuracy", measured)
+    monkeypatch.setattr(ClassifierNetwork, "accuracy", measured)
     classifier, history = train_classifier(encoder(), data, data, OPTIONS, progress=False)
     assert [entry["valid_accuracy"] for entry in history] == accuracies
     # In training the table has the texts' rows alone.
@@ -67,7 +68,7 @@ def test_an_epoch_by_hand(encoder, data, head):
     model, other = encoder(), encoder()
     options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3, head=head)
     torch.manual_seed(3)
-    reference = TextClassifier(other, ["+", "-"])
+    reference = ClassifierNetwork(other, ["+", "-"])
     if head == "zeros":
         reference.clear_head()
     optimizer = torch.optim.Adam(reference.parameters(), lr=0.02)
@@ -118,14 +119,14 @@ def test_seeds(encoder, data):
 
 def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch):
     seen = []
-    forward = TextClassifier.forward
+    forward = ClassifierNetwork.forward
 
     def watched(self, texts, **options):
         if self.training:
             seen.extend(texts)
         return forward(self, texts, **options)
 
-    monkeypatch.setattr(TextClassifier, "forward", watched)
+    monkeypatch.setattr(ClassifierNetwork, "forward", watched)
     options = SupervisedOptions(epochs=1, batch_size=8)
     train_classifier(encoder(), data, None, options, progress=False)
     train, valid = data.split(0.1, 0)
@@ -136,7 +137,7 @@ def test_without_validation_texts_a_share_is_held_out(encoder, data, monkeypatch
 @pytest.mark.parametrize("stop", [1, 3])
 def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(encoder, data, tmp_path, monkeypatch, stop):
     whole, whole_history = train_classifier(encoder(), data, None, OPTIONS, progress=False)
-    accuracy = TextClassifier.accuracy
+    accuracy = ClassifierNetwork.accuracy
     trained = []
 
     def interrupted(self, texts):
@@ -145,7 +146,7 @@ def test_an_interrupted_run_gives_the_same_weights_as_an_uninterrupted_one(encod
         trained.append(1)
         return accuracy(self, texts)
 
-    monkeypatch.setattr(TextClassifier, "accuracy", interrupted)
+    monkeypatch.setattr(ClassifierNetwork, "accuracy", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train_classifier(encoder(), data, None, OPTIONS, Checkpoint(tmp_path / "model", "run"), progress=False)
     trained = [0] * 10
@@ -167,7 +168,7 @@ def test_the_best_epoch_is_kept_over_an_interruption(encoder, data, tmp_path, mo
             raise KeyboardInterrupt
         return accuracy
 
-    monkeypatch.setattr(TextClassifier, "accuracy", measured)
+    monkeypatch.setattr(ClassifierNetwork, "accuracy", measured)
     checkpoint = Checkpoint(tmp_path / "model", "run")
     with pytest.raises(KeyboardInterrupt):
         train_classifier(encoder(), data, data, OPTIONS, checkpoint, progress=False)
@@ -281,14 +282,14 @@ def test_tokens_that_are_not_seen_make_the_training_loss_higher(encoder, data):
 
 def test_batches_of_like_length(encoder, data, monkeypatch):
     lengths = []
-    forward = TextClassifier.forward
+    forward = ClassifierNetwork.forward
 
     def seen(self, texts, **options):
         if self.training:
             lengths.append([len(text) for text in texts])
         return forward(self, texts, **options)
 
-    monkeypatch.setattr(TextClassifier, "forward", seen)
+    monkeypatch.setattr(ClassifierNetwork, "forward", seen)
     options = SupervisedOptions(epochs=1, batch_size=8, like_length=True)
     train_classifier(encoder(), data, data, options, progress=False)
     batches = sorted(lengths)

@@ -1,0 +1,171 @@
+"""`ctx-embed predict`: labels and probabilities from a trained classifier."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from ctx_embed.cli.options import OUTPUT, field_options
+from ctx_embed.errors import InputError
+from ctx_embed.texts import Document, well_formed
+
+if TYPE_CHECKING:
+    from ctx_embed.training.supervised.predictor import Predictor
+
+# Texts that are read and predicted at a time.
+AT_ONCE = 8192
+
+Row = dict[str, Any]
+
+
+def _line(row: Row) -> str:
+    """Return label, probability and text with tabs between them; several labels have commas between them."""
+    if row["probabilities"] is None:
+        return ""
+    labels = row["labels"] if "labels" in row else [row["label"]]
+    shown = ",".join(f"{row['probabilities'][str(label)]:.4f}" for label in labels)
+    text = "".join(character if character.isprintable() else " " for character in row["text"])
+    return f"{','.join(map(str, labels))}\t{shown}\t{text}"
+
+
+def _json_line(row: Row) -> str:
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _write_lines(file: TextIO, rows: Iterator[Row]) -> None:
+    file.writelines(f"{_line(row)}\n" for row in rows)
+
+
+def _write_jsonl(file: TextIO, rows: Iterator[Row]) -> None:
+    file.writelines(f"{_json_line(row)}\n" for row in rows)
+
+
+def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
+    file.write("[")
+    for number, row in enumerate(rows):
+        file.write((",\n" if number else "\n") + _json_line(row))
+    file.write("\n]\n")
+
+
+def _write_csv(file: TextIO, rows: Iterator[Row]) -> None:
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("text", "label", "probability"))
+    for row in rows:
+        label, probability, _ = (_line(row) or "\t\t").split("\t")
+        writer.writerow((row["text"], label, probability))
+
+
+WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
+    ".jsonl": _write_jsonl,
+    ".json": _write_json,
+    ".csv": _write_csv,
+    ".tsv": _write_lines,
+}
+
+
+@click.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("source", metavar="INPUT")
+@field_options
+@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.jsonl, .json, .csv or .tsv instead.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object a line.")
+@click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
+@click.option("--device", help="As in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]")
+def predict(
+    model: str,
+    source: str,
+    field: str | None,
+    label_field: str | None,
+    output: Path | None,
+    as_json: bool,
+    as_jsonl: bool,
+    evaluate: bool,
+    device: str | None,
+) -> None:
+    """Predict the labels of the texts of INPUT with a MODEL folder that `ctx-embed train` wrote.
+
+    INPUT is text (a text a line), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard input. There is a row
+    for each of its rows, in order: the label, its probability and the text, tabs between them; a blank line stays
+    blank. JSON has the probabilities of all labels. Of several labels a text, commas stand between them.
+
+    With --evaluate, INPUT is lines of label<TAB>text or a table with labels, as for `ctx-embed train`; -o writes the
+    predictions too.
+
+    \b
+    Example: ctx-embed predict reviews-model new.txt
+    Example: echo "great food" | ctx-embed predict reviews-model - --jsonl
+    Example: ctx-embed predict reviews-model test.tsv --evaluate
+    """
+    if as_json and as_jsonl:
+        raise click.UsageError("--json and --jsonl exclude each other")
+    if output and (as_jsonl or (as_json and not evaluate)):
+        raise click.UsageError("the name of FILE says the format: leave --json and --jsonl out")
+    if evaluate and as_jsonl:
+        raise click.UsageError("--evaluate prints one report: take --json, and -o FILE for the predictions")
+    if label_field and not evaluate:
+        raise click.UsageError("--label-field goes with --evaluate")
+    if output and output.suffix.lower() not in WRITERS:
+        raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
+    from ctx_embed.files import replaced_file, require_file
+    from ctx_embed.reading import read_documents
+    from ctx_embed.training.supervised.labelled import Labelled
+    from ctx_embed.training.supervised.predictor import Predictor
+
+    if output:
+        require_file(output)
+    if source != "-" and not Path(source).exists():
+        text = "" if Path(source).suffix else f"; for one text: echo {shlex.quote(source)} | ctx-embed predict MODEL -"
+        raise InputError(f"{source}: no such file{text}")
+    predictor = Predictor.load(model, device)
+    data = Labelled.read(source, field, label_field, predictor.head.multi_label) if evaluate else None
+    documents = map(Document, data.texts) if data else read_documents(source, field, blank_lines=True)
+    found: list[Any] = []
+    rows = _predicted(predictor, documents, found if evaluate else None)
+    if output:
+        with replaced_file(output) as beside, beside.open("w", encoding="utf-8", newline="") as file:
+            WRITERS[output.suffix.lower()](file, rows)
+    elif not evaluate:
+        (_write_json if as_json else _write_jsonl if as_jsonl else _write_lines)(sys.stdout, rows)
+    else:
+        deque(rows, maxlen=0)
+    if data:
+        from ctx_embed.training.supervised.report import as_text, report
+
+        result = report(found, data, predictor.head.labels)
+        click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))
+
+
+def _predicted(predictor: Predictor, documents: Iterable[Document], found: list[Any] | None) -> Iterator[Row]:
+    """Yield a row for each document; one without text has no label. Each prediction is added to ``found``."""
+    head = predictor.head
+    waiting = iter(documents)
+    while batch := list(islice(waiting, AT_ONCE)):
+        texts = [well_formed(document.text) for document in batch]
+        logits = predictor.logits(texts)
+        chosen = head.chosen(logits)
+        if found is not None:
+            found.extend(chosen)
+        of_texts = head.probabilities(logits).tolist()
+        for document, text, label, probabilities in zip(batch, texts, chosen, of_texts, strict=True):
+            blank = not text.strip()
+            named = dict(zip(map(str, head.labels), probabilities, strict=True))
+            yield {
+                **({} if document.id is None else {"id": document.id}),
+                "text": text,
+                **(
+                    {"labels": None if blank else list(label)}
+                    if head.multi_label
+                    else {"label": None if blank else label}
+                ),
+                "probabilities": None if blank else named,
+            }

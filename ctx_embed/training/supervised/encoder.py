@@ -1,0 +1,135 @@
+"""The encoder under a classifier: on NumPy where it can, on torch otherwise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctx_embed.runtime import Embedder, UnsupportedModelError
+from ctx_embed.runtime.saved import DEFAULT_MODEL
+from ctx_embed.training.supervised.head import Floats
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# Of a model folder, what is about its training and not about its embeddings.
+NOT_COPIED = ("README.md", "training.json", "classifier.json", "classifier.safetensors")
+
+
+class TorchEncoder:
+    """A SentenceTransformer that gives embeddings before any normalisation.
+
+    A pickle of it holds the files of the saved model, so that nothing that was only computed is stored.
+    """
+
+    def __init__(self, model: SentenceTransformer) -> None:
+        self.model = model
+
+    def embed(self, texts: Sequence[str]) -> Floats:
+        """Return (texts, m) float32."""
+        from ctx_embed.training.supervised.network import embedded
+
+        return embedded(self.model, texts)
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder."""
+        self.model.save_pretrained(str(folder))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(Path(folder))
+            return _unpacked, (_packed(Path(folder)),)
+
+
+class SavedEncoder:
+    """A saved Contextualizer that gives embeddings before any normalisation, without torch.
+
+    A pickle of it holds the model's files; of the model of this package, its name alone.
+
+    Args:
+        folder: of the model.
+        owned: the folder is a temporary one, which goes with this object.
+
+    Raises:
+        UnsupportedModelError: the model needs torch.
+        InputError: there is no model, or it is damaged.
+    """
+
+    def __init__(self, folder: Path, *, owned: bool = False) -> None:
+        self.folder = folder
+        self._embedder = Embedder.load(folder)
+        if owned:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        # A head reads the whole embedding.
+        self._embedder.truncate_dim = None
+
+    @cached_property
+    def model(self) -> SentenceTransformer:
+        """The same model on torch."""
+        from ctx_embed.loading import load
+
+        return load(self.folder)
+
+    def embed(self, texts: Sequence[str]) -> Floats:
+        """Return (texts, m) float32."""
+        return self._embedder.encode(texts, normalize=False, prompt="")
+
+    def save(self, folder: Path) -> None:
+        """Copy the model's files."""
+        for name, content in _packed(self.folder).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.folder == DEFAULT_MODEL:
+            return open_encoder, ("default",)
+        return _unpacked, (_packed(self.folder),)
+
+
+def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | TorchEncoder:
+    """Open a model for a classifier.
+
+    Args:
+        path: a model folder, ``default``, or a name on the hub.
+        device: as in sentence-transformers; one that is named is torch's.
+
+    Raises:
+        InputError: there is no such model, or it is damaged.
+    """
+    folder = DEFAULT_MODEL if str(path) == "default" else Path(path)
+    if device is None and folder.is_dir():
+        try:
+            return SavedEncoder(folder)
+        except UnsupportedModelError:
+            pass
+    from ctx_embed.loading import load
+
+    return TorchEncoder(load(path, device))
+
+
+def _packed(folder: Path) -> dict[str, bytes]:
+    """Return the files of a model folder by their names in it."""
+    names = [Path(inner, name).relative_to(folder) for inner, _, found in os.walk(folder) for name in found]
+    return {str(name): (folder / name).read_bytes() for name in sorted(names) if str(name) not in NOT_COPIED}
+
+
+def _unpacked(files: dict[str, bytes]) -> SavedEncoder | TorchEncoder:
+    folder = Path(tempfile.mkdtemp(prefix="ctx-embed-"))
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    try:
+        return SavedEncoder(folder, owned=True)
+    except UnsupportedModelError:
+        from ctx_embed.loading import load
+
+        try:
+            return TorchEncoder(load(folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,261 @@
+"""A linear head over sentence embeddings: fitting, its file, and what its outputs say. Without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+from ctx_embed.training.supervised.labelled import Labelled
+
+Floats = NDArray[Any]
+ClassWeight = Mapping[Any, float] | str | None
+
+# Inverse strength of the l2 penalty under which the head is fitted to standardised embeddings.
+PROBE_C = 0.01
+PROBE_ITERATIONS = 1000
+# With fewer training texts the encoder stays as it is: training it gains nothing and takes longer.
+FEW_TEXTS = 500
+# Texts of the cross-validation that chooses how embeddings are scaled, and its folds.
+SCALING_TEXTS, SCALING_FOLDS = 2000, 5
+# A label of several is given from this probability on.
+THRESHOLD = 0.5
+FLAGS = ("multi_label", "normalized", "indicators")
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One linear function of the embedding for each class.
+
+    Args:
+        weight: (classes, m).
+        bias: (classes,).
+        labels: the classes' names: strings or numbers.
+        multi_label: a text has any number of labels, and each output is a yes or no of its own.
+        normalized: it reads embeddings of unit length; else embeddings as they are before any normalisation.
+        indicators: what it was trained on, and what :meth:`chosen` gives, is an array (texts, classes) of 0 and 1.
+    """
+
+    weight: Floats
+    bias: Floats
+    labels: list[Any]
+    multi_label: bool = False
+    normalized: bool = False
+    indicators: bool = False
+
+    def logits(self, embeddings: Floats) -> Floats:
+        """Return the outputs (texts, classes) over embeddings (texts, m) before any normalisation.
+
+        Raises:
+            InputError: they are not finite.
+        """
+        logits = (unit(embeddings) if self.normalized else embeddings) @ self.weight.T + self.bias
+        if not np.isfinite(logits).all():
+            raise InputError("the classifier's outputs are not finite, train it with a lower learning rate")
+        return np.asarray(logits)
+
+    def probabilities(self, logits: Floats) -> Floats:
+        """Return (texts, classes): a row sums to 1, or with several labels each is a probability of its own."""
+        logits = logits.astype(np.float64)
+        if self.multi_label:
+            return np.asarray(1 / (1 + np.exp(-np.clip(logits, -500, 500))))
+        odds = np.exp(logits - logits.max(1, keepdims=True))
+        return np.asarray(odds / odds.sum(1, keepdims=True))
+
+    def chosen(self, logits: Floats) -> Any:
+        """Return the likeliest label of each text, or with several the tuple of those at least as likely as not."""
+        if self.multi_label:
+            given = self.probabilities(logits) >= THRESHOLD
+            if self.indicators:
+                return given.astype(np.int64)
+            return [tuple(self.labels[place] for place in np.flatnonzero(row)) for row in given]
+        return [self.labels[place] for place in logits.argmax(1).tolist()]
+
+    def for_indicators(self, columns: int, texts: int) -> Head:
+        """Return the head that gives arrays of ``columns`` columns, of which its labels are numbers.
+
+        A column that was 0 in all training ``texts`` is predicted to be 0.
+        """
+        weight = np.zeros((columns, self.weight.shape[1]), np.float32)
+        bias = np.full(columns, np.log(0.5 / (texts + 0.5)), np.float32)
+        weight[self.labels], bias[self.labels] = self.weight, self.bias
+        return Head(weight, bias, list(range(columns)), self.multi_label, self.normalized, indicators=True)
+
+    def save(self, folder: Path) -> None:
+        """Write ``classifier.safetensors`` and ``classifier.json``."""
+        from safetensors.numpy import save_file
+
+        tensors = {"weight": self.weight.astype(np.float32), "bias": self.bias.astype(np.float32)}
+        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, _tensors(folder))
+        described: dict[str, Any] = {"labels": self.labels}
+        described |= {name: True for name in FLAGS if getattr(self, name)}
+        (folder / "classifier.json").write_text(json.dumps(described, indent=2), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Head:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            InputError: there is no head, or its files do not fit together.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        if not _tensors(folder).is_file():
+            raise InputError(f"{folder}: no classifier.safetensors, this model was not trained from labels")
+        try:
+            tensors = load_file(_tensors(folder))
+            described = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
+            head = cls(tensors["weight"], tensors["bias"], **described)
+            if head.weight.shape[:1] != (len(head.labels),) or head.bias.shape != (len(head.labels),):
+                raise ValueError(f"{len(head.labels)} labels for weights of shape {head.weight.shape}")
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            reason, *_ = str(error).split("\n")
+            raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None
+        return head
+
+
+def _tensors(folder: Path) -> Path:
+    return folder / "classifier.safetensors"
+
+
+def unit(embeddings: Floats) -> Floats:
+    """Return the rows at length 1; zeros stay."""
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return np.asarray(embeddings / np.where(lengths > 0, lengths, 1))
+
+
+def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) -> NDArray[np.float64] | None:
+    """Return the weight of each class in the loss, (classes,); None: all are 1.
+
+    Args:
+        wanted: ``balanced``: n / (classes * n_class), and with several labels the number of texts without the label
+            over that with it; or weights by label, 1 for those it does not name.
+        data: the training texts.
+        labels: the classes.
+
+    Raises:
+        InputError: another word, a label that does not occur, or a weight that is not a finite number above 0.
+    """
+    if wanted is None:
+        return None
+    if isinstance(wanted, str):
+        if wanted != "balanced":
+            raise InputError(f"class_weight must be 'balanced', a dict of label: weight or None, got {wanted!r}")
+        targets = data.targets(labels)
+        if data.multi_label:
+            positive = targets.sum(0, dtype=np.float64)
+            return np.asarray(np.maximum(len(targets) - positive, 1) / np.maximum(positive, 1))
+        counts = np.bincount(targets, minlength=len(labels))
+        return np.asarray(len(targets) / (len(labels) * np.maximum(counts, 1)))
+    if not isinstance(wanted, Mapping):
+        raise InputError(f"class_weight must be 'balanced', a dict of label: weight or None, got {wanted!r}")
+    for label, weight in wanted.items():
+        if label not in labels:
+            raise InputError(f"class_weight names {label!r}, but no training text has that label")
+        if isinstance(weight, str) or not 0 < weight < np.inf:
+            raise InputError(f"the class weight of {label!r} must be a finite number above 0, got {weight!r}")
+    return np.array([wanted.get(label, 1.0) for label in labels], np.float64)
+
+
+def fitted_head(
+    embeddings: Floats, data: Labelled, labels: Sequence[Any], weights: NDArray[np.float64] | None = None
+) -> Head:
+    """Return a logistic regression on embeddings at unit length, for an encoder that stays as it is.
+
+    Features are scaled each by its own deviation or all by one, whichever predicts held-out texts better: the first
+    finds what a few faint features know, the second is surer with few texts.
+
+    Args:
+        embeddings: (n, m) before any normalisation.
+        data: the n texts' labels.
+        labels: the classes.
+        weights: from :func:`class_weights`.
+    """
+    X = unit(embeddings.astype(np.float64))
+    targets = data.targets(labels)
+    deviations = X.std(0) + 1e-9
+    together = np.full_like(deviations, np.sqrt((deviations**2).mean()))
+    scale = max((together, deviations), key=lambda scale: _held_out_likelihood(X / scale, targets, weights))
+    weight, bias = logistic(X, targets, scale, weights)
+    return Head(weight.astype(np.float32), bias.astype(np.float32), list(labels), data.multi_label, normalized=True)
+
+
+def logistic(
+    X: Floats, targets: NDArray[Any], scale: Floats, weights: NDArray[np.float64] | None = None
+) -> tuple[Floats, Floats]:
+    """Return weight (classes, m) and bias (classes,) of a logistic regression on (X - mean) / scale.
+
+    Args:
+        X: (n, m).
+        targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
+        scale: (m,) by which features are divided before the penalty of :data:`PROBE_C` is laid on their weights.
+        weights: (classes,) of the classes in the loss; with several labels, of the texts that have the label.
+    """
+    mean = X.mean(0)
+    Z = (X - mean) / scale
+    if targets.ndim == 1:
+        probe = _regression(None if weights is None else dict(enumerate(weights))).fit(Z, targets)
+        weight, bias = probe.coef_, probe.intercept_
+        if len(weight) == 1:
+            # One row tells two classes apart: half of it for the one, half against the other.
+            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+    else:
+        ones = np.ones(targets.shape[1]) if weights is None else weights
+        rows = [_of_label(Z, of_label, weight) for of_label, weight in zip(targets.T, ones, strict=True)]
+        weight, bias = np.stack([row for row, _ in rows]), np.array([bias for _, bias in rows])
+    weight = weight / scale
+    return weight, bias - weight @ mean
+
+
+def _of_label(Z: Floats, target: NDArray[Any], weight: float) -> tuple[Floats, float]:
+    positive = float(target.sum())
+    if positive in (0, len(target)):
+        # All texts have the label, or none of a fold has: its share, shy of certainty.
+        return np.zeros(Z.shape[1]), float(np.log((positive + 0.5) / (len(target) - positive + 0.5)))
+    probe = _regression({0: 1.0, 1: weight}).fit(Z, target.astype(np.int64))
+    return probe.coef_[0], float(probe.intercept_[0])
+
+
+def _regression(weights: Mapping[int, float] | None) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, class_weight=weights)
+
+
+def _held_out_likelihood(Z: Floats, targets: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
+    """Return the mean log likelihood of texts that a regression on the others gives, by cross-validation."""
+    from sklearn.model_selection import KFold, StratifiedKFold
+
+    order = np.random.default_rng(0).permutation(len(Z))[:SCALING_TEXTS]
+    Z, targets = Z[order], targets[order]
+    if targets.ndim == 1:
+        # A class of one text could not be learned and held out; such texts are left out here.
+        counts = np.bincount(targets)
+        enough = counts[targets] >= 2
+        Z, targets = Z[enough], targets[enough]
+        present, targets = np.unique(targets, return_inverse=True)
+        if len(present) < 2:
+            return 0.0
+        weights = None if weights is None else weights[present]
+        folds: Any = StratifiedKFold(min(SCALING_FOLDS, int(np.bincount(targets).min())), shuffle=True, random_state=0)
+    elif len(Z) < 2:
+        return 0.0
+    else:
+        folds = KFold(min(SCALING_FOLDS, len(Z)), shuffle=True, random_state=0)
+    total = 0.0
+    for train, test in folds.split(Z, targets if targets.ndim == 1 else None):
+        weight, bias = logistic(Z[train], targets[train], np.ones(Z.shape[1]), weights)
+        logits = Z[test] @ weight.T + bias
+        if targets.ndim == 1:
+            logits = logits - logits.max(1, keepdims=True)
+            total += float((logits[np.arange(len(test)), targets[test]] - np.log(np.exp(logits).sum(1))).sum())
+        else:
+            total -= float(np.logaddexp(0, np.where(targets[test] > 0, -logits, logits)).sum())
+    return total

@@ -1,0 +1,138 @@
+"""Texts with one label each, or with several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+from ctx_embed.reading import header_hint, read_labelled
+
+SEVERAL = (tuple, list, set, frozenset)
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts with a label each, or, where labels are tuples, with any number of labels each."""
+
+    labels: Sequence[Any]
+    texts: Sequence[str]
+
+    @classmethod
+    def read(
+        cls, source: str | Path, text_field: str | None = None, label_field: str | None = None, several: bool = False
+    ) -> Labelled:
+        """Read a labelled file, see :func:`ctx_embed.reading.read_labelled_rows`.
+
+        Raises:
+            InputError: the file cannot be read.
+        """
+        return cls(*read_labelled(source, text_field, label_field, several=several))
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether each text has any number of labels."""
+        return len(self.labels) > 0 and isinstance(self.labels[0], SEVERAL)
+
+    def classes(self) -> list[Any]:
+        """Return the labels that occur, sorted.
+
+        Raises:
+            InputError: fewer than two classes, or labels of types that cannot be compared.
+        """
+        found = self.label_set()
+        try:
+            classes = sorted(found)
+        except TypeError:
+            kinds = ", ".join(sorted({type(label).__name__ for label in found}))
+            raise InputError(f"labels must be of one type, got {kinds}") from None
+        if self.multi_label and not classes:
+            raise InputError("the training texts have no labels at all, at least one is needed")
+        if not self.multi_label and len(classes) < 2:
+            shown = f" ({classes[0]!r})" if classes else ""
+            raise InputError(f"the training texts have one class only{shown}, at least two are needed")
+        return classes
+
+    def targets(self, classes: Sequence[Any]) -> NDArray[Any]:
+        """Return each text's place among ``classes`` (n,), or with several labels each 0 and 1 (n, classes)."""
+        place = {label: number for number, label in enumerate(classes)}
+        if not self.multi_label:
+            return np.array([place[label] for label in self.labels], np.int64)
+        targets = np.zeros((len(self.labels), len(classes)), np.float32)
+        for row, labels in enumerate(self.labels):
+            targets[row, [place[label] for label in labels]] = 1
+        return targets
+
+    def doubt(self) -> str:
+        """Return what to look at where these are hardly the labels that were meant, else an empty string."""
+        if self.multi_label:
+            return ""
+        if len(self.label_set()) > len(set(self.texts)) > 1:
+            return "the label comes first, label<TAB>text: are the columns swapped?"
+        return header_hint(self.labels)
+
+    def split(self, share: float, seed: int) -> tuple[Labelled, Labelled]:
+        """Return a part without and a part of ``share`` of the texts, labels in similar proportion.
+
+        A text whose label no other text has stays in the first part. With several labels a text the parts are random.
+
+        Raises:
+            InputError: too few texts for a part that holds each label.
+        """
+        from sklearn.model_selection import train_test_split
+
+        rows = np.arange(len(self.labels))
+        counts = Counter(() if self.multi_label else self.labels)
+        doubt = self.doubt()
+        alone = np.array([counts[label] == 1 and not doubt for label in self.labels], bool)
+        # Where each label is alone there is nothing to hold out.
+        alone &= not alone.all()
+        shared = rows[~alone]
+        classes = None if self.multi_label else [self.labels[row] for row in shared]
+        try:
+            first, second = train_test_split(shared, test_size=share, random_state=seed, stratify=classes)
+        except ValueError:
+            raise InputError(
+                f"{len(rows)} texts with {len(self.label_set())} labels are too few to hold out {share:.0%} in which "
+                f"each label occurs; {doubt or 'give more texts, or --valid FILE'}"
+            ) from None
+        return self.rows(sorted([*first, *rows[alone]])), self.rows(sorted(second))
+
+    def require_labels_of(self, train: Labelled, name: str) -> None:
+        """Refuse labels that the training texts do not have; ``name`` is what the error calls these texts.
+
+        Raises:
+            InputError: with the first few of them; these texts have several labels each and the others one, or vice
+                versa.
+        """
+        if self.multi_label != train.multi_label:
+            raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")
+        if unknown := sorted(self.label_set() - train.label_set()):
+            shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+            raise InputError(f"the {name} texts have labels that the training texts lack: {shown}")
+
+    def rows(self, rows: Sequence[int]) -> Labelled:
+        """Return some of the texts."""
+        return Labelled([self.labels[row] for row in rows], [self.texts[row] for row in rows])
+
+    def label_set(self) -> set[Any]:
+        """Return the labels that occur."""
+        return {label for labels in self.labels for label in labels} if self.multi_label else set(self.labels)
+
+
+def label_accuracy(predicted: Sequence[Any], data: Labelled) -> float:
+    """Return the share of texts whose label is found; with several labels, what found and true ones share.
+
+    That is |found and true| / |found or true|, 1 if both are empty, averaged over the texts.
+    """
+    pairs = zip(predicted, data.labels, strict=True)
+    if not data.multi_label:
+        return float(np.mean([a == b for a, b in pairs]))
+    sets = [(set(a), set(b)) for a, b in pairs]
+    return float(np.mean([len(a & b) / len(a | b) if a | b else 1.0 for a, b in sets]))

@@ -1,0 +1,112 @@
+"""An encoder with a linear head as one torch module, which training changes as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.util import batch_to_device
+from torch import Tensor, nn
+
+from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.texts import length_batches
+from ctx_embed.training.supervised.head import Floats, Head, logistic
+from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
+
+
+class ClassifierNetwork(nn.Module):
+    """An encoder with a linear head over its embedding, before any normalisation.
+
+    Args:
+        encoder: a SentenceTransformer.
+        labels: the names of the classes, in the order of the head's outputs.
+        multi_label: whether a text may have several labels.
+    """
+
+    def __init__(self, encoder: SentenceTransformer, labels: Sequence[Any], multi_label: bool = False) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.labels = list(labels)
+        self.multi_label = multi_label
+        with torch.no_grad():
+            # Not get_embedding_dimension(), which a truncate_dim lowers.
+            dimension = embeddings(encoder.eval(), [""]).shape[1]
+        self.head = nn.Linear(dimension, len(self.labels)).to(encoder.device)
+
+    def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
+        """Return the logits (texts, classes); ``token_dropout`` is the share of tokens that are left out at random."""
+        logits: Tensor = self.head(embeddings(self.encoder, texts, token_dropout).to(self.head.weight.dtype))
+        return logits
+
+    @torch.no_grad()
+    def clear_head(self) -> None:
+        """Set the head to zeros: the first gradients are its own, and the encoder follows once it points somewhere."""
+        self.head.weight.zero_()
+        self.head.bias.zero_()
+
+    @torch.no_grad()
+    def fit_head(self, data: Labelled, weights: Floats | None = None) -> None:
+        """Set the head to a logistic regression on the encoder's present embeddings, standardised.
+
+        Args:
+            data: labelled texts.
+            weights: (classes,) of the classes in the loss.
+        """
+        X = embedded(self.encoder, data.texts).astype(np.float64)
+        weight, bias = logistic(X, data.targets(self.labels), X.std(0) + 1e-9, weights)
+        self.head.weight.copy_(torch.from_numpy(weight))
+        self.head.bias.copy_(torch.from_numpy(bias))
+
+    def regularizer(self) -> Tensor | float:
+        """Return what the encoder's modules add to the loss of the texts last read."""
+        return sum((module.regularizer() for module in self.encoder if isinstance(module, TokenEncoder)), 0.0)
+
+    def trained_head(self) -> Head:
+        """Return the head as it is now."""
+        weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
+        return Head(weight, bias, self.labels, self.multi_label)
+
+    def predict(self, texts: Sequence[str]) -> list[Any]:
+        """Return the likeliest label of each text, or with several labels a tuple of them.
+
+        Raises:
+            InputError: the model gives infinite or undefined numbers.
+        """
+        self.eval()
+        head = self.trained_head()
+        return list(head.chosen(head.logits(embedded(self.encoder, texts)))) if len(texts) else []
+
+    def accuracy(self, data: Labelled) -> float:
+        """Return the share of texts whose label is found, see :func:`label_accuracy`."""
+        return label_accuracy(self.predict(data.texts), data)
+
+
+def embeddings(encoder: SentenceTransformer, texts: list[str], token_dropout: float = 0.0) -> Tensor:
+    """Return the embeddings (texts, m) before any normalisation: for a Contextualizer, c^K."""
+    features = batch_to_device(encoder.preprocess(texts), encoder.device)
+    if token_dropout > 0 and "attention_mask" in features:
+        seen = torch.rand(features["attention_mask"].shape, device=encoder.device) >= token_dropout
+        features["attention_mask"] = features["attention_mask"] * seen
+    for module in encoder:
+        # A unit-length embedding would bound the logits.
+        if not isinstance(module, Normalize):
+            features = module(features)
+    found: Tensor = features["sentence_embedding"]
+    return found
+
+
+@torch.inference_mode()
+def embedded(encoder: SentenceTransformer, texts: Sequence[str]) -> Floats:
+    """Return the embeddings (texts, m) before any normalisation as float32, batch by batch."""
+    encoder.eval()
+    found: Floats | None = None
+    for rows in length_batches(texts):
+        batch = embeddings(encoder, [texts[row] for row in rows]).float().cpu().numpy()
+        if found is None:
+            found = np.empty((len(texts), batch.shape[1]), np.float32)
+        found[rows] = batch
+    return np.empty((0, 0), np.float32) if found is None else found

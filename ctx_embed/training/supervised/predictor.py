@@ -1,0 +1,78 @@
+"""A trained classifier as prediction needs it: an encoder and a head, it loads neither torch nor scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
+from ctx_embed.training.supervised.head import ClassWeight, Floats, Head, class_weights, fitted_head
+from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """An encoder and the head over it."""
+
+    encoder: SavedEncoder | TorchEncoder
+    head: Head
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | None = None) -> Predictor:
+        """Open what ``ctx-embed train`` or :meth:`TextClassifier.save` wrote.
+
+        Args:
+            folder: of the model.
+            device: as in sentence-transformers; None predicts without torch where the model allows it.
+
+        Raises:
+            InputError: no model folder, or one without a head that fits.
+        """
+        folder = Path(folder)
+        if not (folder / "modules.json").is_file():
+            raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+        head = Head.load(folder)
+        return cls(open_encoder(folder, device), head)
+
+    def logits(self, texts: Sequence[str]) -> Floats:
+        """Return the outputs of the head, (texts, classes).
+
+        Raises:
+            InputError: they are not finite.
+        """
+        if not texts:
+            return np.empty((0, len(self.head.labels)), np.float32)
+        return self.head.logits(self.encoder.embed(texts))
+
+    def predict(self, texts: Sequence[str]) -> list[Any]:
+        """Return the likeliest label of each text, or with several labels a tuple of them.
+
+        Raises:
+            InputError: the outputs are not finite.
+        """
+        return list(self.head.chosen(self.logits(texts)))
+
+    def accuracy(self, data: Labelled) -> float:
+        """Return the share of texts whose label is found, see :func:`label_accuracy`."""
+        return label_accuracy(self.predict(data.texts), data)
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder, which must exist."""
+        self.encoder.save(folder)
+        self.head.save(folder)
+
+
+def fitted_predictor(encoder: SavedEncoder | TorchEncoder, data: Labelled, class_weight: ClassWeight) -> Predictor:
+    """Return a head that is fitted over an encoder as it is.
+
+    Raises:
+        InputError: one class only, or class weights that do not fit.
+    """
+    labels = data.classes()
+    weights = class_weights(class_weight, data, labels)
+    return Predictor(encoder, fitted_head(encoder.embed(data.texts), data, labels, weights))

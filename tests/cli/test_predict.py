@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ctx_embed import TextClassifier
+from ctx_embed.cli import predict as command
+from ctx_embed.cli.main import main
+
+TEXTS = ["a good film", "a fine night", "so glad", "a joy", "a bad film", "a dull night", "so sad", "a poor book"]
+LABELS = ["pos"] * 4 + ["neg"] * 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A classifier over the shipped model."""
+    folder = tmp_path_factory.mktemp("classifier") / "model"
+    TextClassifier().fit(TEXTS, LABELS).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("several") / "model"
+    labels = [[label, *(["film"] if "film" in text else [])] for label, text in zip(LABELS, TEXTS, strict=True)]
+    TextClassifier().fit(TEXTS, labels).save(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def file(name: str, *lines: str) -> str:
+    Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return name
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, ["predict", *map(str, arguments)], **options)
+
+
+def succeeds(*arguments, **options) -> str:
+    result = run(*arguments, **options)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def fails(*arguments, **options) -> str:
+    before = sorted(os.listdir())
+    result = run(*arguments, **options)
+    assert result.exit_code in (1, 2), result.output
+    assert result.stdout == ""
+    assert sorted(os.listdir()) == before
+    *_, line = result.stderr.splitlines()
+    return line.removeprefix("Error: ")
+
+
+def test_a_row_for_each_line_blank_ones_too(model):
+    lines = succeeds(model, file("new.txt", "a glad film", "", "a sad\tbook", "  ")).split("\n")
+    classifier = TextClassifier.load(model)
+    expected = [f"{p:.4f}" for p in classifier.predict_proba(["a glad film", "a sad\tbook"]).max(1)]
+    assert lines == [f"pos\t{expected[0]}\ta glad film", "", f"neg\t{expected[1]}\ta sad book", "", ""]
+
+
+def test_json(model):
+    source = file("new.txt", "a glad film", "", "a sad book")
+    rows = json.loads(succeeds(model, source, "--json"))
+    assert rows == [json.loads(line) for line in succeeds(model, source, "--jsonl").splitlines()]
+    assert [row["label"] for row in rows] == ["pos", None, "neg"]
+    assert rows[1] == {"text": "", "label": None, "probabilities": None}
+    found = TextClassifier.load(model).predict_proba("a glad film")
+    assert rows[0]["text"] == "a glad film"
+    assert list(rows[0]["probabilities"]) == ["neg", "pos"]
+    assert list(rows[0]["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-6)
+    assert json.loads(succeeds(model, file("none.txt"), "--json")) == []
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.jsonl", "new.tsv"])
+def test_tables(model, name):
+    rows = [{"id": f"a{number}", "review": text, "stars": number} for number, text in enumerate(TEXTS)]
+    if name.endswith("jsonl"):
+        file(name, *map(json.dumps, rows))
+    else:
+        mark = "," if name.endswith("csv") else "\t"
+        file(name, *(mark.join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))))
+    found = json.loads(succeeds(model, name, "--json", "--field", "review"))
+    assert [(row["id"], row["text"], row["label"]) for row in found] == [
+        (row["id"], row["review"], label) for row, label in zip(rows, LABELS, strict=True)
+    ]
+    assert "no field 'text' (fields: 'id', 'review', 'stars')" in fails(model, name)
+
+
+def test_files(model):
+    source = file("new.txt", "a glad film", "", 'a sad, "sad" book')
+    printed = succeeds(model, source)
+    for name in ("found.tsv", "found.jsonl", "found.json", "found.csv"):
+        assert succeeds(model, source, "-o", name) == ""
+    assert Path("found.tsv").read_text() == printed
+    assert Path("found.jsonl").read_text() == succeeds(model, source, "--jsonl")
+    assert Path("found.json").read_text() == succeeds(model, source, "--json")
+    with open("found.csv", newline="", encoding="utf-8") as opened:
+        header, *rows = csv.reader(opened)
+    assert header == ["text", "label", "probability"]
+    assert [row[:2] for row in rows] == [["a glad film", "pos"], ["", ""], ['a sad, "sad" book', "neg"]]
+    assert fails(model, source, "-o", "found.xml") == (
+        "cannot write found.xml: its name must end in .jsonl, .json, .csv, .tsv"
+    )
+    assert "no such file" in fails(model, "nowhere.txt", "-o", "new.json")
+    broken = file("broken.jsonl", '{"text": "a"}', "{")
+    before = Path("found.json").read_text()
+    assert fails(model, broken, "-o", "found.json").startswith("broken.jsonl, line 2: not JSON")
+    assert Path("found.json").read_text() == before
+
+
+def test_standard_input_and_odd_texts(model):
+    lines = succeeds(model, "-", input="a glad film\n\x00\x1b[31m sad\n").splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["pos", "neg"]
+    assert "\x1b" not in lines[1]
+    (row,) = json.loads(succeeds(model, "-", "--json", input='{"text": "sad \\ud800"}\n'))
+    assert row["text"] == "sad \ufffd"
+
+
+def test_batches_change_nothing(model, monkeypatch):
+    source = file("new.txt", *TEXTS, "", *TEXTS)
+    together = succeeds(model, source)
+    monkeypatch.setattr(command, "AT_ONCE", 3)
+    assert succeeds(model, source) == together
+
+
+def test_several_labels(several):
+    source = file("new.txt", "a good film", "", "so sad")
+    rows = json.loads(succeeds(several, source, "--json"))
+    assert [row["labels"] for row in rows] == [["film", "pos"], None, ["neg"]]
+    assert list(rows[0]["probabilities"]) == ["film", "neg", "pos"]
+    lines = succeeds(several, source).splitlines()
+    shown = ",".join(f"{rows[0]['probabilities'][label]:.4f}" for label in ("film", "pos"))
+    assert lines[0] == f"film,pos\t{shown}\ta good film"
+
+
+def test_evaluate(model):
+    source = file("test.tsv", "pos\ta glad film", "neg\ta sad book", "pos\ta dull night", "odd\ta poor book")
+    result = json.loads(succeeds(model, source, "--evaluate", "--json"))
+    assert result["accuracy"] == 0.5
+    assert [row["label"] for row in result["classes"]] == ["neg", "pos", "odd"]
+    assert result["confusion"] == [[1, 0, 0], [1, 1, 0], [1, 0, 0]]
+    assert succeeds(model, source, "--evaluate", "-o", "found.tsv").splitlines() == [
+        "accuracy 0.5000",
+        "",
+        "      precision  recall     f1  texts",
+        "neg       0.333   1.000  0.500      1",
+        "pos       1.000   0.500  0.667      2",
+        "odd       0.000   0.000  0.000      1",
+        "mean      0.444   0.500  0.389      4",
+        "",
+        "true \\ predicted  neg  pos  odd",
+        "neg                 1    0    0",
+        "pos                 1    1    0",
+        "odd                 1    0    0",
+    ]
+    assert [line.split("\t")[0] for line in Path("found.tsv").read_text().splitlines()] == ["pos", "neg", "neg", "neg"]
+    table = file("test.csv", "stars,review", "pos,a glad film", "neg,so sad")
+    fields = ["--field", "review", "--label-field", "stars"]
+    assert json.loads(succeeds(model, table, "--evaluate", "--json", *fields))["accuracy"] == 1
+
+
+def test_evaluate_several_labels(several):
+    source = file("test.tsv", "film,pos\ta glad film", "neg\ta sad film", "\ta book")
+    result = json.loads(succeeds(several, source, "--evaluate", "--json"))
+    assert result["exact"] <= result["accuracy"]
+    assert "confusion" not in result
+    assert "all labels of a text right" in succeeds(several, source, "--evaluate")
+
+
+def test_prediction_loads_neither_torch_nor_scikit_learn(model):
+    source = file("new.txt", "a glad film")
+    script = (
+        "import sys; from ctx_embed.cli.main import main; main(standalone_mode=False);"
+        "print({'torch', 'sklearn', 'scipy', 'sentence_transformers', 'faiss'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "predict", str(model), source], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[1:] == ["set()"]
+
+
+def test_on_torch(model):
+    source = file("new.txt", *TEXTS)
+    on_torch = json.loads(succeeds(model, source, "--json", "--device", "cpu"))
+    found = json.loads(succeeds(model, source, "--json"))
+    numbers = [[list(row["probabilities"].values()) for row in rows] for rows in (on_torch, found)]
+    assert np.allclose(*numbers, atol=1e-4)
+
+
+def test_mistakes(model, tiny_model_path):
+    source = file("new.txt", "a text")
+    assert fails("nowhere", source) == "nowhere: no modules.json, this is no SentenceTransformer model folder"
+    assert fails(tiny_model_path, source) == (
+        f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
+    )
+    assert fails(model, source, "--json", "--jsonl") == "--json and --jsonl exclude each other"
+    assert fails(model, source, "-o", "a.json", "--json") == (
+        "the name of FILE says the format: leave --json and --jsonl out"
+    )
+    assert fails(model, source, "--label-field", "a") == "--label-field goes with --evaluate"
+    assert fails(model, source, "--evaluate") == "new.txt, line 1: 'a text' is not label<TAB>text"
+    message = "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -"
+    assert fails(model, "great food") == message

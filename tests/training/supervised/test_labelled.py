@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
+from tests.training.toy import error, forty_texts
+
+
+@pytest.fixture
+def data() -> Labelled:
+    return forty_texts()
+
+
+def test_a_split_holds_each_label_in_proportion(data):
+    train, valid = data.split(0.1, seed=0)
+    assert sorted(valid.labels) == ["+", "+", "-", "-"]
+    assert sorted(train.labels) == ["+"] * 18 + ["-"] * 18
+    assert sorted([*train.texts, *valid.texts]) == sorted(data.texts)
+    labels = dict(zip(data.texts, data.labels, strict=True))
+    assert all(
+        labels[text] == label for part in (train, valid) for label, text in zip(*vars(part).values(), strict=True)
+    )
+    assert data.split(0.1, seed=0) == (train, valid)
+    assert data.split(0.1, seed=1)[1] != valid
+
+
+@pytest.mark.parametrize("labels", ["ab", "abb", "abcabc", "abbbbbbbbb", ""])
+def test_too_few_rows_to_split(labels):
+    rows = Labelled(list(labels), ["text"] * len(labels))
+    hint = "give more texts, or --valid FILE"
+    if labels.startswith("abb"):
+        hint = "the label 'a' occurs once, on the first line; if that is a header, name its columns with --field and "
+        hint += "--label-field"
+    assert error(rows.split, 0.1, 0) == (
+        f"{len(labels)} texts with {len(set(labels))} labels are too few to hold out 10% in which each label occurs; "
+        + hint
+    )
+
+
+def test_a_text_that_alone_has_its_label_is_trained_on():
+    rows = Labelled(["a"] * 20 + ["b"] * 20 + ["rare"], [f"text {number}" for number in range(41)])
+    train, valid = rows.split(0.1, seed=0)
+    assert sorted(valid.labels) == ["a", "a", "b", "b"]
+    assert train.labels.count("rare") == 1
+    assert len(train.labels) == 37
+
+
+def test_columns_that_were_swapped_are_doubted():
+    rows = Labelled(["a text", "another", "a third"], ["+", "-", "+"])
+    assert rows.doubt() == "the label comes first, label<TAB>text: are the columns swapped?"
+    assert Labelled(rows.texts, rows.labels).doubt() == ""
+
+
+def test_several_labels():
+    rows = Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
+    assert rows.multi_label
+    assert rows.classes() == ["a", "b"]
+    assert rows.targets(["a", "b"]).tolist() == [[1, 1], [0, 0], [0, 1]]
+    train, valid = rows.split(0.4, seed=0)
+    assert sorted([*train.texts, *valid.texts]) == ["x", "y", "z"]
+    assert label_accuracy([("a",), (), ("a", "b")], rows) == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
+    assert error(Labelled([(), ()], ["x", "y"]).classes) == (
+        "the training texts have no labels at all, at least one is needed"
+    )
+    single = Labelled(["a", "b"], ["x", "y"])
+    assert error(single.require_labels_of, rows, "test") == (
+        "the test texts and the training texts must both have one label each, or both several"
+    )
+
+
+def test_one_label():
+    rows = Labelled([2, 1, 2], ["x", "y", "z"])
+    assert not rows.multi_label
+    assert rows.classes() == [1, 2]
+    assert np.array_equal(rows.targets([1, 2]), [1, 0, 1])
+    assert label_accuracy([2, 2, 2], rows) == pytest.approx(2 / 3)
+    assert error(Labelled(["a", 1], ["x", "y"]).classes) == "labels must be of one type, got int, str"
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text("b,a\tx\n\ty\n b , b\tz\n")
+    assert Labelled.read(path, several=True) == Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"label": ["b", "a"], "text": "x"}\n{"label": [], "text": "y"}\n{"label": "b", "text": "z"}\n')
+    assert Labelled.read(path, several=True) == Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
+    assert error(Labelled.read, path) == f"{path}, line 1: the label 'label' must be a string or a number, got a list"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
+
+from ctx_embed.training.supervised.head import PROBE_C
+from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.training.supervised.network import ClassifierNetwork, embedded
+from ctx_embed.training.supervised.train import SupervisedOptions, train_classifier
+from tests.conftest import make_model
+from tests.training.toy import OPTIONS, forty_texts, small_encoders
+
+
+@pytest.fixture
+def data() -> Labelled:
+    return forty_texts()
+
+
+@pytest.fixture
+def encoder(data):
+    return small_encoders(data)
+
+
+def test_the_head_reads_the_embedding_before_it_is_normalised(tiny_model, sentences):
+    classifier = ClassifierNetwork(tiny_model, ["a", "b"])
+    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
+    embeddings = bare.encode(sentences, convert_to_tensor=True)
+    assert not torch.allclose(embeddings.norm(dim=1), torch.ones(len(sentences)))
+    with torch.no_grad():
+        assert torch.allclose(classifier(sentences), classifier.head(embeddings), atol=1e-6)
+
+
+def test_a_truncated_encoder_is_trained_whole(tokenizer, data):
+    model = make_model(tokenizer)
+    model.truncate_dim = 4
+    classifier, _ = train_classifier(model, data, data, SupervisedOptions(epochs=1), progress=False)
+    assert classifier.head.in_features == 16
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_model, sentences, classes):
+    texts = [f"{sentence} {number}" for number in range(6) for sentence in sentences]
+    data = Labelled([f"class {sentences.index(text.rsplit(' ', 1)[0]) % classes}" for text in texts], texts)
+    classifier = ClassifierNetwork(tiny_model, sorted(set(data.labels)))
+    classifier.fit_head(data)
+    bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
+    X = StandardScaler().fit_transform(bare.encode(texts).astype(np.float64))
+    expected = LogisticRegression(C=PROBE_C, max_iter=1000).fit(X, data.labels).predict_proba(X)
+    with torch.no_grad():
+        assert classifier(texts).softmax(1).numpy() == pytest.approx(expected, abs=1e-3)
+
+
+def test_prediction_does_not_depend_on_the_batch(encoder, data):
+    classifier, _ = train_classifier(encoder(), data, data, OPTIONS, progress=False)
+    texts = [f"{text} {'very ' * number}" for number, text in enumerate(data.texts)]
+    together = embedded(classifier.encoder, texts)
+    alone = np.concatenate([embedded(classifier.encoder, [text]) for text in texts])
+    assert together == pytest.approx(alone, abs=1e-5)
+    assert classifier.predict(texts) == [label for text in texts for label in classifier.predict([text])]
+
+
+def test_several_labels_are_learned(encoder, data):
+    labels = [
+        tuple(name for name, there in (("good", label == "+"), ("film", "film" in text)) if there)
+        for label, text in zip(data.labels, data.texts, strict=True)
+    ]
+    assert () in labels
+    rows = Labelled(labels, data.texts)
+    classifier, history = train_classifier(encoder(), rows, rows, SupervisedOptions(20, 8, 0.02), progress=False)
+    assert classifier.labels == ["film", "good"]
+    assert history[-1]["valid_accuracy"] == classifier.accuracy(rows) == 1
+    assert [set(found) for found in classifier.predict(rows.texts)] == [set(of_text) for of_text in labels]
+
+
+def test_class_weights_are_those_of_the_loss(encoder, data):
+    rare = Labelled(data.labels[:23], data.texts[:23])
+    assert [rare.labels.count(label) for label in "+-"] == [20, 3]
+
+    def found(class_weight):
+        options = SupervisedOptions(epochs=3, batch_size=8, learning_rate=0.003)
+        classifier, _ = train_classifier(encoder(), rare, rare, options, class_weight=class_weight, progress=False)
+        return classifier.predict(rare.texts).count("-")
+
+    assert found(None) == found({"+": 1.0, "-": 1.0}) <= 3
+    assert found({"-": 1000.0}) > 10
