@@ -50,6 +50,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @click.argument("more", nargs=-1, metavar="[FILE...]")
 @click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
+@click.option("--second-teacher", metavar="PATH", help="Teaches the second_texts of a recipe's sources as well.")
+@click.option("--second-weight", default=0.5, show_default=True, type=WEIGHT, help="Of the second teacher.")
+@click.option("--from", "start", metavar="MODEL", help="Begin as this model, with its vocabulary and sizes.")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option(
     "--recipe",
@@ -81,6 +84,8 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--ranking-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the teacher's near neighbours.")
 @click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
 @click.option("--neighbour-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the text that follows.")
+@click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Of finding a text's partner.")
+@click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs of a batch.")
 @click.option(
     "--held-out",
     type=click.IntRange(min=2),

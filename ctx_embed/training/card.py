@@ -101,6 +101,11 @@ def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, A
                     "teacher",
                     f"{origin} in {record['teacher']['dtype']}, fingerprint `{record['teacher']['fingerprint']}`",
                 ),
+                *(
+                    (label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`")
+                    for label, key in (("second teacher", "second_teacher"), ("made from", "from"))
+                    if key in record
+                ),
             ),
             "Use": usage(name),
             "Scores": f"On {record['held_out_texts']:,} texts that were held out; held out distance is the mean of "

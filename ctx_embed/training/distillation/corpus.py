@@ -18,15 +18,29 @@ BLOCK_SENTENCES = 2048
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive texts of one file."""
+    """Texts that are embedded and stored together.
+
+    Attributes:
+        source: the name of the file whose consecutive texts they are; empty where they come from several.
+        texts: of the block.
+        families: of each text where they come from several files, else none.
+        paired: whether each text and the next one are a pair of like meaning, where there are pairs.
+    """
 
     source: str
     texts: tuple[str, ...]
+    families: tuple[str, ...] = ()
+    paired: tuple[bool, ...] = ()
 
     @cached_property
     def key(self) -> str:
         """32 hexadecimal digits over the texts: what a cache knows the block by."""
         return hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:32]
+
+
+def genre(file_name: str) -> str:
+    """Return the family of a corpus file: its name up to the first dot, ``books`` of ``books.00.txt.gz``."""
+    return file_name.split(".")[0] or file_name
 
 
 def passages(lines: Sequence[str], most: int) -> list[str]:

@@ -38,7 +38,10 @@ from ctx_embed.training.distillation.student import (
     entry_texts,
     new_student,
     require_dimension,
+    require_encoder,
     require_spare,
+    rotation_like,
+    started_student,
     student_options,
 )
 from ctx_embed.training.distillation.teacher import TeacherCache
@@ -64,7 +67,10 @@ class DistillationJob:
         output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
         teacher: a path or name for :func:`ctx_embed.load`.
         options: how to train.
-        cache: the folder of the teacher's embeddings, ``OUTPUT.teacher`` unless given.
+        second_teacher: another one, which embeds the ``second_texts`` of each source.
+        start: a path or name of a model of this project that the student begins as, with its vocabulary and sizes;
+            ``dimension`` and the options of vocabulary and system are then not read. None: it begins anew.
+        cache: the folder of the teachers' embeddings, ``OUTPUT.teacher`` unless given.
         exclude: files whose lines, or their columns, are texts that must not be trained on. They still count for the
             vocabulary, the phrases and the rotation; labelled texts are not compared with them.
         labelled: files of labelled texts to learn as well, see :func:`read_labelled_files`.
@@ -90,6 +96,8 @@ class DistillationJob:
     output: Path
     teacher: str
     options: DistillationOptions = field(default_factory=DistillationOptions)
+    second_teacher: str | None = None
+    start: str | None = None
     cache: Path | None = None
     exclude: Sequence[Path] = ()
     labelled: Sequence[Path] = ()
@@ -113,6 +121,10 @@ class DistillationJob:
         if self.store not in STORES:
             raise unknown_name("store", self.store, STORES)
         require_spare(self.spare_dimensions, self.dimension)
+        if self.start is not None and self.tokenizer is not None:
+            raise InputError("--from brings its own vocabulary: leave out --tokenizer")
+        if self.second_teacher is not None and not any(source.second_texts for source in self.sources):
+            raise InputError("a second teacher needs texts: give second_texts to a source of the recipe")
         self.options.label_dimensions(self.dimension, self.spare_dimensions)
 
     @property
@@ -130,7 +142,10 @@ class DistillationJob:
             {"teacher_dtype": self.teacher_dtype, "store": self.store},
             {"text_field": self.text_field, "label_field": self.label_field},
             asdict(self.options),
-            content_hash(model_folder(self.teacher)),
+            [
+                content_hash(model_folder(model)) if model else None
+                for model in (self.teacher, self.second_teacher, self.start)
+            ],
             [{**asdict(source), "files": [content_hash(file) for file in source.files]} for source in self.sources],
             [
                 [content_hash(file) for file in files]
@@ -150,6 +165,8 @@ class _Material:
     pairs: Pairs | None
     tokenizer: Tokenizer
     phrases: NDArray[np.int32] | None
+    second_teacher: SentenceTransformer | None = None
+    start: SentenceTransformer | None = None
 
 
 def distill(
@@ -236,8 +253,13 @@ def _read(job: DistillationJob) -> _Material:
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
     teacher = load(job.teacher, dtype=job.teacher_dtype)
-    dimension = job.dimension - job.spare_dimensions
-    require_dimension(dimension, teacher.get_embedding_dimension() or job.dimension)
+    second_teacher = load(job.second_teacher, dtype=job.teacher_dtype) if job.second_teacher else None
+    start = load(job.start) if job.start else None
+    dimension = job.dimension if start is None else require_encoder(start).dimension
+    require_spare(job.spare_dimensions, dimension)
+    for model in (teacher, second_teacher):
+        if model is not None:
+            require_dimension(dimension - job.spare_dimensions, model.get_embedding_dimension() or dimension)
     mixture = read_mixture(job.sources, job.options.seed, read_excluded(job.exclude), job.text_field)
     options = job.options.of_texts(len(mixture.texts))
     options.trained_on(len(mixture.texts), mixture.excluded)
@@ -248,19 +270,40 @@ def _read(job: DistillationJob) -> _Material:
     if job.labelled:
         skipped = read_skipped(job.skip) if job.skip else None
         labelled = read_labelled_files(job.labelled, skipped, job.text_field, job.label_field)
-    if tokenizer is None:
-        tokenizer = learn_vocabulary(mixture.texts, job.vocabulary_size, progress=job.progress)
-    phrases = learn_phrases(mixture.texts, tokenizer, job.phrases)
-    return _Material(teacher, mixture, options, labelled, pairs, tokenizer, phrases)
+    phrases = None
+    if start is not None:
+        tokenizer = require_encoder(start).tokenizer
+    else:
+        tokenizer = tokenizer or learn_vocabulary(mixture.texts, job.vocabulary_size, progress=job.progress)
+        phrases = learn_phrases(mixture.texts, tokenizer, job.phrases)
+    return _Material(teacher, mixture, options, labelled, pairs, tokenizer, phrases, second_teacher, start)
 
 
 def _record(job: DistillationJob, material: _Material) -> dict[str, Any]:
     """Return what is known of the model before it is trained, for training.json."""
-    sizes = {"dimension": job.dimension, "spare_dimensions": job.spare_dimensions}
+    if material.start is None:
+        sizes = {"dimension": job.dimension, "spare_dimensions": job.spare_dimensions}
+        student = {
+            "encoder": job.encoder,
+            "architecture": {**sizes, **job.architecture},
+            "phrases": 0 if material.phrases is None else len(material.phrases),
+        }
+    else:
+        module = require_encoder(material.start)
+        sizes = {"dimension": module.dimension, "spare_dimensions": job.spare_dimensions}
+        student = {
+            "from": {"name": job.start, "fingerprint": fingerprint(material.start)},
+            "architecture": sizes,
+            "phrases": 0 if module.phrases is None else len(module.phrases),
+        }
+    if material.second_teacher is not None:
+        student["second_teacher"] = {
+            "name": job.second_teacher,
+            "dtype": job.teacher_dtype,
+            "fingerprint": fingerprint(material.second_teacher),
+        }
     return {
-        "encoder": job.encoder,
-        "architecture": {**sizes, **job.architecture},
-        "phrases": 0 if material.phrases is None else len(material.phrases),
+        **student,
         "options": asdict(material.options),
         "teacher": {"name": job.teacher, "dtype": job.teacher_dtype, "fingerprint": fingerprint(material.teacher)},
         "sources": [{**asdict(source), "files": file_hashes(source.files)} for source in job.sources],
@@ -275,20 +318,30 @@ def _record(job: DistillationJob, material: _Material) -> dict[str, Any]:
 def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log: TrainingLog) -> Distillation:
     """Return the training, ready to run: the teacher's embeddings computed, the student initialised from them."""
     cache = TeacherCache(job.cache or job.output.with_name(job.output.name + ".teacher"), material.teacher)
-    entries = cache.embeddings([Block("vocabulary", tuple(entry_texts(material.tokenizer)))], progress=False)
-    embeddings = cache.embeddings(material.mixture.blocks, progress=job.progress)
-    student, rotation = new_student(
-        system(job.encoder),
-        material.tokenizer,
-        material.mixture.texts,
-        embeddings,
-        entries.astype(np.float32),
-        job.dimension,
-        material.options.seed,
-        phrases=material.phrases,
-        spare_dimensions=job.spare_dimensions,
-        **job.architecture,
-    )
+    mixture = material.mixture
+    embeddings = cache.embeddings(mixture.blocks, progress=job.progress)
+    if material.start is not None:
+        student, rotation = started_student(material.start, mixture.texts, embeddings, job.spare_dimensions)
+    else:
+        entries = cache.embeddings([Block("vocabulary", tuple(entry_texts(material.tokenizer)))], progress=False)
+        student, rotation = new_student(
+            system(job.encoder),
+            material.tokenizer,
+            mixture.texts,
+            embeddings,
+            entries.astype(np.float32),
+            job.dimension,
+            material.options.seed,
+            phrases=material.phrases,
+            spare_dimensions=job.spare_dimensions,
+            **job.architecture,
+        )
+    second = None
+    if material.second_teacher is not None:
+        blocks = [mixture.blocks[number] for number in mixture.second_blocks]
+        taught = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
+        # Its rotation leads into the space of the first teacher's targets.
+        second = taught, rotation_like(taught, embeddings[mixture.second_rows], rotation)
     return Distillation(
         student,
         material.mixture,
@@ -296,6 +349,7 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
         rotation,
         material.options,
         checkpoint,
+        second=second,
         labelled=material.labelled,
         pairs=material.pairs,
         log=log,
@@ -304,9 +358,10 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
 
 def _save(job: DistillationJob, material: _Material, student: TokenEncoder, record: dict[str, Any], log: Path) -> None:
     """Write the model folder, whole or not at all."""
-    # What a teacher learned from labels, its student learns of it.
+    # What its teachers and its beginning learned from labels, a student has learned.
     own = hashes_of(material.labelled[1]) if material.labelled else None
-    student.labelled_texts = joined(getattr(material.teacher[0], "labelled_texts", None), own)
+    taught_by = [model for model in (material.teacher, material.second_teacher, material.start) if model is not None]
+    student.labelled_texts = joined(*(getattr(model[0], "labelled_texts", None) for model in taught_by), own)
     if job.store == "int8":
         student.float().round_table()
     else:

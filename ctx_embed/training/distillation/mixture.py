@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation.corpus import Block, read_blocks
+from ctx_embed.training.distillation.corpus import Block, genre, read_blocks
 from ctx_embed.training.distillation.exclusion import is_excluded
+from ctx_embed.training.distillation.fair_sample import read_fair_blocks
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Source:
         passage_lines: more than 1 joins consecutive lines to passages of 2 to so many lines.
         span_words: above 0 cuts each text to a span of 1 to so many words.
         weight: how often an epoch shows each text, on average.
+        fair: take single texts of all files in an order of which any beginning is a fair sample, see
+            :func:`ctx_embed.training.distillation.fair_sample.read_fair_blocks`; files may also be of labelled texts
+            (``.tsv``) or of pairs (``.jsonl``).
+        second_texts: about this many of its first texts are embedded by a second teacher as well.
+        most_words: of a fair source, leave out longer texts.
 
     Raises:
         InputError: no file, or a number out of its range.
@@ -34,6 +40,9 @@ class Source:
     passage_lines: int = 1
     span_words: int = 0
     weight: float = 1.0
+    fair: bool = False
+    most_words: int | None = None
+    second_texts: int = 0
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -44,6 +53,10 @@ class Source:
             raise InputError(f"passage_lines of a source is {self.passage_lines}, a positive number is needed")
         if self.span_words < 0:
             raise InputError(f"span_words of a source is {self.span_words}, 0 (whole texts) or more is needed")
+        if self.most_words is not None and (self.most_words < 1 or not self.fair):
+            raise InputError(f"most_words of a source is {self.most_words}, give a positive number, and fair = true")
+        if self.second_texts < 0:
+            raise InputError(f"second_texts of a source is {self.second_texts}, 0 or a positive number is needed")
         if not 0 < self.weight < 1000:
             raise InputError(f"weight of a source is {self.weight}, a number above 0 is needed")
 
@@ -58,6 +71,8 @@ class Mixture:
         genres: (texts,) the number of the file family it came from, see :func:`genre`.
         genre_names: by number.
         followers: (texts,) the row of the text that follows in the same file, -1 where there is none.
+        second_blocks: numbers of the blocks that a second teacher embeds as well.
+        pairs: (P, 2) rows of texts that belong together, as a question and its answer.
     """
 
     blocks: list[Block]
@@ -66,6 +81,15 @@ class Mixture:
     genre_names: list[str]
     followers: NDArray[np.int64]
     texts: list[str] = field(repr=False)
+    second_blocks: list[int] = field(default_factory=list)
+    pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+
+    @property
+    def second_rows(self) -> NDArray[np.int64]:
+        """The rows of the texts that a second teacher embeds as well, ascending."""
+        ends = np.cumsum([0, *(len(block.texts) for block in self.blocks)])
+        parts = [np.arange(ends[block], ends[block + 1]) for block in self.second_blocks]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     @property
     def excluded(self) -> int:
@@ -73,9 +97,11 @@ class Mixture:
         return int((self.weights == 0).sum())
 
 
-def genre(file_name: str) -> str:
-    """The family of a corpus file: its name up to the first dot, so that ``books.00.txt.gz`` is of ``books``."""
-    return file_name.split(".")[0] or file_name
+def _read_source(source: Source, seed: int) -> list[Block]:
+    options = {"passage_lines": source.passage_lines, "span_words": source.span_words}
+    if source.fair:
+        return read_fair_blocks(source.files, source.texts, most_words=source.most_words, **options)
+    return read_blocks(source.files, source.texts, seed, **options)
 
 
 def read_mixture(
@@ -93,26 +119,27 @@ def read_mixture(
     Raises:
         InputError: as :func:`ctx_embed.training.distillation.corpus.read_blocks`, or every text is excluded.
     """
-    parts = [
-        (
-            source,
-            read_blocks(
-                source.files,
-                source.texts,
-                seed,
-                passage_lines=source.passage_lines,
-                span_words=source.span_words,
-                text_field=text_field,
-            ),
-        )
-        for source in sources
-    ]
+    parts = [(source, _read_source(source, seed)) for source in sources]
     blocks = [block for _, of_source in parts for block in of_source]
     sizes = np.array([len(block.texts) for block in blocks])
-    names = sorted({genre(block.source) for block in blocks})
+    families = [name for block in blocks for name in block.families or [genre(block.source)] * len(block.texts)]
+    names = sorted(set(families))
     number = {name: index for index, name in enumerate(names)}
     followers = np.arange(1, sizes.sum() + 1)
     followers[sizes.cumsum() - 1] = -1
+    fair = np.repeat([bool(block.families) for block in blocks], sizes)
+    followers[fair] = -1
+    paired = [pair for block in blocks for pair in block.paired or [False] * len(block.texts)]
+    first = np.flatnonzero(paired)
+    second: list[int] = []
+    number_of_block = 0
+    for source, of_source in parts:
+        known = 0
+        for block in of_source:
+            if known < source.second_texts:
+                second.append(number_of_block)
+            known += len(block.texts)
+            number_of_block += 1
     texts = [text for block in blocks for text in block.texts]
     weights = np.repeat([source.weight for source, of_source in parts for _ in of_source], sizes).astype(np.float32)
     weights[[is_excluded(text, excluded) for text in texts]] = 0
@@ -121,8 +148,10 @@ def read_mixture(
     return Mixture(
         blocks,
         weights,
-        np.repeat([number[genre(block.source)] for block in blocks], sizes),
+        np.array([number[name] for name in families]),
         names,
         followers,
         texts,
+        second,
+        np.stack([first, first + 1], axis=1),
     )

@@ -36,6 +36,9 @@ class DistillationOptions:
         genre_weight: of the family of files that a text came from.
         neighbour_weight: of the following text among others.
         neighbours: texts of a batch whose followers are read.
+        pair_weight: of finding a text's partner, where a source has pairs.
+        pair_batch: pairs of a batch.
+        second_weight: of a second teacher.
         held_out: texts that are not trained on and measure the distance to the teacher; None: a tenth of the texts,
             4,096 at most.
         seed: of the order, the weights drawn and the held-out part.
@@ -61,6 +64,9 @@ class DistillationOptions:
     genre_weight: float = 0.0
     neighbour_weight: float = 0.0
     neighbours: int = 64
+    pair_weight: float = 0.0
+    pair_batch: int = 64
+    second_weight: float = 0.5
     held_out: int | None = None
     seed: int = 0
 

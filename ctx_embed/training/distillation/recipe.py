@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 LISTS = ("corpus", "exclude", "labelled")
-SOURCE_OPTIONS = ("files", "texts", "passage_lines", "span_words", "weight")
+SOURCE_OPTIONS = ("files", "texts", "passage_lines", "span_words", "weight", "fair", "most_words", "second_texts")
 
 
 def _is_list_of_strings(value: Any) -> bool:
@@ -31,7 +31,7 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
 
     Args:
         path: a TOML file of ``name = value`` lines, and of ``[[sources]]`` tables with ``files`` and optionally
-            ``texts``, ``passage_lines``, ``span_words`` and ``weight``, see
+            the other options of a source, see
             :class:`.Source`; those of the table ``[encoder_options]`` are the system's own.
         names: the options there are.
 
@@ -69,8 +69,10 @@ def _check_sources(path: Path, sources: Any) -> None:
                 raise unknown_name(f"option of a source in {path}", name, SOURCE_OPTIONS)
             if name == "files" and not _is_list_of_strings(value):
                 raise InputError(f"{path}: files of a source is {value!r}, a list of strings is needed")
-            whole = name in ("texts", "passage_lines", "span_words")
-            if name != "files" and (not _is_number(value) or (whole and not isinstance(value, int))):
+            whole = name in ("texts", "passage_lines", "span_words", "most_words", "second_texts")
+            if name == "fair" and not isinstance(value, bool):
+                raise InputError(f"{path}: fair of a source is {value!r}, true or false is needed")
+            if name not in ("files", "fair") and (not _is_number(value) or (whole and not isinstance(value, int))):
                 kind = "a whole number" if whole else "a number"
                 raise InputError(f"{path}: {name} of a source is {value!r}, {kind} is needed")
         if "files" not in source:

@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import option_defaults, require_options, sample
 from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.training.distillation.composition import Composition
 
 # Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
 FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
+# Texts by which a rotation is turned into the space of another.
+ALIGNED_TEXTS = 20_000
 
 
 def require_dimension(dimension: int, teacher_dimension: int) -> None:
@@ -82,6 +86,40 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
     # An eigenvector's sign is arbitrary; fix it, so that one corpus gives one rotation.
     signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
     return np.ascontiguousarray((directions * signs).astype(np.float32))
+
+
+def aligned_rotation(
+    rotation: NDArray[np.float32], embeddings: NDArray[np.float16], like: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Turn a rotation within its directions, so that what it gives lies as near to ``like`` as it can.
+
+    Args:
+        rotation: (d, m) from :func:`rotation_to`.
+        embeddings: (texts, d) of the teacher.
+        like: (texts, m) of the same texts.
+
+    Source: the orthogonal Procrustes problem, Schoenemann (1966).
+    """
+    rotated = embeddings.astype(np.float32) @ rotation
+    left, _, right = np.linalg.svd(rotated.T.astype(np.float64) @ like)
+    return np.ascontiguousarray((rotation @ (left @ right)).astype(np.float32))
+
+
+def rotation_like(
+    embeddings: NDArray[np.float16], others: NDArray[np.float16], rotation: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the rotation (d, m) of a second teacher into the space of the first one's targets.
+
+    Args:
+        embeddings: (texts, d) of the second teacher.
+        others: (texts, d1) of the first one, of the same texts.
+        rotation: (d1, m) of the first one; where it gives 0, the second one's gives 0.
+    """
+    spare = int((~rotation.any(0)).sum())
+    m = rotation.shape[1] - spare
+    like = others[:ALIGNED_TEXTS].astype(np.float32) @ rotation[:, :m]
+    own = aligned_rotation(rotation_to(m, embeddings), embeddings[:ALIGNED_TEXTS], like)
+    return np.concatenate([own, np.zeros((len(own), spare), np.float32)], axis=1)
 
 
 def token_table(
@@ -155,3 +193,44 @@ def new_student(
     student = system(tokenizer, dimension, phrases=phrases, weights=table, **options)
     student.begin_as_mean()
     return student, rotation
+
+
+def started_student(
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    teacher_embeddings: NDArray[np.float16],
+    spare_dimensions: int,
+) -> tuple[TokenEncoder, NDArray[np.float32]]:
+    """Return a student that begins as a trained model, and the rotation of the teacher into that model's space.
+
+    Args:
+        model: whose first module is trained on.
+        texts: of the corpus.
+        teacher_embeddings: (texts, d).
+        spare_dimensions: of the model, its last ones.
+
+    Raises:
+        InputError: the model is no encoder of this project, or has another output than its token table.
+    """
+    student = require_encoder(model)
+    require_spare(spare_dimensions, student.dimension)
+    chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:ALIGNED_TEXTS])
+    like = model.encode([texts[row] for row in chosen], normalize_embeddings=True)
+    dimension = student.dimension
+    rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
+    rotation = aligned_rotation(rotation, teacher_embeddings[chosen], like[:, : dimension - spare_dimensions])
+    rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
+    Composition(student).unfold()
+    return student, rotation
+
+
+def require_encoder(model: SentenceTransformer) -> TokenEncoder:
+    """Return the token encoder of a model.
+
+    Raises:
+        InputError: it has none, or one whose output is not of its table's dimension.
+    """
+    student = model[0]
+    if not isinstance(student, TokenEncoder) or student.get_embedding_dimension() != student.dimension:
+        raise InputError("--from must be a model that distill made: its first module is no encoder over a token table")
+    return student

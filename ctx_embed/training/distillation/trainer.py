@@ -35,8 +35,10 @@ from ctx_embed.training.distillation.objectives import (
     Labels,
     Neighbours,
     Objective,
+    Partners,
     Ranking,
     Relations,
+    SecondTeacher,
     Similarity,
     Words,
     similarity_loss,
@@ -82,6 +84,8 @@ class Distillation:
         rotation: (d, m) from :func:`ctx_embed.training.distillation.student.new_student`.
         options: how to train.
         checkpoint: where the state is kept; None keeps none.
+        second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m); None:
+            there is none.
         labelled: labels and texts to learn beside the teacher; None: none.
         pairs: measured after each epoch; None: none.
         log: where the course is written.
@@ -100,6 +104,7 @@ class Distillation:
         options: DistillationOptions,
         checkpoint: Checkpoint | None = None,
         *,
+        second: tuple[NDArray[np.float16], NDArray[np.float32]] | None = None,
         labelled: tuple[Sequence[str], Sequence[str]] | None = None,
         pairs: Pairs | None = None,
         log: TrainingLog | None = None,
@@ -123,7 +128,7 @@ class Distillation:
         if self.weights.sum() < 1:
             raise InputError("an epoch would show no text: the weights of the sources are too small, raise them")
         torch.manual_seed(options.seed)
-        self.objectives = self._objectives(mixture, labelled)
+        self.objectives = self._objectives(mixture, labelled, second)
         self.trained = nn.ModuleDict(
             {"student": student, **{name: objective for name, (objective, _) in self.objectives.items()}}
         )
@@ -148,7 +153,10 @@ class Distillation:
             average.lerp_(weights, 1 - decay)
 
     def _objectives(
-        self, mixture: Mixture, labelled: tuple[Sequence[str], Sequence[str]] | None
+        self,
+        mixture: Mixture,
+        labelled: tuple[Sequence[str], Sequence[str]] | None,
+        second: tuple[NDArray[np.float16], NDArray[np.float32]] | None,
     ) -> dict[str, tuple[Objective, float]]:
         """The terms of the loss and their weights."""
         options, dimension = self.options, self.student.get_embedding_dimension()
@@ -171,6 +179,18 @@ class Distillation:
             absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
             followers = np.where(np.isin(mixture.followers, absent), -1, mixture.followers)
             terms["neighbours"] = Neighbours(self.packed, followers, options.neighbours), options.neighbour_weight
+        if options.pair_weight > 0:
+            absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
+            same = np.unique(np.array(mixture.texts, dtype=object), return_inverse=True)[1]
+            partners = Partners(
+                self.packed, mixture.pairs, absent, self.teacher, same, options.pair_batch, options.seed
+            )
+            terms["partners"] = partners, options.pair_weight
+        if second is not None and options.second_weight > 0:
+            taught = SecondTeacher(
+                self.packed, mixture.second_rows, *second, self.held_out_rows, options.relation_weight
+            )
+            terms["second"] = taught, options.second_weight
         return terms
 
     @property

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def test_an_unknown_option_of_a_source(toml):
     path = toml('[[sources]]\nfiles = ["a"]\nwheight = 2')
     assert error(read_recipe, path, {"sources"}) == (
         f"unknown option of a source in {path} 'wheight': did you mean 'weight'? "
-        "known are files, passage_lines, span_words, texts, weight"
+        "known are fair, files, most_words, passage_lines, second_texts, span_words, texts, weight"
     )
 
 
@@ -171,7 +172,8 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert record["options"]["seed"] == 7
     assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
     hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
-    assert record["sources"] == [{"files": hashes, "texts": None, "passage_lines": 1, "span_words": 0, "weight": 1.0}]
+    (source,) = record["sources"]
+    assert source == {**asdict(Source(corpus)), "files": hashes}
     assert (record["exclude"], record["excluded_texts"]) == ({}, 0)
     assert summary == {
         "texts": 80,
@@ -261,6 +263,35 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
     assert same(folder, tmp_path / "again")
 
 
+def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_path, sentences, tiny_model_path):
+    distill("first", phrases=3, spare_dimensions=2)
+    pairs = tmp_path / "pairs.jsonl"
+    rows = [{"query": f"{text} {n}", "passage": f"{n} {text}"} for n in range(6) for text in sentences]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = [Source(corpus, fair=True, second_texts=40), Source([pairs], fair=True)]
+    stage = {"sources": sources, "spare_dimensions": 2, "start": str(tmp_path / "first"), "epochs": 3}
+    stage |= {"second_teacher": str(tmp_path / "first"), "pair_weight": 0.5, "pair_batch": 8}
+    summary = distill("second", **stage)
+    assert summary["texts"] == 80 + 2 * 48
+    record = json.loads((tmp_path / "second" / "training.json").read_text())
+    assert record["from"]["fingerprint"] == record["second_teacher"]["fingerprint"]
+    assert record["from"]["fingerprint"] == fingerprint(load(tmp_path / "first"))
+    card = (tmp_path / "second" / "README.md").read_text()
+    assert all(f"| {name} | {tmp_path / 'first'}" in card for name in ("second teacher", "made from"))
+    begin, *_, end = record["history"]
+    # It begins as the first model, whose embeddings the second teacher's are.
+    assert begin["held_out_second_distance"] < 0.1
+    assert end["held_out_pairs_found"] >= begin["held_out_pairs_found"]
+    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
+    assert torch.equal(first["phrases"], second["phrases"])
+    assert not torch.equal(first["embedding.weight"], second["embedding.weight"])
+    assert load(tmp_path / "second").encode(sentences).shape == (8, 8)
+    again = [Source(corpus, fair=True), Source([pairs], fair=True)]
+    assert error(distill, "third", **{**stage, "sources": again}) == (
+        "a second teacher needs texts: give second_texts to a source of the recipe"
+    )
+
+
 def test_a_tokenizer_of_ones_own(distill, tmp_path, tokenizer):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     distill(tokenizer=str(tmp_path / "tokenizer.json"))
@@ -334,6 +365,7 @@ FAILURES = [
     ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need "),
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions is 8, of 8 at most 7 can be spare"),
+    ({"second_teacher": "./nowhere"}, "./nowhere: no such model folder"),
     ({"phrases": -1}, "phrases is -1, 0 or a positive number is needed"),
 ]
 

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.training.distillation.fair_sample import fair_order, read_fair_blocks
+from ctx_embed.training.distillation.mixture import Source, read_mixture
+
+
+def test_any_beginning_is_a_fair_sample():
+    families = {"many": [(f"m{n}",) for n in range(900)], "few": [(f"f{n}",) for n in range(100)]}
+    order = fair_order(families)
+    assert sorted(order) == sorted((name, item) for name, items in families.items() for item in items)
+    for length in (8, 40, 200):
+        # The square roots of 900 and 100 are as 3 to 1.
+        few = sum(name == "few" for name, _ in order[:length])
+        assert abs(few - length / 4) <= 1
+    # A text's place within its family is decided by the texts alone.
+    again = fair_order({"many": families["many"][::-1] + families["many"][:5]})
+    assert again == [place for place in order if place[0] == "many"]
+
+
+def test_a_fair_source_of_lines_labels_and_pairs(tmp_path):
+    (tmp_path / "a.00.txt").write_text("one two three\nfour five six\n")
+    (tmp_path / "a.01.txt").write_text("seven\n")
+    (tmp_path / "b.tsv").write_text("1\tgood\n0\tvery very bad\n")
+    rows = [
+        {"query": "what is it", "passage": "it is that"},
+        {"a": "he runs", "b": "a man runs", "label": "entailment"},
+        {"a": "he runs", "b": "he sits", "label": "contradiction"},
+        {"a": "same", "b": "alike", "label": 1},
+    ]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = sorted(tmp_path.iterdir())
+    mixture = read_mixture([Source(files, fair=True, most_words=3), Source(files[:1], fair=True, span_words=1)], 0)
+    singles = ["one two three", "four five six", "seven", "good", "very very bad"]
+    paired = ["what is it", "it is that", "he runs", "a man runs", "he runs", "he sits", "same", "alike"]
+    assert sorted(mixture.texts[:-2]) == sorted(singles + paired)
+    assert [len(text.split()) for text in mixture.texts[-2:]] == [1, 1]
+    assert mixture.genre_names == ["a", "b", "c"]
+    assert mixture.genres[mixture.texts.index("good")] == 1
+    assert (mixture.followers == -1).all()
+    pairs = {tuple(mixture.texts[row] for row in pair) for pair in mixture.pairs}
+    # What contradicts a text does not belong with it.
+    assert pairs == {("what is it", "it is that"), ("he runs", "a man runs"), ("same", "alike")}
+
+
+def test_more_texts_begin_with_the_same_blocks(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("".join(f"text {n}\n" for n in range(3000)))
+    blocks = read_fair_blocks([path])
+    assert [len(block.texts) for block in blocks] == [1024, 1024, 952]
+    assert [block.key for block in read_fair_blocks([path], 1500)] == [block.key for block in blocks[:2]]
+
+
+def test_what_is_no_pair(tmp_path):
+    path = tmp_path / "c.jsonl"
+    for line in ("[1]", '{"query": "a"}', '{"a": "b", "b": "c"}', '{"query": 1, "passage": "b"}', "{"):
+        path.write_text(line + "\n")
+        with pytest.raises(InputError, match=r"c\.jsonl, line 1: .* is no pair: a JSON object with query and passage"):
+            read_fair_blocks([path])
+    path.write_text("")
+    with pytest.raises(InputError, match="the corpus has no text"):
+        read_fair_blocks([path])

@@ -1,0 +1,124 @@
+"""A student that begins as a trained model, learns pairs, and has a second teacher."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from torch.nn import functional as F
+
+import ctx_embed
+from ctx_embed.errors import InputError
+from ctx_embed.training.batches import PackedTexts
+from ctx_embed.training.distillation.composition import Composition
+from ctx_embed.training.distillation.objectives import Batch, Partners, SecondTeacher, contrast_loss
+from ctx_embed.training.distillation.student import aligned_rotation, require_encoder, rotation_to, started_student
+
+TEXTS = ["a b", "c", "d d d", "a b", "e", "f g"]
+PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
+SAME = np.array([0, 1, 2, 0, 3, 4])
+
+
+def batch(rows: list[int]) -> Batch:
+    nothing = torch.zeros(len(rows), 2)
+    return Batch(3, np.array(rows), torch.zeros(0, dtype=torch.int64), [0] * len(rows), nothing, nothing)
+
+
+def test_the_contrast_by_hand():
+    # Every text is at its own partner and at right angles to the other: InfoNCE of logits 20 and 0, both ways.
+    both = torch.eye(2)
+    none = torch.zeros(2, 2, dtype=torch.bool)
+    assert float(contrast_loss(both, both, none, both)) == pytest.approx(np.log(1 + np.exp(-20)), abs=1e-6)
+    # Exchanged, it costs 20; to a teacher that ranks them so, nothing more.
+    assert float(contrast_loss(both, both.flip(0), none, both.flip(0))) == pytest.approx(20, abs=1e-4)
+    assert float(contrast_loss(both, both.flip(0), none, both)) == pytest.approx(40, abs=1e-3)
+    # Equal texts are no contrast to one another.
+    equal = ~torch.eye(2, dtype=torch.bool)
+    assert float(contrast_loss(both, both, equal, both)) == pytest.approx(0, abs=1e-6)
+
+
+def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
+    teacher = np.eye(6, 4, dtype=np.float16)
+    pairs = np.array([[0, 1], [2, 3], [4, 5]])
+    partners = Partners(PACKED, pairs, np.array([5]), teacher, SAME, count=8, seed=0)
+    assert partners.pairs.tolist() == [[0, 1], [2, 3]]
+    assert partners.held_out_pairs.tolist() == [[4, 5]]
+    ids, lengths = partners.more_texts(batch([0, 1]))
+    assert lengths in ([2, 3, 1, 2], [3, 2, 2, 1])  # first texts, then their partners
+    assert len(ids) == 8
+    again = Partners(PACKED, pairs, np.array([5]), teacher, SAME, count=8, seed=0)
+    assert torch.equal(again.more_texts(batch([4]))[0], ids)
+    loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
+    assert torch.isfinite(loss)
+    with pytest.raises(InputError, match="1 pairs are too few to learn from: give a fair source of pairs"):
+        Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, count=8, seed=0)
+
+
+def test_the_share_of_held_out_partners_found():
+    pairs = np.array([[0, 1], [1, 0], [2, 3], [4, 5]])
+    partners = Partners(PACKED, pairs, np.array([2, 4]), np.eye(6, dtype=np.float16), SAME, 2, 0)
+    first, second = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 0], [1, 1]])
+    for partner, found in ((second, 1.0), (second.flip(0), 0.0)):
+        answers = iter([first, partner])
+        assert partners.measures(lambda ids, lengths, answers=answers: next(answers)) == {"held_out_pairs_found": found}
+
+
+def test_a_second_teacher_teaches_the_texts_that_it_knows():
+    embeddings = np.array([[0, 2, 0], [0, 0, 3]], dtype=np.float16)
+    rotation = np.array([[0, 0], [1, 0], [0, 1]], dtype=np.float32)
+    second = SecondTeacher(PACKED, np.array([1, 4]), embeddings, rotation, np.array([4, 5]), relation_weight=2.0)
+    student = torch.tensor([[5.0, 5], [1, 0], [3, 3]], requires_grad=True)
+    # Row 1 is where it should be, row 4 is 45 degrees away: 1 - cos is 0 and 1 - 1/sqrt(2). Of 4 cosines, 2 are
+    # 1/sqrt(2) in place of 0.
+    expected = (1 - 0.5**0.5) / 2 + 2 * (2 * 0.5) / 4
+    loss = second.loss(batch([0, 1, 4]), student, student)
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+    loss.backward()
+    assert not student.grad[0].any()
+    # A single text has no relations, and none is known here.
+    assert second.loss(batch([0, 4]), student[:2], student).item() == 0
+    assert second.held_out.tolist() == [4]
+    measured = second.measures(lambda ids, lengths: torch.tensor([[0.0, 1]])[: len(lengths)])
+    assert measured == {"held_out_second_distance": pytest.approx(0, abs=1e-6)}
+
+
+def test_a_rotation_is_turned_into_another_space():
+    generator = np.random.default_rng(0)
+    like = generator.normal(size=(60, 3)).astype(np.float32)
+    turn, _ = np.linalg.qr(generator.normal(size=(3, 3)))
+    embeddings = (like @ turn).astype(np.float16)
+    rotation = aligned_rotation(rotation_to(3, embeddings), embeddings, like)
+    assert embeddings.astype(np.float32) @ rotation == pytest.approx(like, abs=1e-2)
+    assert rotation.T @ rotation == pytest.approx(np.eye(3), abs=1e-5)
+
+
+def test_a_student_begins_as_the_shipped_model(sentences):
+    model = ctx_embed.load()
+    before = model.encode(sentences)
+    # This teacher's embeddings are the model's own in other directions, which the rotation takes back.
+    directions, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(320, 320)))
+    taught = (before @ directions).astype(np.float16)
+    student, rotation = started_student(model, sentences, taught, 64)
+    assert rotation.shape == (320, 320)
+    assert not rotation[:, 256:].any()
+    target = before @ directions @ rotation
+    cosines = (target * before).sum(1) / np.linalg.norm(target, axis=1)
+    assert cosines.min() > 0.98
+    composition = Composition(student)
+    # Each phrase has its own row alone; folded, the model is as it was.
+    with composition.folded():
+        assert model.encode(sentences) == pytest.approx(before, abs=1e-5)
+    ids, lengths = student.text_tokenizer(sentences)
+    ids = torch.from_numpy(ids.astype(np.int64))
+    used = composition.used(ids)
+    student.train()
+    embedded = composition.embed(ids, lengths.tolist(), used, student.embedding.weight.detach()[used])
+    assert F.normalize(embedded, dim=1).detach().numpy() == pytest.approx(before, abs=1e-4)
+
+
+def test_a_model_of_another_kind_is_no_beginning(tokenizer):
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
+    with pytest.raises(InputError, match="--from must be a model that distill made"):
+        require_encoder(model)
