@@ -97,11 +97,23 @@ class Mixture:
         return int((self.weights == 0).sum())
 
 
-def _read_source(source: Source, seed: int) -> list[Block]:
-    options = {"passage_lines": source.passage_lines, "span_words": source.span_words}
+def _read_source(source: Source, seed: int, text_field: str | None) -> list[Block]:
     if source.fair:
-        return read_fair_blocks(source.files, source.texts, most_words=source.most_words, **options)
-    return read_blocks(source.files, source.texts, seed, **options)
+        return read_fair_blocks(
+            source.files,
+            source.texts,
+            passage_lines=source.passage_lines,
+            span_words=source.span_words,
+            most_words=source.most_words,
+        )
+    return read_blocks(
+        source.files,
+        source.texts,
+        seed,
+        passage_lines=source.passage_lines,
+        span_words=source.span_words,
+        text_field=text_field,
+    )
 
 
 def read_mixture(
@@ -119,7 +131,7 @@ def read_mixture(
     Raises:
         InputError: as :func:`ctx_embed.training.distillation.corpus.read_blocks`, or every text is excluded.
     """
-    parts = [(source, _read_source(source, seed)) for source in sources]
+    parts = [(source, _read_source(source, seed, text_field)) for source in sources]
     blocks = [block for _, of_source in parts for block in of_source]
     sizes = np.array([len(block.texts) for block in blocks])
     families = [name for block in blocks for name in block.families or [genre(block.source)] * len(block.texts)]

@@ -286,7 +286,8 @@ class Partners(Objective):
         same = self.same[self._drawn]
         alike = (same[:, :1] == same[:, 0]) | (same[:, 1:] == same[:, 1])
         np.fill_diagonal(alike, False)
-        return contrast_loss(*more.split(self.count), torch.from_numpy(alike).to(more.device), first @ second.T)
+        of_first, of_second = more[: self.count], more[self.count :]
+        return contrast_loss(of_first, of_second, torch.from_numpy(alike).to(more.device), first @ second.T)
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
         """The share of held-out texts to which no other's partner is nearer than their own."""
