@@ -22,8 +22,8 @@ class DistillationOptions:
         learning_rate: the peak, for table and network alike.
         warmup: the share of all steps in which the rate rises to its peak; after it a cosine falls to 0.
         weight_decay: of AdamW.
-        averaging: decay of the moving average of the weights, taken every 10 steps, which is what the student has in
-            the end; 0 keeps the last weights.
+        averaging: decay per 10 steps of the moving average of the weights, taken every 50 steps, which is what the
+            student has in the end; 0 keeps the last weights.
         token_dropout: the share of a text's tokens that the student does not see in training.
         relation_weight: of the teacher's cosines between the texts of a batch.
         ranking_weight: of the teacher's order of a text's neighbours in the batch.
