@@ -272,7 +272,7 @@ def _read(job: DistillationJob) -> _Material:
         labelled = read_labelled_files(job.labelled, skipped, job.text_field, job.label_field)
     phrases = None
     if start is not None:
-        tokenizer = require_encoder(start).tokenizer
+        tokenizer = require_encoder(start).backend_tokenizer
     else:
         tokenizer = tokenizer or learn_vocabulary(mixture.texts, job.vocabulary_size, progress=job.progress)
         phrases = learn_phrases(mixture.texts, tokenizer, job.phrases)

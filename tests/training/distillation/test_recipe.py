@@ -365,7 +365,9 @@ FAILURES = [
     ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need "),
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions is 8, of 8 at most 7 can be spare"),
-    ({"second_teacher": "./nowhere"}, "./nowhere: no such model folder"),
+    ({"second_teacher": "./nowhere"}, "a second teacher needs texts: give second_texts to a source of the recipe"),
+    ({"start": "./nowhere"}, "./nowhere: no such model folder"),
+    ({"start": "a", "tokenizer": "b"}, "--from brings its own vocabulary: leave out --tokenizer"),
     ({"phrases": -1}, "phrases is -1, 0 or a positive number is needed"),
 ]
 
