@@ -1,4 +1,4 @@
-"""The baseline of words and word pairs weighted by tf-idf, fitted on each training fold alone."""
+"""The TF-IDF baseline over words and word pairs, fitted on each training fold only."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ FEWEST_TEXTS = 2
 
 
 class Tfidf:
-    """The features of texts: (1 + log tf) * (1 + log((1 + n) / (1 + df))), each row of unit length.
+    """TF-IDF features of texts: (1 + log tf) * (1 + log((1 + n) / (1 + df))), each row of unit length.
 
-    The counts of a text are its own affair and are made once; which words are kept (those in two training texts or
-    more) and how they weigh is decided by the training rows alone.
+    Words are counted once for all rows; the vocabulary (words in at least two training texts) and the weights come from
+    the training rows only.
 
     Args:
-        texts: n, the rows.
+        texts: the texts of n rows.
 
     Raises:
-        InputError: no word in any of them.
+        InputError: no text holds a word.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
         try:
             counts = CountVectorizer(token_pattern=WORD, ngram_range=(1, 2), dtype=np.float64).fit_transform(texts)
         except ValueError:
-            raise InputError("tfidf: there is no word in any of the texts") from None
+            raise InputError("tfidf: at least one text must hold a word, got none") from None
         counts.data = 1.0 + np.log(counts.data)
         self._log_counts: Any = sparse.csr_array(counts)
 
     def __call__(self, train: Rows, other: Rows) -> tuple[Matrix, Matrix]:
-        """The features (rows, words kept) of the training rows and of other rows."""
+        """Return the features (rows, words) of the training rows and of other rows."""
         fitted = self._log_counts[train]
         texts_with = np.bincount(fitted.indices, minlength=fitted.shape[1])
-        kept = np.flatnonzero(texts_with >= min(FEWEST_TEXTS, len(train)))
-        weights = 1.0 + np.log((1.0 + len(train)) / (1.0 + texts_with[kept]))
+        used = np.flatnonzero(texts_with >= min(FEWEST_TEXTS, len(train)))
+        weights = 1.0 + np.log((1.0 + len(train)) / (1.0 + texts_with[used]))
         first, second = (
-            normalize(sparse.csr_array(rows[:, kept] * weights[None, :])) for rows in (fitted, self._log_counts[other])
+            normalize(sparse.csr_array(rows[:, used] * weights[None, :])) for rows in (fitted, self._log_counts[other])
         )
         return first, second

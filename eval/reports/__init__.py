@@ -1,1 +1,1 @@
-"""What an evaluation writes: tables, comparisons, plots and pages."""
+"""The reports of an evaluation: tables, comparisons, plots and pages."""

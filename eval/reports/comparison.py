@@ -1,4 +1,4 @@
-"""Two scores on one task, compared over the rows that they share."""
+"""Comparison of two scores on one task over the same rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) -> Difference:
-    """``score`` less ``other`` on the same rows.
+    """Return ``score`` minus ``other`` on the same rows.
 
     Args:
-        score, other: of the same kind; accuracies are compared by McNemar's test where both have one seed, all else by
-            permutation.
+        score, other: scores of the same kind; accuracies with one seed each are compared by McNemar's test, all others
+            by permutation.
         gold: the judgements of a similarity task by subset.
 
     Raises:
-        InputError: they are not of the same rows.
+        InputError: the scores do not cover the same rows.
     """
     if isinstance(score, ProbeScore) and isinstance(other, ProbeScore) and len(score.right) == len(other.right) > 0:
         right, wrong = (np.array([*map(int, s.right)], float) / s.seeds for s in (score, other))
@@ -43,7 +43,7 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
         and len(score.ndcg) == len(other.ndcg) > 0
     ):
         return paired_means(score.ndcg, other.ndcg)
-    raise InputError("the two scores are not of the same rows")
+    raise InputError("the two scores must cover the same rows, got different ones")
 
 
 def _sizes(score: SimilarityScore) -> dict[str, int]:
@@ -55,21 +55,21 @@ def compare(
     second: Evaluation | dict[str, Any] | str | Path,
     encoders: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Difference]:
-    """Return the differences of two evaluations, the second less the first, by task.
+    """Return the differences of two evaluations, the second minus the first, by task.
 
     Args:
         first, second: evaluations, their reports, or files or folders that :func:`ctx_embed.eval.write_report` wrote.
-        encoders: which one of each; None takes the first encoder.
+        encoders: the encoder of each; None selects the first.
 
     Raises:
-        InputError: a file that holds no report, no such encoder, or no task in both on the same data.
+        InputError: a file holds no report, an encoder is unknown, or no task is in both on the same data.
     """
     reports = [_report(given) for given in (first, second)]
     scores = [_scores(report, encoder) for report, encoder in zip(reports, encoders, strict=True)]
     tasks = [{task["name"]: task for task in report["tasks"]} for report in reports]
     shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]
     if not shared:
-        raise InputError("the two reports have no task on the same data in common, there is nothing to compare")
+        raise InputError("the two reports must share a task on the same data, got none; there is nothing to compare")
     return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
 
 
@@ -85,7 +85,7 @@ def _scores(report: dict[str, Any], encoder: str | None) -> dict[str, Score]:
     names = [entry["name"] for entry in report["encoders"]]
     name = names[0] if encoder is None else encoder
     if name not in names:
-        raise InputError(f"no encoder {name!r} in the report, it has {', '.join(names)}")
+        raise InputError(f"the encoder must be one of the report's ({', '.join(names)}), got {name!r}")
     kinds = {task["name"]: task["kind"] for task in report["tasks"]}
     return {
         result["task"]: from_json(kinds[result["task"]], result["score"])

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing beside it."""
+"""A report as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ footer { color: #666; font-size: 0.9em; }
 
 
 DESCRIPTIONS = {
-    "default": "the model that ctx-embed comes with",
+    "default": "the model included in ctx-embed",
     "minilm": "all-MiniLM-L6-v2, a Transformer of 22 million parameters",
     "tfidf": "TF-IDF of words, fitted in each training fold",
     "majority": "always the most frequent class",
@@ -42,16 +42,16 @@ CAPTIONS = {
 }
 
 
-def as_html(report: dict[str, Any], drawn: Mapping[str, str]) -> str:
-    """The page.
+def as_html(report: dict[str, Any], images: Mapping[str, str]) -> str:
+    """Return the HTML page.
 
     Args:
-        report: as :func:`ctx_embed.eval.reports.results.as_json` gives it.
-        drawn: plots as SVG by file name.
+        report: as returned by :func:`ctx_embed.eval.reports.results.as_json`.
+        images: plots as SVG by file name.
     """
     figures = [
         f"<figure>{svg[svg.index('<svg') :]}<figcaption>{escape(CAPTIONS.get(name, ''))}</figcaption></figure>"
-        for name, svg in drawn.items()
+        for name, svg in images.items()
     ]
     names = [entry["name"] for entry in report["encoders"]]
     heading = f"Evaluation of {', '.join(names)}"
@@ -106,7 +106,7 @@ def _row(row: list[str], table: Table, first: bool) -> str:
 
 
 def _encoder(entry: dict[str, Any]) -> str:
-    """Return what an encoder is, as an item of a list."""
+    """Return the description of an encoder as a list item."""
     parts = [DESCRIPTIONS[entry["name"]]] if entry["name"] in DESCRIPTIONS else []
     if entry.get("fingerprint"):
         parts.append(f"fingerprint {entry['fingerprint'][:12]}")

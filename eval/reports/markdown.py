@@ -9,7 +9,7 @@ from ctx_embed.eval.reports.tables import Table, notes, tables
 
 
 def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
-    """The tables, the plots by file name, and the notes."""
+    """Return the tables, links to the plots in ``images``, and the notes."""
     parts = ["# Evaluation", *map(markdown_table, tables(report))]
     parts += [f"![{name.rpartition('.')[0].replace('_', ' ')}]({name})" for name in images]
     parts.append("\n".join(f"- {_cell(line)}" for line in notes(report)))
@@ -19,14 +19,14 @@ def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
 
 
 def markdown_table(table: Table) -> str:
-    """A table under a heading of the second level."""
+    """Return a table under a second-level heading."""
     lines = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
     lines += [row for rows in table.sections for row in rows]
     return f"## {_cell(table.title)}\n\n" + "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
 def _cell(text: str) -> str:
-    # What would end a cell, or be taken for markup.
+    # Escape characters that would end a cell or be read as markup.
     for mark in "\\|*_<[":
         text = text.replace(mark, f"\\{mark}")
     return text.replace("\n", " ")

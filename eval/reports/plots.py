@@ -13,17 +13,17 @@ from ctx_embed.eval.reports.tables import TITLES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Colours that the colour-blind tell apart (Okabe and Ito).
+# Colours that colour-blind people can distinguish (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 LONGEST_NAME = 28
 METRICS = {"probe": "accuracy in %", "similarity": "Spearman x 100", "retrieval": "nDCG@10 x 100"}
 
 
 def plots(report: dict[str, Any]) -> dict[str, str]:
-    """The plots for which the report has figures, as SVG by file name.
+    """Return the plots for which the report has scores, as SVG by file name.
 
     Args:
-        report: as :func:`ctx_embed.eval.reports.results.as_json` gives it.
+        report: as returned by :func:`ctx_embed.eval.reports.results.as_json`.
 
     Raises:
         InputError: the extra ``plots`` is not installed.
@@ -33,7 +33,7 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
     except ImportError:
         raise missing_extra("a plot", "plots") from None
     drawn = {name: draw(report) for name, draw in _PLOTS.items()}
-    # The same figures give the same bytes.
+    # The same report always produces the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "ctx-embed", "svg.fonttype": "none"}):
         return {f"{name}.svg": _svg(figure) for name, figure in drawn.items() if figure is not None}
 
@@ -54,13 +54,13 @@ def _axes(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def _short(name: str) -> str:
-    # A dollar would begin a formula.
+    # A dollar would start a formula.
     name = name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
     return name.replace("$", r"\$")
 
 
 def _means(report: dict[str, Any], kind: str) -> dict[str, dict[str, float]]:
-    """The means by encoder and task of the tasks of one kind."""
+    """Return the mean scores on the tasks of one kind, by encoder and task."""
     tasks = {task["name"] for task in report["tasks"] if task["kind"] == kind}
     found: dict[str, dict[str, float]] = {}
     for result in report["results"]:
@@ -70,10 +70,10 @@ def _means(report: dict[str, Any], kind: str) -> dict[str, dict[str, float]]:
 
 
 def quality_by_speed(report: dict[str, Any]) -> Figure | None:
-    """The mean over the tasks of the first kind that has results, against texts a second on a logarithmic axis.
+    """Plot the mean score over the first kind of task with results against texts per second (logarithmic).
 
-    An encoder that lacks a task is left out, since its mean would be over other tasks; and so is one that learns
-    nothing, as the majority class, beside which all others would look alike.
+    An encoder that lacks a task is left out, since its mean would be over other tasks; so is one without parameters,
+    such as the majority class, next to which all others would look alike.
     """
     speeds = {
         entry["name"]: entry["cost"]["texts_per_second"]
@@ -95,7 +95,7 @@ def quality_by_speed(report: dict[str, Any]) -> Figure | None:
         axes.annotate(_short(name), (speed, quality), xytext=(5, 5), textcoords="offset points", fontsize=8)
     axes.margins(x=0.2, y=0.1)
     axes.set_title("Quality and speed", fontsize=11, loc="left")
-    axes.set_xlabel("texts a second (logarithmic)", fontsize=9)
+    axes.set_xlabel("texts per second (logarithmic)", fontsize=9)
     of_tasks = _short(min(tasks)) if len(tasks) == 1 else f"mean over {', '.join(sorted(map(_short, tasks)))}"
     axes.set_ylabel(f"{METRICS[kind]}, {of_tasks}", fontsize=9)
     axes.tick_params(labelsize=8)
@@ -108,7 +108,7 @@ def _learns_nothing(entry: dict[str, Any]) -> bool:
 
 
 def heat_map(report: dict[str, Any]) -> Figure | None:
-    """Encoders by tasks, each column coloured from the worst to the best figure of an encoder that learns."""
+    """Plot encoders by tasks, each column coloured from the worst to the best score of an encoder with parameters."""
     names = [entry["name"] for entry in report["encoders"]]
     learning = [entry["name"] for entry in report["encoders"] if not _learns_nothing(entry)] or names
     tasks = [task["name"] for task in report["tasks"]]
@@ -139,7 +139,7 @@ def heat_map(report: dict[str, Any]) -> Figure | None:
 
 
 def learning_curves(report: dict[str, Any]) -> Figure | None:
-    """The accuracy by training rows, one panel a task, a line an encoder."""
+    """Plot accuracy by training rows: a panel for each task, a line for each encoder."""
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for point in report["curves"]:
         curves.setdefault(point["task"], {}).setdefault(point["encoder"], []).append((point["rows"], point["mean"]))

@@ -1,4 +1,4 @@
-"""The results of an evaluation as JSON, from which every report is made."""
+"""The results of an evaluation as JSON, the source of every report."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
-    """The whole evaluation, unrounded, as JSON values.
+    """Return the whole evaluation, unrounded, as JSON values.
 
     Returns:
-        ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (where they were set),
+        ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (null: the protocol's),
         ``units``, ``versions``, ``encoders`` (name, fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256,
-        floor, published figures, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
-        interval, what the rows got, the difference from the first encoder, and how many of the texts the encoder
-        learned from with labels), ``curves`` and ``failures``.
+        floor, published scores, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
+        interval, the score of each row, the difference from the first encoder, and the number of texts that the encoder
+        was trained on with labels), ``curves`` and ``failures``.
     """
     options = evaluation.options
     tasks = [task for task in evaluation.tasks if task.name in evaluation.data]
@@ -117,7 +117,7 @@ def _result(evaluation: Evaluation, encoder: str, task: str, score: Score, gold:
 
 
 def interval_of(score: Score) -> Interval:
-    """The 95 % interval of a score over its rows: Wilson's, Fisher's or Student's."""
+    """Return the 95 % interval of a score over its rows: Wilson's, Fisher's or Student's."""
     if isinstance(score, ProbeScore):
         return score.interval
     if isinstance(score, SimilarityScore):

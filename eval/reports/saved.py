@@ -1,4 +1,4 @@
-"""The results of an evaluation that was saved, read without what measures: no torch, no scikit-learn."""
+"""Saved results of an evaluation, read without importing torch or scikit-learn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ctx_embed.errors import InputError
 
 FORMAT_VERSION = 2
-# What the reports are made of.
+# The keys that reports need.
 KEYS = (
     "protocol",
     "protocol_title",
@@ -26,21 +26,21 @@ KEYS = (
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """Return what :func:`ctx_embed.eval.reports.results.as_json` gave, from a file or a folder's ``results.json``.
+    """Return results saved from :func:`ctx_embed.eval.reports.results.as_json`: a file or a folder's ``results.json``.
 
     Raises:
-        InputError: no such file, or one that holds something else.
+        InputError: the file does not exist or holds something else.
     """
     file = path / "results.json" if path.is_dir() else path
     try:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}), eval run --out DIR writes it") from None
+        raise InputError(f"{file}: cannot be read ({error.strerror}); eval run --out DIR writes such a file") from None
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error})") from None
     found = report.get("format_version") if isinstance(report, dict) else None
     if found != FORMAT_VERSION:
-        raise InputError(f"{file}: results of format {found}, this version reads {FORMAT_VERSION}; run eval run anew")
+        raise InputError(f"{file}: the format must be {FORMAT_VERSION}, got {found}; run eval run again")
     if absent := [key for key in KEYS if key not in report]:
-        raise InputError(f"{file}: no {', '.join(absent)} in it, this is no result of eval run")
+        raise InputError(f"{file}: must be a result of eval run, lacks {', '.join(absent)}")
     return report

@@ -1,4 +1,4 @@
-"""The tables of a report, for the terminal, Markdown and HTML alike."""
+"""The tables of a report, for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FLOOR = "majority class"
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the heads of the columns, and rows of cells by section; the first column names the rows.
+    """A title, column headings, and rows of cells by section; the first column names the rows.
 
-    ``best`` are the row and column names of the cells to be marked.
+    ``best`` holds the row and column names of the cells to highlight.
     """
 
     title: str
@@ -29,10 +29,10 @@ class Table:
 
 
 def tables(report: dict[str, Any]) -> list[Table]:
-    """A table for each kind of task with results, one of the differences from the first encoder, one of the costs.
+    """Return a table for each kind of task with results, one of differences from the first encoder, one of costs.
 
     Args:
-        report: as :func:`ctx_embed.eval.reports.results.as_json` gives it.
+        report: as returned by :func:`ctx_embed.eval.reports.results.as_json`.
     """
     shown = [_scores(report, kind, title) for kind, title in TITLES.items()]
     return [table for table in (*shown, _differences(report), _costs(report)) if table is not None]
@@ -95,7 +95,7 @@ def _differences(report: dict[str, Any]) -> Table | None:
 
 
 def versus_cell(versus: dict[str, Any] | None) -> str:
-    """A difference with its sign, and p."""
+    """Return a difference with its sign, and p."""
     if versus is None:
         return ""
     p = "p < 0.001" if versus["p"] < 0.001 else f"p {versus['p']:.3f}"
@@ -116,7 +116,7 @@ def _count(value: float | None) -> str:
 
 
 def notes(report: dict[str, Any]) -> list[str]:
-    """The lines below the tables: the protocol, the sources of published figures, and oddities of the data."""
+    """Return the lines below the tables: the protocol, the sources of published scores, and warnings about the data."""
     seeds = ", ".join(map(str, report["seeds"]))
     probed = any(task["kind"] == "probe" for task in report["tasks"])
     folds = f"{report['folds']} outer folds, " if report["folds"] else ""
@@ -127,13 +127,13 @@ def notes(report: dict[str, Any]) -> list[str]:
             subsets = task["rows_by_subset"]
             lines.append(
                 f"{task['name']}: mean over {len(subsets)} subsets ({', '.join(subsets)}), "
-                f"without {task['left_out']} pairs that stand in {task['without']}"
+                f"without {task['left_out']} pairs that also occur in {task['without']}"
             )
         if repeated := task.get("repeated"):
             tested = task["rows_by_subset"].get("test", task["rows"])
             where = "texts occur more than once and may fall on both sides of a split"
             if "test" in task["rows_by_subset"]:
-                where = "test texts are in the training part too"
+                where = "test texts also occur in the training part"
             lines.append(f"{task['name']}: {repeated:,} of {tested:,} {where}")
     rows = {task["name"]: task["rows"] for task in report["tasks"]}
     lines += [

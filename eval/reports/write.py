@@ -21,8 +21,8 @@ def write_report(
 
     Args:
         evaluation: or its :attr:`~ctx_embed.eval.evaluation.Evaluation.report`.
-        folder: made where it is absent; its parent exists.
-        tell: called with a line where plots cannot be drawn.
+        folder: created if missing; its parent must exist.
+        tell: called with a line if plots cannot be drawn.
 
     Raises:
         InputError: a file cannot be written.
@@ -32,18 +32,18 @@ def write_report(
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
-    drawn = drawn_plots(report, tell)
+        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
+    images = drawn_plots(report, tell)
     files = {
         "results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n",
-        "results.md": as_markdown(report, list(drawn)),
-        **drawn,
+        "results.md": as_markdown(report, list(images)),
+        **images,
     }
     write_files(folder, files)
 
 
 def drawn_plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str, str]:
-    """Return the plots of a report as SVG by file name; none, and a line told, without the extra ``plots``."""
+    """Return the plots of a report as SVG by file name; without the extra ``plots`` none, and ``tell`` is called."""
     try:
         return plots(report)
     except InputError as error:
@@ -52,7 +52,7 @@ def drawn_plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts by file name, each file whole or not at all."""
+    """Write texts by file name, each file atomically."""
     for name, content in files.items():
-        with replaced_file(folder / name) as beside:
-            beside.write_text(content, encoding="utf-8")
+        with replaced_file(folder / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")

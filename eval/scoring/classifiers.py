@@ -1,4 +1,4 @@
-"""The classifiers of the probes: each is fitted for a grid of penalties and names the classes of unseen rows."""
+"""The classifiers of the probes: each is fitted for a grid of penalties and predicts the classes of unseen rows."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from sklearn.preprocessing import StandardScaler
 from ctx_embed.eval.features import Matrix, Rows
 from ctx_embed.eval.scoring.logistic import logistic_path
 
-# (X, y, n_classes, penalties, X_test, y_test, seed) -> the classes of X_test, one array for each penalty. y_test is
-# given where the first rows of X_test choose the penalty: then it has their classes, and they may stop the training.
+# (X, y, n_classes, penalties, X_test, y_test, seed) -> the predicted classes of X_test, one array for each penalty. If
+# the first rows of X_test choose the penalty, y_test holds their classes, and they may also stop the training.
 Fit = Callable[[Matrix, Rows, int, Sequence[float], Matrix, Rows | None, int], list[Rows]]
 
-# Sparse rows are made as long as a standardised embedding of 256 dimensions, so that one grid of penalties suits both.
+# Sparse rows are scaled to the length of a standardised embedding of 256 dimensions, so that one grid suits both.
 SPARSE_LENGTH = 16.0
 
 
 def scaled_logistic(
     X: Matrix, y: Rows, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Rows | None, seed: int
 ) -> list[Rows]:
-    """Logistic regression on features standardised by the mean and deviation of the training rows.
+    """Fit logistic regressions on features standardised by the mean and deviation of the training rows.
 
-    Sparse features, rows of unit length, are lengthened alone: centring would fill them.
+    Sparse features, rows of unit length, are only scaled: centring would make them dense.
     """
     if sparse.issparse(X):
         X, X_test = SPARSE_LENGTH * X, SPARSE_LENGTH * X_test
@@ -37,8 +37,8 @@ def scaled_logistic(
 def liblinear_logistic(
     X: Matrix, y: Rows, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Rows | None, seed: int
 ) -> list[Rows]:
-    """Logistic regression as SentEval's scikit-learn fitted it, by liblinear: no scaling, a penalty on the intercept,
-    and for more than two classes one against the rest.
+    """Fit logistic regressions as SentEval did with liblinear: no scaling, a penalty on the intercept, and
+    one-against-rest for more than two classes.
     """
     if n_classes == 2:
         path = logistic_path(X, y, 2, Cs, penalise_intercept=True)

@@ -1,4 +1,4 @@
-"""The paper's protocol: encoder and linear head trained end to end, anew in each outer fold."""
+"""The paper's protocol: encoder and linear head trained end to end, from the start in each outer fold."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
 
 FOLDS = 10
-# Keeps the outcome of one fold: called with the fold's number and what works it out.
+# Stores the outcome of one fold: called with the fold's number and a function that computes the outcome.
 Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
 
 
 def end_to_end(
     encoder: Encoder, examples: Examples, seed: int, folds: int = FOLDS, keep: Keep = lambda fold, make: make()
 ) -> ProbeScore:
-    """The accuracy of encoders trained by :func:`ctx_embed.training.supervised.train.train_classifier`.
+    """Return the accuracy of encoders trained by :func:`ctx_embed.training.supervised.train.train_classifier`.
 
-    Each fold begins with a copy of the encoder. A tenth of the training part chooses the epoch, or the ``dev`` part.
+    Each fold starts from a copy of the encoder. The ``dev`` part chooses the epoch, else a tenth of the training part.
 
     Args:
-        encoder: with a SentenceTransformer behind it.
-        examples: a text a row.
-        seed: of the folds and of the training.
-        folds: outer folds, where the data have no test part.
-        keep: called for each fold, so that a long run can be taken up again.
+        encoder: an encoder based on a SentenceTransformer.
+        examples: rows of one text each.
+        seed: seed of the folds and of the training.
+        folds: number of outer folds, if the data have no test part.
+        keep: called for each fold, so that a long run can be resumed.
 
     Raises:
-        InputError: no SentenceTransformer, pairs of texts, one class, or a class with fewer rows than folds.
+        InputError: the encoder is not a SentenceTransformer, rows have two texts, there is only one class, or a class
+            has fewer rows than folds.
     """
     model = encoder.model
     if model is None:
-        raise InputError(f"the protocol paper trains a SentenceTransformer, {encoder.name!r} is none")
+        raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
     if len(examples.texts[0]) != 1:
-        raise InputError("the protocol paper takes one text a row, this task has pairs")
+        raise InputError("with the protocol paper a task must have one text a row, got pairs of texts")
     check_classes(examples.labels, folds if examples.parts is None else 1)
     classes = np.unique(np.asarray(examples.labels), return_inverse=True)[1]
     splits = (
@@ -83,9 +84,9 @@ def end_to_end(
 
 
 def training_options(encoder: Encoder) -> SupervisedOptions:
-    """How an encoder is trained: as the paper trains one with drawn weights; one that is trained already is tuned.
+    """Return the training options: the paper's for randomly initialised weights, fine-tuning for a trained encoder.
 
-    Its own head is named, since kept folds are found again by these options.
+    They name the encoder's head, since stored folds are looked up by these options.
     """
     options = SupervisedOptions() if encoder.name in SYSTEMS else FINE_TUNING
     return options if encoder.model is None else options.of_encoder(encoder.model)

@@ -1,9 +1,9 @@
 """Logistic regression along a path of penalties, to full convergence.
 
-A probe fits some three hundred regressions on one table of embeddings. A general solver spends hundreds of passes over
-the table on each, since the principal directions of embeddings differ in length by orders of magnitude. Here the table
-is rotated into these directions once, and each is scaled by Böhning's bound on the curvature along it; L-BFGS then
-needs about ten passes for two classes, and a few tens for many.
+A probe fits some three hundred regressions on one table of embeddings. A general solver needs hundreds of passes over
+the table for each, since the variances along the principal directions of embeddings differ by orders of magnitude. Here
+the table is rotated into these directions once, and each is scaled by Böhning's bound on the curvature along it; L-BFGS
+then needs about ten passes for two classes, and a few tens for many.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ITERATIONS = 1000
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """The classes of largest logit ``X weights + intercept``; of two classes the second where one logit is positive.
+    """A linear classifier: the class of largest logit ``X weights + intercept``; of two, the second if positive.
 
     weights: (d, k), intercept: (k,); k = 1 for two classes, else the number of classes.
     """
@@ -37,24 +37,24 @@ class LinearClassifier:
     intercept: Array
 
     def logits(self, X: Any) -> Array:
-        """The logits (n, k) of the rows of ``X`` (n, d)."""
+        """Return the logits (n, k) of the rows of ``X`` (n, d)."""
         logits: Array = X @ self.weights + self.intercept
         return logits
 
     def predict(self, X: Any) -> NDArray[np.intp]:
-        """The class index of each row of ``X`` (n, d)."""
+        """Return the class index of each row of ``X`` (n, d)."""
         logits = self.logits(X)
         return (logits[:, 0] > 0).astype(np.intp) if logits.shape[1] == 1 else logits.argmax(axis=1)
 
 
 def _binary_loss(logits: Array, targets: Array) -> tuple[float, Array]:
-    """Mean of log(1 + exp(-logit)) or log(1 + exp(logit)), and its gradient times n, expit(logit) - target."""
+    """Return mean log(1 + exp(-logit)) or log(1 + exp(logit)), and its gradient times n, expit(logit) - target."""
     loss = np.logaddexp(0.0, logits) - targets * logits
     return float(loss.mean()), expit(logits) - targets
 
 
 def _softmax_loss(logits: Array, targets: Array) -> tuple[float, Array]:
-    """Mean of -log softmax of the true class, and its gradient times n, softmax(logits) - target."""
+    """Return mean -log softmax of the true class, and its gradient times n, softmax(logits) - target."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     sums = exponentials.sum(axis=1, keepdims=True)
@@ -70,9 +70,9 @@ def _minimum(
     penalty: Array,
     start: Array,
 ) -> Array:
-    """The coefficients (r + 1, k), the intercept last, of least penalised loss.
+    """Return the coefficients (r + 1, k), intercept last, that minimise the penalised loss.
 
-    ``penalty`` (r + 1, 1) is that of each direction and of the intercept; ``scale`` (r + 1, 1) preconditions.
+    ``penalty`` (r + 1, 1) applies to each direction and the intercept; ``scale`` (r + 1, 1) is the preconditioner.
     """
     n, k = targets.shape
 
@@ -97,12 +97,12 @@ def _minimum(
 
 
 def _principal_directions(X: Array) -> Array:
-    """An orthonormal basis (d, r) of the span of the rows, along the principal directions."""
+    """Return an orthonormal basis (d, r) of the span of the rows, along the principal directions."""
     n, d = X.shape
     if d <= n:
         directions: Array = np.linalg.eigh(X.T @ X / n)[1]
         return directions
-    # The solution lies in the span of the rows, so nothing else needs to be looked at.
+    # The solution lies in the span of the rows.
     basis = np.linalg.qr(X.T)[0]
     within: Array = basis @ _principal_directions(X @ basis)
     return within
@@ -111,17 +111,17 @@ def _principal_directions(X: Array) -> Array:
 def logistic_path(
     X: Any, y: NDArray[np.intp], n_classes: int, Cs: Sequence[float], *, penalise_intercept: bool = False
 ) -> Iterator[LinearClassifier]:
-    """Logistic regressions with L2 penalty, one for each C, each started from the one before.
+    """Yield logistic regressions with L2 penalty, one for each C, each started from the previous one.
 
     Minimises ``mean_i loss_i + ||W||^2 / (2 C n)`` with a free intercept, the objective of scikit-learn's
-    ``LogisticRegression(C=C)``: one logit for two classes, softmax over all classes else.
+    ``LogisticRegression(C=C)``: one logit for two classes, else softmax over all classes.
 
     Args:
-        X: (n, d) float64, best standardised; or a scipy.sparse CSR array.
+        X: (n, d) float64, preferably standardised; or a scipy.sparse CSR array.
         y: (n,) class indices below ``n_classes``.
-        n_classes: how many classes there are.
-        Cs: inverse strengths of the penalty, best in ascending order.
-        penalise_intercept: count the intercept among the weights, as liblinear does.
+        n_classes: number of classes.
+        Cs: inverse strengths of the penalty, preferably in ascending order.
+        penalise_intercept: penalise the intercept too, as liblinear does.
 
     Yields:
         The classifier of each C, converged to a preconditioned gradient of 1e-6.
@@ -133,7 +133,7 @@ def logistic_path(
         loss_of, bound, targets = _binary_loss, 0.25, y[:, None].astype(np.float64)
     else:
         loss_of, bound, targets = _softmax_loss, 0.5, np.eye(n_classes)[y]
-    # A sparse table stays sparse: its columns hardly overlap, and scaling them is all that can be done.
+    # A sparse table stays sparse: its columns hardly overlap, so scaling them is enough.
     rotation = None if sparse.issparse(X) else _principal_directions(X)
     Z = X if rotation is None else X @ rotation
     squares = np.asarray((Z * Z).mean(axis=0)) if rotation is not None else np.asarray(Z.power(2).mean(axis=0)).ravel()

@@ -1,7 +1,7 @@
-"""SentEval's networks: a linear layer, or one hidden layer of sigmoids, trained by Adam until a part held out stops
-improving.
+"""SentEval's networks: a linear layer, or one hidden layer of sigmoids, trained with Adam and early stopping on a
+held-out part.
 
-The networks of all penalties begin with the same weights and see the same batches, so they are trained side by side, as
+The networks of all penalties start from the same weights and see the same batches, so they are trained together, as
 slices of one tensor.
 """
 
@@ -18,7 +18,7 @@ from ctx_embed.eval.features import Matrix, Rows
 from ctx_embed.eval.scoring.classifiers import Fit
 
 BATCH_SIZE = 64
-# Passes between two looks at the held-out part, how many looks in vain are borne, and the last pass to begin.
+# Epochs between two checks on the held-out part, checks without improvement before stopping, and the most epochs.
 PASSES = 4
 TENACITY = 5
 MAX_PASSES = 200
@@ -26,9 +26,9 @@ HELD_OUT = 0.05
 
 
 def mlp(hidden: int) -> Fit:
-    """The classifier with ``hidden`` units, 0 for a linear layer; its penalties are Adam's weight decays.
+    """Return the classifier with ``hidden`` units, 0 for a linear layer; its penalties are Adam's weight decays.
 
-    The rows that choose the penalty also stop the training; else 5 % of the training rows do.
+    The rows that choose the penalty also stop the training; without them 5 % of the training rows do.
     """
 
     def fit(
@@ -57,18 +57,18 @@ def _tensor(X: Matrix) -> Tensor:
 
 
 def _layers(d: int, hidden: int, k: int, networks: int, generator: torch.Generator) -> list[Tensor]:
-    """Weights (networks, inputs, outputs) and biases (networks, 1, outputs), torch's usual uniform draw."""
+    """Return weights (networks, inputs, outputs) and biases (networks, 1, outputs), uniform as in torch's Linear."""
     layers = []
     for inputs, outputs in [(d, hidden), (hidden, k)] if hidden else [(d, k)]:
         bound = inputs**-0.5
         for shape in ((inputs, outputs), (1, outputs)):
-            drawn = torch.empty(shape).uniform_(-bound, bound, generator=generator)
-            layers.append(drawn.expand(networks, *shape).clone().requires_grad_())
+            values = torch.empty(shape).uniform_(-bound, bound, generator=generator)
+            layers.append(values.expand(networks, *shape).clone().requires_grad_())
     return layers
 
 
 def _logits(layers: Sequence[Tensor], X: Tensor) -> Tensor:
-    """(networks, n, k)."""
+    """Return the logits (networks, n, k)."""
     W, b, *rest = layers
     output = torch.matmul(X, W) + b
     return torch.baddbmm(rest[1], output.sigmoid(), rest[0]) if rest else output
@@ -83,7 +83,7 @@ def _train(
     decays: Tensor,
     generator: torch.Generator,
 ) -> None:
-    """Train in place; each network ends with the weights of its best look."""
+    """Train in place; each network ends with the weights of its best check."""
     optimizer = torch.optim.Adam(layers)
     networks = len(decays)
     best = [layer.detach().clone() for layer in layers]
@@ -95,7 +95,7 @@ def _train(
         for _ in range(PASSES):
             for rows in torch.randperm(len(X), generator=generator).split(BATCH_SIZE):
                 logits = _logits(layers, X[rows])
-                # The sum over the batch, whose gradient is not divided by its size, as SentEval asks for.
+                # The sum over the batch, not the mean, as in SentEval.
                 loss = F.cross_entropy(logits.flatten(0, 1), y[rows].repeat(networks), reduction="sum")
                 gradients = torch.autograd.grad(loss, layers)
                 for layer, gradient in zip(layers, gradients, strict=True):
@@ -105,11 +105,11 @@ def _train(
         with torch.no_grad():
             right = (_logits(layers, valid).argmax(-1) == valid_y).sum(-1)
             better = (right > best_right) & ~stopped
-            for layer, kept in zip(layers, best, strict=True):
-                kept[better] = layer[better]
+            for layer, stored in zip(layers, best, strict=True):
+                stored[better] = layer[better]
             best_right = torch.where(better, right, best_right)
             stopped |= ~better & (in_vain >= TENACITY)
             in_vain += ~better
     with torch.no_grad():
-        for layer, kept in zip(layers, best, strict=True):
-            layer.copy_(kept)
+        for layer, stored in zip(layers, best, strict=True):
+            layer.copy_(stored)

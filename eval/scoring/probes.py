@@ -1,7 +1,7 @@
-"""Probes: how well a classifier reads the classes off the embeddings.
+"""Probes: how well a classifier predicts the classes from the embeddings.
 
-A probe sees features, classes and a seed, and nothing else; the folds follow from classes and seed alone, so that all
-encoders are measured on the same ones.
+A probe sees only features, classes and a seed. The folds depend on classes and seed alone, so all encoders are scored
+on the same folds.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Parts = Mapping[str, Rows]
 
 @dataclass(frozen=True)
 class ProbeScore:
-    """The outcome of a probe.
+    """The score of a probe.
 
     Attributes:
-        folds: the accuracy in percent on each test fold; a single one where the test part is given.
-        Cs: the strength of the penalty (C, or the weight decay of an MLP) chosen for each fold.
-        floor: the accuracy in percent of naming the most frequent class always.
-        right: a digit for each test row in the order of the data: under how many of the seeds it was classified
-            rightly.
-        seeds: how many there were; the folds of one follow those of another.
+        folds: accuracy in % on each test fold; a single one if the task has a test part.
+        Cs: penalty (C, or the weight decay of an MLP) chosen for each fold.
+        floor: accuracy in % of always predicting the most frequent class.
+        right: a digit for each test row in the order of the data: with how many of the seeds it was classified
+            correctly.
+        seeds: number of seeds; ``folds`` holds the folds of the first seed, then those of the next.
     """
 
     folds: tuple[float, ...]
@@ -53,22 +53,22 @@ class ProbeScore:
 
     @property
     def mean(self) -> float:
-        """The mean accuracy over the folds in percent."""
+        """The mean accuracy over the folds in %."""
         return float(np.mean(self.folds))
 
     @property
     def std(self) -> float:
-        """The sample standard deviation of the accuracy over the folds, in percentage points; 0 of one fold."""
+        """The sample standard deviation of the accuracy over the folds, in percentage points; 0 for one fold."""
         return float(np.std(self.folds, ddof=1)) if len(self.folds) > 1 else 0.0
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval in percent of the accuracy over all test rows (Wilson's), the mean of the seeds."""
+        """The 95 % Wilson interval in % of the accuracy over all test rows, averaged over the seeds."""
         return wilson(sum(map(int, self.right)) / self.seeds, len(self.right))
 
 
 def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:
-    """The scores of one probe under several seeds as one."""
+    """Return the scores of one probe with several seeds as one score."""
     return ProbeScore(
         tuple(accuracy for score in scores for accuracy in score.folds),
         tuple(C for score in scores for C in score.Cs),
@@ -79,7 +79,7 @@ def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:
 
 
 def most_often_right(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:
-    """The first penalty of those that are right most often, from counts (inner folds, penalties)."""
+    """Return the index of the first penalty with the most correct rows, from counts (inner folds, penalties)."""
     return int(right.sum(axis=0).argmax())
 
 
@@ -90,14 +90,15 @@ class Protocol:
     Attributes:
         title: one line for reports.
         fit: the classifier.
-        grid: the penalties where the data are cross-validated; of a single one nothing is chosen.
-        test_grid: the penalties where a training and a test part are given, but no ``dev`` part.
-        folds: outer folds.
-        inner_folds: those of a training part that choose the penalty; a ``dev`` part takes their place.
-        fold_seed: of the folds; None takes the run's.
-        by_length: the rows are brought into the order of their lengths in words, then of their labels, before the folds
-            are drawn, which depend on the order.
-        pick: from the counts of right rows (inner folds, penalties) and the sizes of the inner folds to a penalty.
+        grid: the penalties to choose from; with a single one there is no search.
+        test_grid: the penalties for data with a training and a test part, but no ``dev`` part.
+        folds: number of outer folds.
+        inner_folds: number of folds of a training part that choose the penalty; a ``dev`` part replaces them.
+        fold_seed: seed of the folds; None uses the run's.
+        by_length: sort the rows by their length in words, then by label, before splitting them into folds, which
+            depend on the order.
+        pick: maps the counts of correct rows (inner folds, penalties) and the sizes of the inner folds to the index of
+            a penalty.
     """
 
     title: str
@@ -118,17 +119,17 @@ class Protocol:
         parts: Parts | None = None,
         train_size: int | None = None,
     ) -> ProbeScore:
-        """The accuracy of the probe.
+        """Return the accuracy of the probe.
 
         Args:
-            features: of the rows.
+            features: the features of n rows.
             y: n labels.
-            seed: of the folds and of all else that is drawn.
+            seed: seed of the folds and of the fits.
             parts: the rows to train on and to test on; None cross-validates.
-            train_size: train on so many rows of each training part, classes in like proportion; None trains on all.
+            train_size: number of rows to train on, sampled in proportion to the classes; None trains on all.
 
         Returns:
-            The score, the same whatever the number of processors.
+            The score, whatever the number of processors.
 
         Raises:
             InputError: fewer than two classes, or a class with fewer rows than folds.
@@ -160,11 +161,11 @@ class Protocol:
             train, test = split
             if dev is None:
                 return predict(train, test, (penalty,), None)[0]
-            # What chose the penalty also stops the training, as before.
+            # The rows that chose the penalty also stop the training.
             return predict(train, np.concatenate([dev, test]), (penalty,), classes[dev])[0][len(dev) :]
 
-        # Folds in parallel, each with a single BLAS thread: many threads on matrices of this size spend their time
-        # waiting for each other.
+        # Folds run in parallel, each with a single BLAS thread: on matrices of this size more threads would mostly wait
+        # for each other.
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             chosen = [grid[0]] * len(splits)
             if len(grid) > 1:
@@ -198,9 +199,9 @@ def _score_of(
 
 
 def folds_of(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """The training and test rows of each stratified fold of ``rows``."""
-    kept = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
-    return [(rows[train], rows[test]) for train, test in kept]
+    """Return the training and test rows of each stratified fold of ``rows``."""
+    found = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
+    return [(rows[train], rows[test]) for train, test in found]
 
 
 def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
@@ -214,13 +215,13 @@ def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
 
 
 def majority_floor(classes: Rows, split: tuple[Rows, Rows] | None) -> float:
-    """The accuracy in percent of naming the most frequent class; of a split, that of the training rows."""
+    """Return the accuracy in % of always predicting the most frequent class (of the training rows, given a split)."""
     train, test = (classes, classes) if split is None else (classes[split[0]], classes[split[1]])
     return 100.0 * float(np.mean(test == np.bincount(train).argmax()))
 
 
 def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
-    """Refuse labels that cannot be told apart in so many folds; ``where`` begins the message.
+    """Refuse labels that are too few for ``folds`` folds; the message starts with ``where``.
 
     Raises:
         InputError: fewer than two classes, or a class with fewer rows than folds.
@@ -228,13 +229,13 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
     rows = Counter(y)
     if len(rows) < 2:
         found = f"all {len(y)} rows are of the class {y[0]!r}" if rows else "there are no rows"
-        raise InputError(f"{where}{found}, a probe needs two classes or more")
+        raise InputError(f"{where}{found}; a probe needs at least two classes")
     label, fewest = min(rows.items(), key=lambda item: item[1])
     if fewest < folds:
         hint = header_hint(y)
         raise InputError(
-            f"{where}the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}, "
-            f"{folds}-fold cross-validation needs {folds} or more of each class" + (f"; {hint}" if hint else "")
+            f"{where}the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}; "
+            f"{folds}-fold cross-validation needs at least {folds} of each class" + (f"; {hint}" if hint else "")
         )
 
 

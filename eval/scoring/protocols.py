@@ -1,4 +1,4 @@
-"""The protocols by name: how a probe is fitted, which penalties it chooses from, and how the folds are drawn."""
+"""The protocols by name: how a probe is fitted, which penalties it chooses from, and how rows are split into folds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ctx_embed.eval.scoring.probes import Protocol
 
 CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 QUICK_C = (1e-2,)
-# SentEval: 2^-2..2^3 where the data are cross-validated or have a development part, 2^-1..2^5 where they have a
-# training and a test part alone, and the weight decays 10^-5..10^-2 of its networks throughout.
+# SentEval: C of 2^-2..2^3 for data that are cross-validated or have a development part, 2^-1..2^5 for data with only a
+# training and a test part; weight decays of 10^-5..10^-2 for its networks.
 SENTEVAL_CS = tuple(2.0**t for t in range(-2, 4))
 SENTEVAL_TEST_CS = tuple(2.0**t for t in range(-1, 6))
 SENTEVAL_DECAYS = tuple(10.0**t for t in range(-5, -1))
@@ -22,7 +22,7 @@ PAPER = "paper"
 
 
 def best_rounded_mean(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:
-    """The first penalty of the best mean accuracy over the inner folds, in percent rounded to two digits."""
+    """Return the index of the first penalty with the best mean accuracy over the inner folds, in % to two decimals."""
     return int(np.round(100.0 * (right / sizes[:, None]).mean(axis=0), 2).argmax())
 
 
@@ -39,7 +39,7 @@ def _senteval(title: str, fit: Fit, grid: tuple[float, ...], test_grid: tuple[fl
     )
 
 
-# Source of all that is called senteval: Conneau and Kiela 2018, arXiv:1803.05449, with the validation.py and the
+# Source of the senteval protocols: Conneau and Kiela 2018, arXiv:1803.05449, with the validation.py and the
 # classifier.py of github.com/facebookresearch/SentEval.
 PROTOCOLS: dict[str, Protocol] = {
     "standard": Protocol(
@@ -61,5 +61,5 @@ PROTOCOL_NAMES = (*PROTOCOLS, PAPER)
 
 
 def title_of(protocol: str) -> str:
-    """One line on the protocol of that name."""
+    """Return a one-line description of a protocol."""
     return PAPER_TITLE if protocol == PAPER else PROTOCOLS[protocol].title

@@ -1,4 +1,4 @@
-"""Retrieval: do the documents nearest to a query by cosine answer it?"""
+"""Retrieval: are the documents nearest to a query by cosine relevant to it?"""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BLOCK_SCORES = 1 << 24
 
 @dataclass(frozen=True)
 class RetrievalScore:
-    """What each judged query gets, times 100, in the order of the queries.
+    """The metrics of each judged query, times 100, in the order of the queries.
 
     Attributes:
         ndcg: nDCG@10.
-        recall: the share of the relevant documents among the first 100.
-        reciprocal_rank: 1 / rank of the first relevant document of the first 10, else 0.
+        recall: recall@100, the share of the relevant documents that are among the first 100.
+        reciprocal_rank: 1 / rank of the first relevant document among the first 10, else 0.
     """
 
     ndcg: tuple[float, ...]
@@ -38,7 +38,7 @@ class RetrievalScore:
 
     @property
     def measures(self) -> dict[str, float]:
-        """The means of all measures by name."""
+        """The means of all metrics by name."""
         return {
             f"nDCG@{CUTOFF}": self.mean,
             f"recall@{RECALL_CUTOFF}": float(np.mean(self.recall)),
@@ -47,12 +47,12 @@ class RetrievalScore:
 
 
 def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> float:
-    """nDCG@k = DCG / DCG of the best order, with DCG = sum_{r=1..k} gain_r / log2(r + 1).
+    """Return nDCG@k = DCG / DCG of the best order, with DCG = sum_{r=1..k} gain_r / log2(r + 1).
 
     Args:
-        gains: the relevance of each document found, the first first; 0 where there is no judgement.
+        gains: the relevance of each document found, best first; 0 if it has no judgement.
         judged: the relevance of all judged documents of the query, at least one above 0. Below 0 counts as 0.
-        k: how many documents count.
+        k: number of documents that count.
 
     Source: Järvelin and Kekäläinen 2002, with the linear gain of trec_eval.
     """
@@ -64,13 +64,13 @@ def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> fl
 
 
 def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RECALL_CUTOFF) -> list[list[str]]:
-    """The ids of the ``k`` documents of the largest cosine for each query, the nearest first.
+    """Return for each query the ids of the ``k`` documents of largest cosine, nearest first.
 
     Args:
         queries: (q, d) embeddings.
-        documents: (n, d).
-        ids: n; of documents of equal cosine the larger id comes first, as in trec_eval.
-        k: how many documents at most.
+        documents: (n, d) embeddings.
+        ids: n ids; for equal cosines the larger id comes first, as in trec_eval.
+        k: number of documents at most.
     """
     order = sorted(range(len(ids)), key=lambda place: ids[place], reverse=True)
     Q, D = unit(queries), unit(documents)[order]
@@ -89,12 +89,12 @@ def score_retrieval(
     documents: Matrix,
     judgements: Sequence[tuple[str, ...]],
 ) -> RetrievalScore:
-    """nDCG@10, recall@100 and MRR@10 of the queries that have a relevant document (a relevance above 0).
+    """Return nDCG@10, recall@100 and MRR@10 of the queries with a relevant document (a relevance above 0).
 
     Args:
-        query_ids, document_ids: each once.
+        query_ids, document_ids: different ids.
         queries, documents: their embeddings, (q, d) and (n, d).
-        judgements: the query's id, the document's id, and the relevance as a whole number.
+        judgements: the query's id, the document's id, and the relevance as an integer.
 
     Raises:
         InputError: no query has a relevant document.
@@ -104,7 +104,7 @@ def score_retrieval(
         relevances.setdefault(query, {})[document] = int(relevance)
     judged = [place for place, query in enumerate(query_ids) if any(v > 0 for v in relevances.get(query, {}).values())]
     if not judged:
-        raise InputError("no query has a relevant document, there is nothing to find")
+        raise InputError("at least one query must have a relevant document (a relevance above 0), got none")
     found = retrieve(queries[judged], documents, document_ids)
     rows = [_measure(ranking, relevances[query_ids[place]]) for place, ranking in zip(judged, found, strict=True)]
     return RetrievalScore(*(tuple(column) for column in zip(*rows, strict=True)))

@@ -26,12 +26,12 @@ SCORE_TYPES: dict[str, type[Any]] = {
 
 
 def to_json(score: Score) -> dict[str, Any]:
-    """The fields of a score."""
+    """Return the fields of a score."""
     return asdict(score)
 
 
 def from_json(kind: str, fields: dict[str, Any]) -> Score:
-    """The score of a task of that kind from what :func:`to_json` gave and JSON kept."""
+    """Return the score of a task of that kind from fields written by :func:`to_json` and read back from JSON."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -44,7 +44,7 @@ def from_json(kind: str, fields: dict[str, Any]) -> Score:
 
 @dataclass(frozen=True)
 class Examples:
-    """The rows of a probe task: labels, texts (one or two a row), and the rows of its parts where it has them."""
+    """The rows of a probe task: labels, texts (one or two a row), and the rows of its parts, if any."""
 
     labels: list[str]
     texts: list[Row]
@@ -52,7 +52,7 @@ class Examples:
 
     @classmethod
     def of(cls, data: TaskData) -> Examples:
-        """Those of a task's data."""
+        """Return the examples of a task's data."""
         rows = [row for subset in data.subsets.values() for row in subset]
         labels, texts = [row[0] for row in rows], [row[1:] for row in rows]
         if "train" not in data.subsets:
@@ -64,7 +64,7 @@ class Examples:
         return cls(labels, texts, parts)
 
     def by_length(self) -> tuple[Examples, Rows]:
-        """The rows by their lengths in words, then by their labels, each part for itself; and that order."""
+        """Return the rows sorted by length in words, then by label, within each part; and that order."""
 
         def key(row: int) -> tuple[Any, ...]:
             return *(len(text.split()) for text in self.texts[row]), self.labels[row]
@@ -75,7 +75,7 @@ class Examples:
 
     @property
     def repeated(self) -> int:
-        """How many test texts also stand in a row to train on; of data that are cross-validated, in another row."""
+        """The number of test texts that also occur among the training rows; in cross-validated data, in another row."""
         if self.parts is not None:
             train = {self.texts[row] for row in self.parts["train"]}
             return sum(self.texts[row] in train for row in self.parts["test"])
@@ -92,7 +92,7 @@ def _counts(texts: Sequence[Row]) -> dict[Row, int]:
 def score_probe(
     examples: Examples, embed: EmbeddingCache, protocol: Protocol, seed: int, train_size: int | None = None
 ) -> ProbeScore:
-    """The score of a probe under one seed; errors as :meth:`Protocol.score`, and those of the encoder."""
+    """Return the score of a probe with one seed; raises as :meth:`Protocol.score` and as the encoder."""
     order = np.arange(len(examples.labels))
     if protocol.by_length:
         examples, order = examples.by_length()
@@ -109,13 +109,13 @@ def score_probe(
 
 
 def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:
-    """The correlation of each subset.
+    """Return the correlation of each subset.
 
     Raises:
-        InputError: a subset without a ranking, or the encoder gives no usable embeddings.
+        InputError: a subset has no ranking, or the encoder returns no usable embeddings.
     """
     pairs = [row for rows in data.subsets.values() for row in rows]
-    # In one call, so that the batches are drawn from both columns.
+    # In one call, so that batches hold texts of both columns.
     both = embed([first for _, first, _ in pairs] + [second for _, _, second in pairs])
     cosines = paired(both[: len(pairs)], both[len(pairs) :]).tolist()
     of_subset: dict[str, tuple[float, ...]] = {}
@@ -128,10 +128,10 @@ def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:
 
 
 def score_collection(data: TaskData, embed: EmbeddingCache) -> RetrievalScore:
-    """The measures of a retrieval collection.
+    """Return the metrics of a retrieval collection.
 
     Raises:
-        InputError: no query has a relevant document, or the encoder gives no usable embeddings.
+        InputError: no query has a relevant document, or the encoder returns no usable embeddings.
     """
     queries, documents = data.subsets["queries"], data.subsets["corpus"]
     embeddings = embed([text for _, text in queries + documents])

@@ -13,7 +13,7 @@ from ctx_embed.errors import InputError
 
 @dataclass(frozen=True)
 class SimilarityScore:
-    """Spearman's rank correlation times 100 of each subset, and the cosines of its pairs in their order."""
+    """Spearman's rank correlation times 100 of each subset, and the cosines of its pairs in order."""
 
     subsets: Mapping[str, float]
     cosines: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -25,12 +25,12 @@ class SimilarityScore:
 
 
 def spearman(cosines: Sequence[float], scores: Sequence[float]) -> float:
-    """Spearman's rank correlation times 100 between n cosines and n judgements.
+    """Return Spearman's rank correlation times 100 between n cosines and n judgements.
 
     Raises:
-        InputError: all cosines or all judgements alike: there is no ranking then.
+        InputError: all cosines or all judgements are equal, so that there is no ranking.
     """
     if len(set(scores)) < 2 or len(set(cosines)) < 2:
         what = "cosine" if len(set(scores)) > 1 else "score"
-        raise InputError(f"all {len(scores)} pairs have the same {what}, there is nothing to rank")
+        raise InputError(f"all {len(scores)} pairs have the same {what}; there is nothing to rank")
     return 100.0 * float(spearmanr(cosines, scores).statistic)

@@ -1,4 +1,4 @@
-"""What scores and their differences are worth: intervals, and tests over the rows that two encoders share."""
+"""The uncertainty of scores and of their differences: intervals, and tests over the rows that two encoders share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.stats import binomtest, norm, permutation_test, rankdata, t
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 BOOTSTRAP_RESAMPLES = 1000
-# Resamples that are looked at together, so that memory stays small.
+# Resamples processed together, so that memory stays small.
 BATCH = 500
 
 Array = NDArray[np.float64]
@@ -24,13 +24,13 @@ _Z = float(norm.ppf(0.5 + CONFIDENCE / 2))
 
 @dataclass(frozen=True)
 class Difference:
-    """One score less another over the same rows, in points.
+    """One score minus another over the same rows, in points.
 
     Attributes:
         value: the difference.
-        interval: of 95 %.
-        p: how likely a difference as large would be were the encoders alike, two-sided.
-        test: where p comes from.
+        interval: the 95 % interval.
+        p: two-sided p-value under the hypothesis that the encoders do not differ.
+        test: the name of the test.
     """
 
     value: float
@@ -40,7 +40,7 @@ class Difference:
 
 
 def wilson(right: float, n: int) -> Interval:
-    """The 95 % interval in percent of a share of ``right`` out of ``n`` rows (Wilson 1927)."""
+    """Return the 95 % interval in % of a share of ``right`` out of ``n`` rows (Wilson 1927)."""
     share, z2 = right / n, _Z * _Z
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = _Z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n)) / (1 + z2 / n)
@@ -48,16 +48,16 @@ def wilson(right: float, n: int) -> Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The 95 % interval of the mean of independent values (Student's t); the mean itself of fewer than two."""
+    """Return the 95 % interval of the mean of independent values (Student's t); for one value that value twice."""
     mean, n = float(np.mean(values)), len(values)
     half = float(t.ppf(0.5 + CONFIDENCE / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else 0.0
     return mean - half, mean + half
 
 
 def correlation_interval(correlations: Sequence[float], sizes: Sequence[int]) -> Interval:
-    """The 95 % interval of the mean of Spearman correlations times 100 over so many pairs each.
+    """Return the 95 % interval of the mean of Spearman correlations times 100, each over ``sizes`` pairs.
 
-    Fisher's z has the variance (1 + r^2 / 2) / (n - 3); subsets of 3 pairs or fewer tell nothing: the widest interval.
+    Fisher's z has the variance (1 + r^2 / 2) / (n - 3); with a subset of 3 pairs or fewer the interval is -100 to 100.
 
     Source: Bonett and Wright 2000, Psychometrika 65(1).
     """
@@ -70,7 +70,7 @@ def correlation_interval(correlations: Sequence[float], sizes: Sequence[int]) ->
 
 
 def mcnemar(right: Array, other: Array) -> Difference:
-    """The difference of two accuracies over the same n rows, each 0 or 1, by McNemar's exact test."""
+    """Return the difference of two accuracies over the same n rows, each 0 or 1, with McNemar's exact test."""
     n = len(right)
     gained, lost = int(((right == 1) & (other == 0)).sum()), int(((right == 0) & (other == 1)).sum())
     value = (gained - lost) / n
@@ -80,7 +80,7 @@ def mcnemar(right: Array, other: Array) -> Difference:
 
 
 def paired_means(values: Sequence[float] | Array, others: Sequence[float] | Array, seed: int = 0) -> Difference:
-    """The difference of two means over the same rows, by a test that exchanges the two values of a row."""
+    """Return the difference of two means over the same rows, with a test that exchanges the two values of a row."""
     differences = np.asarray(values, float) - np.asarray(others, float)
     value = float(differences.mean())
     return Difference(value, mean_interval(differences.tolist()), _sign_flips(differences, seed), "permutation")
@@ -92,20 +92,20 @@ def paired_correlations(
     scores: Mapping[str, Sequence[float]],
     seed: int = 0,
 ) -> Difference:
-    """The difference of two mean Spearman correlations times 100 over the same subsets of pairs.
+    """Return the difference of two mean Spearman correlations times 100 over the same subsets of pairs.
 
     With z-scored ranks a, b of the cosines and g of the judgements, the difference in a subset of n pairs is
-    ``sum_i g_i (a_i - b_i) / n``, so exchanging the two ranks of a pair is a change of one sign. The interval is that
-    of the bootstrap over pairs.
+    ``sum_i g_i (a_i - b_i) / n``, so exchanging the two ranks of a pair changes one sign. The interval comes from
+    a bootstrap over pairs.
     """
     terms, spreads = [], []
     generator = np.random.default_rng(seed)
     for name, gold in scores.items():
         a, b, g = np.asarray(cosines[name], float), np.asarray(others[name], float), np.asarray(gold, float)
         terms.append(100 * _z_ranks(g) * (_z_ranks(a) - _z_ranks(b)) / (len(g) * len(scores)))
-        drawn = generator.integers(0, len(g), (BOOTSTRAP_RESAMPLES, len(g)))
-        ranks = _z_ranks(g[drawn])
-        spreads.append(100 * (ranks * (_z_ranks(a[drawn]) - _z_ranks(b[drawn]))).mean(axis=1) / len(scores))
+        resampled = generator.integers(0, len(g), (BOOTSTRAP_RESAMPLES, len(g)))
+        ranks = _z_ranks(g[resampled])
+        spreads.append(100 * (ranks * (_z_ranks(a[resampled]) - _z_ranks(b[resampled]))).mean(axis=1) / len(scores))
     all_terms = np.concatenate(terms)
     low, high = np.quantile(np.sum(spreads, axis=0), [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
     p = _sign_flips(all_terms, seed)
@@ -124,7 +124,7 @@ def _sign_flips(differences: Array, seed: int) -> float:
     if not len(moved):
         return 1.0
     if len(moved) == 1:
-        return 1.0  # either sign is as large
+        return 1.0  # both signs are equally extreme
 
     def total(values: Any, axis: int) -> Any:
         return np.sum(values, axis=axis)

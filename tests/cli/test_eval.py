@@ -113,7 +113,7 @@ def test_several_seeds_and_other_folds(reviews):
     assert len(json.loads(Path("results/results.json").read_text())["results"][0]["score"]["folds"]) == 6
 
 
-def test_a_second_run_goes_on_from_the_first(reviews, monkeypatch, tmp_path):
+def test_a_second_run_resumes_from_the_first(reviews, monkeypatch, tmp_path):
     first = run("--task", reviews, "--cache", tmp_path / "kept")
     monkeypatch.setattr("ctx_embed.eval.evaluation.score_probe", lambda *_: pytest.fail("not to be called"))
     assert run("--task", reviews, "--cache", tmp_path / "kept").stdout == first.stdout
@@ -167,10 +167,10 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     ("content", "message"),
     [
         (b"", "no rows, lines of label<TAB>text are needed"),
-        (b"joy\tgood\n" * 20, "all 20 rows are of the class 'joy', a probe needs two classes or more"),
+        (b"joy\tgood\n" * 20, "all 20 rows are of the class 'joy'; a probe needs at least two classes"),
         (
             b"joy\tgood\n" * 20 + b"grief\tbad\n" * 3,
-            "the class 'grief' has 3 rows, 10-fold cross-validation needs 10 or more of each class",
+            "the class 'grief' has 3 rows; 10-fold cross-validation needs at least 10 of each class",
         ),
     ],
 )

@@ -92,7 +92,7 @@ def test_compare_names_encoders_and_prints_json(folders):
     found = call("compare", before, before, "--encoder", "older", "--json")
     assert json.loads(found.stdout)["MR"]["value"] == 0.0
     found = call("compare", before, after, "--encoder", "old")
-    assert found.stderr == "Error: no encoder 'old' in the report, it has new\n"
+    assert found.stderr == "Error: the encoder must be one of the report's (new), got 'old'\n"
     assert call("compare", before, after, *["--encoder", "old"] * 3).exit_code == 2
 
 
@@ -118,7 +118,7 @@ def test_report_builds_one_page(folders, tmp_path):
 def test_report_without_results(tmp_path):
     found = call("report", tmp_path)
     assert found.exit_code == 1
-    assert "eval run --out DIR writes it" in found.stderr
+    assert "eval run --out DIR writes such a file" in found.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -79,7 +79,7 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
         "STSB: 10 rows, but the published set has 1379",
         f"{mine}: encoder 'odd' gives NaN or infinity for the text 'one'",
         "STSB: encoder 'odd' gives NaN or infinity for the text 'good day 0'",
-        f"{mine}: all 1 rows are of the class 'a', a probe needs two classes or more",
+        f"{mine}: all 1 rows are of the class 'a'; a probe needs at least two classes",
     ]
     assert result.failures == [told[0], *told[2:]]
     assert result.asked == 6
@@ -102,7 +102,7 @@ def test_a_fault_in_the_data_is_reported_once(tmp_path):
     told: list[str] = []
     encoders = [load_encoder("random"), load_encoder("majority")]
     evaluate(encoders, find_tasks([str(mine)]), DataReader(None), tell=told.append)
-    assert told == [f"{mine}: all 1 rows are of the class 'a', a probe needs two classes or more"]
+    assert told == [f"{mine}: all 1 rows are of the class 'a'; a probe needs at least two classes"]
 
 
 def test_baselines(folder):

@@ -23,5 +23,5 @@ def test_agrees_with_a_vectorizer_fitted_on_the_training_rows():
 
 
 def test_no_word_at_all():
-    with pytest.raises(InputError, match=r"^tfidf: there is no word in any of the texts$"):
+    with pytest.raises(InputError, match=r"^tfidf: at least one text must hold a word, got none$"):
         Tfidf(["", "!?"])

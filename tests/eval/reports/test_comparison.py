@@ -33,13 +33,13 @@ def test_other_data_are_not_compared(report):
         task["sha256"] = "0" * 64
     assert list(compare(report, other)) == ["MR"]
     other["tasks"][0]["sha256"] = "0" * 64
-    message = "the two reports have no task on the same data in common, there is nothing to compare"
+    message = "the two reports must share a task on the same data, got none; there is nothing to compare"
     with pytest.raises(InputError, match=f"^{message}$"):
         compare(report, other)
 
 
 def test_no_such_encoder(report):
-    message = "no encoder 'minilm' in the report, it has drawn, a|b [v2]"
+    message = "the encoder must be one of the report's (drawn, a|b [v2]), got 'minilm'"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         compare(report, report, ("minilm", None))
 
@@ -60,5 +60,5 @@ def test_several_seeds_are_compared_by_rows():
     ],
 )
 def test_scores_of_other_rows(score, other):
-    with pytest.raises(InputError, match=r"^the two scores are not of the same rows$"):
+    with pytest.raises(InputError, match=r"^the two scores must cover the same rows, got different ones$"):
         difference(score, other, {})

@@ -33,7 +33,7 @@ def test_each_is_a_picture_with_the_names_on_it(report, drawn_plots):
     assert drawn_plots == plots(report)
 
 
-def test_what_has_no_figures_is_not_drawn(report):
+def test_plots_without_scores_are_not_drawn(report):
     pytest.importorskip("matplotlib")
     report["curves"] = []
     report["encoders"][0]["cost"] = None
@@ -57,7 +57,7 @@ def test_without_the_extra(report, monkeypatch):
         plots(report)
 
 
-def test_the_page_needs_nothing_beside_it(report, drawn_plots):
+def test_the_page_is_self_contained(report, drawn_plots):
     report["encoders"][1]["name"] = "<script>"
     report["failures"] = ["CR: absent & gone"]
     page = as_html(report, drawn_plots)
@@ -65,7 +65,7 @@ def test_the_page_needs_nothing_beside_it(report, drawn_plots):
     assert "<script" not in page
     assert "CR: absent &amp; gone" in page
     assert report["tasks"][0]["sha256"] in page
-    # Names of XML's own and licences of drawing programs apart, nothing is to be fetched.
+    # Apart from XML namespaces and licence links, nothing may be fetched.
     assert not [part for part in ('src="', "@import", "url(http", '<link rel="stylesheet"') if part in page]
 
 

@@ -64,9 +64,12 @@ def test_reading(report, tmp_path):
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "results of format None, this version reads 2; run eval run anew"),
-        ('{"format_version": 2, "protocol": "quick"}', "no protocol_title, seeds, folds, versions, encoders, tasks, "),
-        ('{"format_version": 1}', "results of format 1, this version reads 2; run eval run anew"),
+        ("[]", "the format must be 2, got None; run eval run again"),
+        (
+            '{"format_version": 2, "protocol": "quick"}',
+            "must be a result of eval run, lacks protocol_title, seeds",
+        ),
+        ('{"format_version": 1}', "the format must be 2, got 1; run eval run again"),
     ],
 )
 def test_what_is_no_result(content, message, tmp_path):
@@ -74,6 +77,6 @@ def test_what_is_no_result(content, message, tmp_path):
     with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / 'results.json'))}: {re.escape(message)}"):
         read_results(tmp_path)
     with pytest.raises(
-        InputError, match=r"cannot be read \(No such file or directory\), eval run --out DIR writes it$"
+        InputError, match=r"cannot be read \(No such file or directory\); eval run --out DIR writes such a file$"
     ):
         read_results(tmp_path / "absent.json")

@@ -354,7 +354,7 @@ def test_the_data_of_cells_that_are_not_asked_for_need_not_be_there(data_folder,
 def test_too_few_rows_for_ten_folds(tmp_path, vocabulary):
     (tmp_path / "senteval").mkdir()
     (tmp_path / "senteval" / "MR.tsv").write_text("0\ta\n1\tb\n" * 5)
-    with pytest.raises(InputError, match="the class '0' has 5 rows, 10-fold"):
+    with pytest.raises(InputError, match="the class '0' has 5 rows; 10-fold"):
         reproduce(TABLE3, tmp_path / "out", Workplace(tmp_path, 0, vocabulary), ONE, silent)
 
 

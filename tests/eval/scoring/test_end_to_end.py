@@ -52,7 +52,7 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
     assert score.mean > 80
 
 
-def test_drawn_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
+def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
     assert training_options(encoder) is module.FINE_TUNING
     assert training_options(replace(encoder, name="contextualizer")) == SupervisedOptions(head="zeros")
 
@@ -63,7 +63,7 @@ def test_the_head_that_a_fold_begins_with_is_among_the_options_it_is_kept_by(tok
     assert training_options(encoder).head == head
 
 
-def test_an_interrupted_run_goes_on_after_its_last_fold(encoder, tmp_path, monkeypatch):
+def test_an_interrupted_run_resumes_after_its_last_fold(encoder, tmp_path, monkeypatch):
     mine = tmp_path / "mine.tsv"
     mine.write_text("".join(f"{label}\t{text}\n" for text, label in TEXTS))
     tasks, options, trained = find_tasks([str(mine)]), Options("paper", folds=3), []
@@ -102,8 +102,8 @@ def test_a_development_part_chooses_the_epoch(encoder, monkeypatch):
 @pytest.mark.parametrize(
     ("texts", "named", "message"),
     [
-        ([("a", "b")] * 40, True, "the protocol paper takes one text a row, this task has pairs"),
-        (EXAMPLES.texts, False, "the protocol paper trains a SentenceTransformer, 'drawn' is none"),
+        ([("a", "b")] * 40, True, "with the protocol paper a task must have one text a row, got pairs of texts"),
+        (EXAMPLES.texts, False, "with the protocol paper an encoder must be a SentenceTransformer, got 'drawn'"),
     ],
 )
 def test_what_cannot_be_trained(texts, named, message, encoder, drawn):

@@ -177,15 +177,15 @@ def test_seeds_are_joined():
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        ([], "there are no rows, a probe needs two classes or more"),
-        (["1"] * 30, "all 30 rows are of the class '1', a probe needs two classes or more"),
-        (["a"] * 30 + ["b"], "the class 'b' has 1 row, 10-fold cross-validation needs 10 or more of each class"),
+        ([], "there are no rows; a probe needs at least two classes"),
+        (["1"] * 30, "all 30 rows are of the class '1'; a probe needs at least two classes"),
+        (["a"] * 30 + ["b"], "the class 'b' has 1 row; 10-fold cross-validation needs at least 10 of each class"),
         (
             ["label", *["a"] * 30],
-            "the class 'label' has 1 row, 10-fold cross-validation needs 10 or more of each class; the label 'label' "
+            "the class 'label' has 1 row; 10-fold cross-validation needs at least 10 of each class; the label 'label' "
             "occurs once, on the first line; if that is a header, name its columns with --field and --label-field",
         ),
-        (["a"] * 30 + ["b"] * 9, "the class 'b' has 9 rows, 10-fold cross-validation needs 10 or more of each class"),
+        (["a"] * 30 + ["b"] * 9, "the class 'b' has 9 rows; 10-fold cross-validation needs at least 10 of each class"),
     ],
 )
 def test_too_few_classes_or_rows(y, message):
@@ -196,9 +196,9 @@ def test_too_few_classes_or_rows(y, message):
 def test_too_few_rows_of_the_training_part():
     y = ["a"] * 20 + ["b"] * 4 + ["a", "b"]
     parts = {"train": np.arange(24), "test": np.arange(24, 26)}
-    message = "training part: the class 'b' has 4 rows, 5-fold cross-validation needs 5 or more of each class"
+    message = "training part: the class 'b' has 4 rows; 5-fold cross-validation needs at least 5 of each class"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         standard(np.zeros((26, 1)), y, 0, parts=parts)
     parts = {"train": np.arange(20), "test": np.arange(20, 26)}
-    with pytest.raises(InputError, match=r"^training part: all 20 rows are of the class 'a', a probe needs two "):
+    with pytest.raises(InputError, match=r"^training part: all 20 rows are of the class 'a'; a probe needs "):
         PROTOCOLS["quick"].score(frozen(np.zeros((26, 1))), y, 0, parts)

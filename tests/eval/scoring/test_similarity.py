@@ -20,7 +20,7 @@ def test_ranks_by_hand():
     [([0.5, 0.5], [1, 2], "cosine"), ([0.1, 0.2], [3, 3], "score"), ([0.1], [1], "score")],
 )
 def test_nothing_to_rank(cosines, scores, what):
-    message = f"all {len(scores)} pairs have the same {what}, there is nothing to rank"
+    message = f"all {len(scores)} pairs have the same {what}; there is nothing to rank"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
         spearman(cosines, scores)
 
