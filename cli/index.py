@@ -13,7 +13,7 @@ from ctx_embed.cli.index_query import query
 
 
 class IndexGroup(Group):
-    """The commands of an index, also by the names that other programs have for them."""
+    """The commands of `ctx-embed index`, with the names that other programs use as aliases."""
 
     aliases = {
         "search": ["query"],

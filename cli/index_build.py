@@ -11,12 +11,12 @@ from ctx_embed.cli.output import counted
 @click.command(context_settings={"show_default": True})
 @click.argument("sources", metavar="INPUT...", nargs=-1, required=True)
 @click.argument("path", metavar="INDEX")
-@click.option("--append", is_flag=True, help="Add to the index that is there.")
-@click.option("--upsert", is_flag=True, help="Add to it, replacing the documents whose ids come again.")
-@click.option("--overwrite", is_flag=True, help="Replace the index that is there, once the new one is complete.")
-@click.option("--resume", is_flag=True, help="Go on where the same command was interrupted; else begin.")
+@click.option("--append", is_flag=True, help="Add to an existing index.")
+@click.option("--upsert", is_flag=True, help="Add to an existing index, replacing documents with the same ids.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing index once the new one is complete.")
+@click.option("--resume", is_flag=True, help="Continue the same command where it was interrupted, or start.")
 @field_option
-@click.option("--embedding-field", metavar="FIELD", help="The field with embeddings that the model has made already.")
+@click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
 @click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
 @backend_option
 @click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
@@ -37,10 +37,10 @@ def build(
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
 
-    INPUT is text (a document a line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or
-    Parquet, plain or gzip; a folder of such files; or - for standard input. In all but text the field 'id' or '_id' is
-    the id and what else there is becomes metadata. INDEX changes when all is ready; until then INDEX.partial keeps
-    what is done. An error leaves INDEX as it was.
+    INPUT is text (one document per line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or
+    Parquet, plain or gzipped; a folder of such files; or - for standard input. Except in text, the field 'id' or '_id'
+    is the id and all other fields become metadata. INDEX changes only when everything is ready; until then, finished
+    work is in INDEX.partial. An error leaves INDEX unchanged.
 
     \b
     Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review

@@ -1,4 +1,4 @@
-"""`ctx-embed index get`, `delete` and `export`: single documents, and all of them."""
+"""`ctx-embed index get`, `delete` and `export`: single documents, or all of them."""
 
 from __future__ import annotations
 
@@ -18,57 +18,59 @@ from ctx_embed.errors import InputError
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
 
-# Stands before an id such as -5 while click parses, which would take it for an option. No argument can hold it.
+# Put before an id such as -5 while click parses, which would take it for an option. No argument can contain it.
 _NEGATIVE = "\0"
 
 
 class IdCommand(click.Command):
-    """A command whose arguments may be negative numbers; anything else that begins with ``-`` is an option."""
+    """A command whose arguments may be negative numbers; anything else that starts with ``-`` is an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments."""
+        """Parse the arguments and return the rest, as click does."""
         return super().parse_args(ctx, [f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) else arg for arg in args])
 
 
 def _ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
-    """Return ids as they are written: a number is an integer, unless strings are meant."""
+    """Return ids from the command line: a number is an integer unless ``strings`` is set."""
     from ctx_embed.index.storage.documents import checked_id
 
     found: list[str | int] = []
     for value in (value.removeprefix(_NEGATIVE) for value in values):
-        # As in tables: 007 is a string.
+        # As in CSV files, 007 is a string.
         number = not strings and re.fullmatch(r"0|-?[1-9][0-9]*", value)
         try:
             found.append(checked_id(int(value) if number else value, 1))
         except (InputError, ValueError):
             raise InputError(
-                f"the id {value[:40]!r} is no id of 64 bits, with --string it is taken as a string"
+                f"the id {value[:40]!r} does not fit into 64 bits; add --string to take it as a string"
             ) from None
     return found
 
 
 def unknown_fields(index: SearchIndex, where: str) -> str:
-    """Return what to say of the fields of a filter that no document has; empty if all are known."""
+    """Return a message about fields of a filter that no document has; empty if all are known."""
     for name, known in index.unknown_fields(where).items():
         return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
     return ""
 
 
-_string_option = click.option("--string", "strings", is_flag=True, help="Take numbers as strings too.")
+_string_option = click.option("--string", "strings", is_flag=True, help="Treat numeric IDs as strings.")
 
 
 def _where_option(does: str) -> Callable[[Command], Command]:
-    return click.option("--where", metavar="FILTER", help=f"{does} the documents whose metadata meet it.")
+    return click.option("--where", metavar="FILTER", help=f"{does} the documents whose metadata match it.")
 
 
 @click.command(cls=IdCommand)
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Print")
-@click.option("-k", "most", default=10, show_default=True, type=click.IntRange(min=1), help="Documents, without IDs.")
+@click.option(
+    "-k", "most", default=10, show_default=True, type=click.IntRange(min=1), help="Most documents, without IDs."
+)
 @_string_option
 def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: bool) -> None:
-    """Print the documents of some IDs, a JSON object a line; without IDs the first ones.
+    """Print the documents with the given IDs as JSON, one per line; without IDs, the first ones.
 
     \b
     Example: ctx-embed index get reviews.index 17 tt0133093
@@ -94,7 +96,7 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: 
         missing = [identifier for identifier, document in zip(wanted, found, strict=True) if document is None]
         if missing:
             other = next((str(name) for name in missing if index.get(str(name)) is not None), None)
-            hint = f"; {other!r} is a string there, add --string" if other is not None else ""
+            hint = f"; {other!r} is a string there: add --string" if other is not None else ""
             raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}{hint}")
 
 
@@ -102,10 +104,10 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: 
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Delete")
-@click.option("--dry-run", is_flag=True, help="Say how many would be deleted, and delete none.")
+@click.option("--dry-run", is_flag=True, help="Print how many would be deleted, and delete none.")
 @_string_option
 def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, strings: bool) -> None:
-    """Delete the documents of some IDs, or those that a filter finds. IDs that the index does not have are skipped.
+    """Delete documents by ID or by a filter. IDs that the index does not have are skipped.
 
     \b
     Example: ctx-embed index delete reviews.index 17 tt0133093

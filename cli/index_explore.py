@@ -1,4 +1,4 @@
-"""`ctx-embed index duplicates` and `topics`: what the stored vectors tell of the documents."""
+"""`ctx-embed index duplicates` and `topics`: near-duplicates and clusters, found from the stored vectors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHOWN_CHARACTERS = 100
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
 @click.option("--threshold", default=0.9, type=click.FloatRange(-1, 1), help="The lowest cosine of a pair.")
-@click.option("-k", "most", default=100, type=click.IntRange(min=1), help="Pairs to show.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a line.")
+@click.option("-k", "most", default=100, type=click.IntRange(min=1), help="Most pairs to print.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per line.")
 def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
-    """Find documents that say nearly the same, the nearest pairs first.
+    """Find documents that say nearly the same, most similar pairs first.
 
     Example: ctx-embed index duplicates reviews.index --threshold 0.95
     """
@@ -39,11 +39,13 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
 
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
-@click.option("-k", "count", type=click.IntRange(min=1), help="Topics.  [default: by the number of documents, 2 to 50]")
-@click.option("--seed", default=0, type=SEED, help="Decides the beginning of the clustering.")
-@click.option("--json", "as_json", is_flag=True, help="Print an array of objects: size, words, examples.")
+@click.option(
+    "-k", "count", type=click.IntRange(min=1), help="Number of topics.  [default: 2 to 50, by the number of documents]"
+)
+@click.option("--seed", default=0, type=SEED, help="Seed of the clustering.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects: size, words, examples.")
 def topics(path: str, count: int | None, seed: int, as_json: bool) -> None:
-    """Cluster the documents and name the typical words of each cluster, the largest first.
+    """Cluster the documents and print the typical words of each cluster, largest first.
 
     Example: ctx-embed index topics reviews.index -k 10
     """

@@ -1,4 +1,4 @@
-"""`ctx-embed index info`, `tune`, `verify` and `compact`: the state of an index, and keeping it in a good one."""
+"""`ctx-embed index info`, `tune`, `verify` and `compact`: inspect and maintain an index."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ctx_embed.errors import InputError
 
 @click.command()
 @click.argument("path", metavar="INDEX")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def info(path: str, as_json: bool) -> None:
-    """Tell how many documents INDEX holds, its model, kind and size.
+    """Print the number of documents of INDEX, its model, kind and size.
 
     Example: ctx-embed index info reviews.index
     """
@@ -30,18 +30,18 @@ def info(path: str, as_json: bool) -> None:
             click.echo(f"{name.replace('_', ' '):<18} {'unknown' if value is None else value}")
     if facts["vectors_of_deleted"] > facts["vectors"] / 2:
         click.echo(
-            f"Most vectors are of deleted documents: ctx-embed index compact {path} gives their space back.", err=True
+            f"Most vectors belong to deleted documents: ctx-embed index compact {path} frees their space.", err=True
         )
 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
-@click.option("--recall", default=0.95, type=click.FloatRange(0, 1, min_open=True), help="Wanted recall@10.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+@click.option("--recall", default=0.95, type=click.FloatRange(0, 1, min_open=True), help="The recall@10 to reach.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def tune(path: str, recall: float, as_json: bool) -> None:
-    """Measure recall@10 against exact search, and set how hard INDEX searches.
+    """Set the smallest search effort of INDEX that reaches a recall@10, measured against exact search.
 
-    Stored passages are the queries. nprobe or efSearch grows until the wanted recall is reached, and stays so.
+    Stored passages are the queries. nprobe or efSearch grows until the recall is reached, and is then stored.
 
     Example: ctx-embed index tune reviews.index --recall 0.98
     """
@@ -61,9 +61,9 @@ def tune(path: str, recall: float, as_json: bool) -> None:
 
 @click.command()
 @click.argument("path", metavar="INDEX")
-@click.option("--no-model", is_flag=True, help="Do not embed some passages again to compare them with their vectors.")
+@click.option("--no-model", is_flag=True, help="Skip the check that embeds some passages again.")
 def verify(path: str, no_model: bool) -> None:
-    """Look for damage: checksums, counts, words, and vectors against documents. Exit code 1 where there is any.
+    """Check for damage: checksums, counts, words, and vectors against documents. Exit code 1 if there is any.
 
     Example: ctx-embed index verify reviews.index
     """
@@ -77,14 +77,14 @@ def verify(path: str, no_model: bool) -> None:
     for line in found:
         click.echo(line)
     raise InputError(
-        f"{path}: damaged ({counted(len(found), 'problem')}), restore it from a copy, or build the index again"
+        f"{path}: damaged ({counted(len(found), 'problem')}); restore it from a copy or build the index again"
     )
 
 
 @click.command()
 @click.argument("path", metavar="INDEX")
 def compact(path: str) -> None:
-    """Remove what deleted documents leave behind, and build FAISS's file anew. Searches go on meanwhile.
+    """Remove what deleted documents left behind, and rebuild FAISS's file. Searches are not interrupted.
 
     Example: ctx-embed index compact reviews.index
     """

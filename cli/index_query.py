@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
 @click.argument("texts", metavar="TEXT...", nargs=-1)
-@click.option("--queries", "source", metavar="FILE", help="Read queries from a file, one a line, or from - .")
-@click.option("-k", default=10, type=click.IntRange(min=1), help="Hits of each query.")
+@click.option("--queries", "source", metavar="FILE", help="Read queries from a file, one per line; - is stdin.")
+@click.option("-k", default=10, type=click.IntRange(min=1), help="Hits for each query.")
 @click.option(
-    "--mode", default="dense", type=click.Choice(["dense", "words", "hybrid"]), help="Find by meaning, words, or both."
+    "--mode",
+    default="dense",
+    type=click.Choice(["dense", "words", "hybrid"]),
+    help="Find by meaning, keywords, or both.",
 )
-@click.option("--where", metavar="FILTER", help="What the metadata must meet, e.g. 'year >= 2020 and lang = \"en\"'.")
+@click.option("--where", metavar="FILTER", help="A metadata filter, e.g. 'year >= 2020 and lang = \"en\"'.")
 @click.option("--threshold", type=click.FloatRange(-1, 1), help="The lowest cosine of a hit.")
-@click.option("--model", help="Where the model of the index is now.  [default: where the index was built]")
+@click.option("--model", help="Where the index's model is now.  [default: where it was at the build]")
 @backend_option
-@click.option("--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens quicker, in less memory.")
-@click.option("--json", "as_json", is_flag=True, help="Print an array of hits; of arrays for several queries.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print an object a line, with its query.")
+@click.option("--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster and needs less memory.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON array of hits; for several queries, an array of such arrays."
+)
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per hit and line, with its query.")
 def query(
     path: str,
     texts: tuple[str, ...],
@@ -59,18 +64,18 @@ def query(
     if as_json and as_jsonl:
         raise click.UsageError("--json and --jsonl exclude each other")
     if bool(texts) == (source is not None):
-        raise click.UsageError("a TEXT or --queries is needed, and not both")
+        raise click.UsageError("give either TEXT or --queries")
 
     from ctx_embed.index import SearchIndex
     from ctx_embed.index.storage.filters import parse_filter
     from ctx_embed.reading import read_documents
 
     if where is not None:
-        # Before the model is loaded.
+        # Check the filter before the model is loaded.
         parse_filter(where)
     asked = list(texts) if source is None else [document.text for document in read_documents(source)]
     if not asked:
-        raise InputError(f"{source}: no queries, at least one line of text is needed")
+        raise InputError(f"{source}: no queries; give at least one line of text")
     with SearchIndex.open(path, model, memory_map, backend) as opened:
         found = opened.search(asked, k, mode=mode, where=where, threshold=threshold)
         _print(asked, found, as_json, as_jsonl, single=len(texts) == 1)
@@ -95,7 +100,7 @@ def _print(asked: list[str], found: Sequence[list[Hit]], as_json: bool, as_jsonl
 
 
 def _object(text: str, hit: Hit) -> dict[str, Any]:
-    """Return a hit as JSON, with the document where the passage is a part of it and the fused score of hybrid."""
+    """Return a hit as JSON values: with its document if the passage is only part of it, and a fused score if any."""
     from ctx_embed.index import snippet
 
     fields = asdict(hit)
@@ -107,7 +112,7 @@ def _object(text: str, hit: Hit) -> dict[str, Any]:
 
 
 def _why_none(index: SearchIndex, mode: str, where: str | None, threshold: float | None) -> str:
-    """Return what to say of a query without hits."""
+    """Return a message about why a query has no hits."""
     if not index.count():
         return "no hits: the index has no documents"
     if where is not None and not index.count(where):

@@ -2,12 +2,12 @@
 
     manifest.json         what the index is: format, model, dimension, factory; follows each commit
     documents.sqlite      ids, texts, metadata, the generation and the list of shards: its transaction is the commit
-    vectors/*.safetensors the shards of raw vectors, the truth: row i belongs to the document of row i
-    faiss/*.faiss         a cache of the FAISS index, rebuilt where it is missing, old or damaged
+    vectors/*.safetensors the shards of raw vectors, the source of truth: row i belongs to the document of row i
+    faiss/*.faiss         a cache of the FAISS index, rebuilt if it is missing, old or damaged
 
-A writer puts new shards beside the old ones, syncs them, and lists them in one SQLite transaction together with their
-documents; what is not listed does not exist, and the next writer removes it. So a kill at any moment leaves the old
-state or the new one.
+A writer adds new shards next to the old ones, syncs them to disk, and lists them together with their documents in one
+SQLite transaction. Files that are not listed are ignored, and the next writer removes them. So if a process is killed,
+the index is in its old state or its new one, never in between.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents with their vectors as data sets of Hugging Face, out of an index and into one."""
+"""Exchange documents and their vectors with Hugging Face data sets, in both directions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
-    """The passages of an index as a data set of Hugging Face, with a column of embeddings and metadata as JSON.
+    """Return the passages of an index as a Hugging Face data set, with embeddings, and metadata as JSON strings.
 
     Args:
-        index: read as it is now; all ids are of one type, as a column needs it.
+        index: read in its current state; its ids must be all strings or all integers, as a column has one type.
         embedding: the name of the column.
 
     Raises:
-        InputError: ids of both types, or a damaged file.
+        InputError: the ids are of both types, or a file is damaged.
     """
     from datasets import Dataset
 
@@ -43,8 +43,8 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
     finally:
         folder.documents.close()
     if len({type(row["id"]) for row in found}) > 1:
-        raise InputError(f"{index.path}: has integers and strings as ids, a data set needs one of them")
-    # A column that the first row lacks would be left out of all.
+        raise InputError(f"{index.path}: the ids must be all integers or all strings for a data set, got both")
+    # Dataset.from_list drops a column that the first row lacks.
     start = {"start": 0} if any("start" in row for row in found) else {}
     return Dataset.from_list(
         [{**start, **row, "metadata": json.dumps(row["metadata"], ensure_ascii=False)} for row in found]
@@ -58,26 +58,27 @@ def add_dataset(
     embedding: str | None = "embedding",
     identifier: str | None = None,
 ) -> int:
-    """Add the rows of a data set of Hugging Face; the columns beside these become metadata.
+    """Add the rows of a Hugging Face data set; all columns not named below become metadata.
 
-    A column ``metadata`` of JSON objects that stands alone is the metadata itself, as :func:`to_dataset` writes it.
+    If the only other column is ``metadata`` and holds JSON objects, these are the metadata, as :func:`to_dataset`
+    writes them.
 
     Args:
-        index: whose model made the embeddings.
+        index: the index to add to; its model must have made the embeddings.
         dataset: one split, loaded or streamed.
         text: the column of texts.
-        embedding: the column of embeddings; None: the texts are embedded.
-        identifier: the column of ids; None: they are counted.
+        embedding: the column of embeddings; None embeds the texts.
+        identifier: the column of ids; None numbers the documents.
 
     Returns:
         The number of documents added.
 
     Raises:
-        InputError: a column is missing, or as :meth:`SearchIndex.add`.
+        InputError: a column is missing, or :meth:`SearchIndex.add` raises it.
     """
 
     if isinstance(dataset, dict):
-        raise InputError(f"the data set has splits, choose one of {', '.join(map(repr, dataset))}")
+        raise InputError(f"the data set must be one split, got several; choose one of {', '.join(map(repr, dataset))}")
 
     def documents() -> Iterator[Embedded]:
         for number, row in enumerate(dataset, 1):

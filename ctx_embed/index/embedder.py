@@ -1,4 +1,4 @@
-"""The model of an index: which one it is, how it is found again, and unit vectors from its embeddings."""
+"""The model of an index: how it is identified and loaded again, and how it embeds texts as unit vectors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Embedder:
 
     Args:
         model: a :class:`ctx_embed.runtime.Embedder` or any SentenceTransformer.
-        reference: what loads it again: ``default``, an absolute path or a name; None where that is unknown.
+        reference: what loads it again: ``default``, an absolute path or a name; None if unknown.
     """
 
     def __init__(self, model: Model, reference: str | None) -> None:
@@ -48,11 +48,11 @@ class Embedder:
 
     @classmethod
     def of(cls, model: str | Path | Model | None, backend: str | None = None) -> Embedder:
-        """Return the embedder of a model as users name it: None or ``default``, a path or name, or the model itself.
+        """Return an embedder for a model.
 
         Args:
-            model: see above.
-            backend: that loads a named model, see :func:`ctx_embed.loading.load_embedder`.
+            model: None or ``default``, a path or name, or a loaded model.
+            backend: the backend for a model given by name, see :func:`ctx_embed.loading.load_embedder`.
 
         Raises:
             InputError: there is no such model.
@@ -69,17 +69,17 @@ class Embedder:
     def for_index(
         cls, folder: Path, manifest: Manifest, model: str | Path | Model | None, backend: str | None = None
     ) -> Embedder:
-        """Return the model that an index was built with.
+        """Return an embedder for the model that an index was built with.
 
         Args:
-            folder: of the index, for messages.
-            manifest: what it was built with.
-            model: what the user says it is; None takes the reference of the manifest, and the default model where
+            folder: the index, for messages.
+            manifest: its manifest.
+            model: where the user says the model is; None takes the reference in the manifest, or the default model if
                 there is none.
             backend: as for :meth:`of`.
 
         Raises:
-            InputError: the model is another one, or cannot be loaded.
+            InputError: the model is a different one, or cannot be loaded.
         """
         try:
             embedder = cls.of(manifest.model if model is None else model, backend)
@@ -95,10 +95,10 @@ class Embedder:
 
     @staticmethod
     def require(folder: Path, manifest: Manifest, embedder: Embedder) -> None:
-        """Refuse an embedder that is not the one an index was built with.
+        """Raise an error unless ``embedder`` is the one that an index was built with.
 
         Raises:
-            InputError: saying which it was and which this one is.
+            InputError: it is a different one; the message names both.
         """
         if (embedder.fingerprint, embedder.dimension) != (manifest.model_fingerprint, manifest.dimension):
             given = "this one" if embedder.reference is None else repr(embedder.reference)
@@ -109,34 +109,36 @@ class Embedder:
             )
 
     def documents(self, texts: Sequence[str]) -> Vectors:
-        """The unit vectors (len(texts), dimension) of documents, with the model's prompt for documents if it has one.
+        """Return unit vectors (len(texts), dimension) of documents; the model's document prompt is used if it has one.
 
         Raises:
-            InputError: the model gives something that is no vector of its dimension, or NaN.
+            InputError: the model returns vectors of the wrong shape, NaN or infinity.
         """
         return self._unit_vectors(self.model.encode_document, texts)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The unit vectors of queries, see :meth:`documents`."""
+        """Return unit vectors (len(texts), dimension) of queries, see :meth:`documents`."""
         return self._unit_vectors(self.model.encode_query, texts)
 
     def _unit_vectors(self, encode: Callable[..., Any], texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), np.float32)
         for batch, embeddings in self._embedded(encode, texts):
             if embeddings.shape != (len(batch), self.dimension):
-                raise InputError(f"the model gives embeddings of shape {embeddings.shape[1:]}, not ({self.dimension},)")
+                raise InputError(
+                    f"the model must return embeddings of shape ({self.dimension},), got {embeddings.shape[1:]}"
+                )
             lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
             if not np.isfinite(lengths).all():
                 text = texts[batch[int(np.argmin(np.isfinite(lengths[:, 0])))]]
-                raise InputError(f"the model gives NaN or infinity for the text {text[:40]!r}")
-            # A zero vector stays one: its cosine with everything is then 0.
+                raise InputError(f"the model returns NaN or infinity for the text {text[:40]!r}")
+            # A zero vector stays zero: its cosine with every vector is then 0.
             vectors[batch] = embeddings / np.where(lengths > 0, lengths, 1)
         return vectors
 
     def _embedded(self, encode: Callable[..., Any], texts: Sequence[str]) -> Iterator[tuple[list[int], Any]]:
-        """Yield the places of texts, batch by batch, and their embeddings."""
+        """Yield batches: the positions of their texts and the embeddings."""
         if isinstance(self.model, NumpyEmbedder):
-            # It makes batches of its own.
+            # It batches by itself.
             yield list(range(len(texts))), encode(texts)
             return
         for batch in length_batches(texts):

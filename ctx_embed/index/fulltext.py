@@ -1,4 +1,4 @@
-"""Search by words: SQLite's full-text index, BM25, and snippets with the matching words marked."""
+"""Keyword search: SQLite's full-text index with BM25, and snippets with the matching words marked."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.texts import well_formed
 
 _WORD = re.compile(r"[^\W_]+")
-# Distinct words of a query that are looked for; SQLite limits an expression.
+# The most distinct words of a query that are searched for; SQLite limits the size of an expression.
 MOST_WORDS = 256
-# In a large index, words that stand in so large a part of the passages say next to nothing and cost the most.
+# In a large index, words that occur in more than this share of the passages say little and cost the most; skip them.
 COMMON_PART = 0.05
 LARGE = 20_000
-# The function words of English: to mark these in a snippet would say nothing.
+# English function words, which a snippet does not mark.
 _FUNCTION_WORDS = """
 a about an and any are as at be been but by can could did do does for from had has have he her him his how i if in into
 is it its me my no not of on one or our over s she should so some t than that the their them then there these they this
@@ -30,13 +30,16 @@ _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
 
 
 def expression(query: str) -> str:
-    """The FTS5 expression that finds any word of a query; quoted, so that none is an operator. May be empty."""
+    """Return an FTS5 expression that matches any word of a query; words are quoted, so none is an operator.
+
+    It is empty if the query has no words.
+    """
     words = dict.fromkeys(word.lower() for word in _WORD.findall(well_formed(query)))
     return " OR ".join(f'"{word}"' for word in list(words)[:MOST_WORDS])
 
 
 def _content_words(query: str) -> list[str]:
-    """Return the words of a query without the function words of English; all of them if it has no others."""
+    """Return the words of a query without English function words, or all words if there are no others."""
     words = _WORD.findall(well_formed(query))
     return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
 
@@ -44,14 +47,14 @@ def _content_words(query: str) -> list[str]:
 def search_words(
     store: DocumentStore, query: str, k: int, rows: int, allowed: Callable[[int], bool] | None
 ) -> list[int]:
-    """The rows of the k best passages by BM25, the best first; passages without any of the words are none.
+    """Return the rows of the k best passages by BM25, best first; passages without any of the words are not found.
 
     Args:
         store: inside :meth:`Database.reading`.
         query: any text.
         k: at least 1.
-        rows: in the index, to know a large one.
-        allowed: which rows may be found; None: all that are not deleted.
+        rows: the number of rows in the index; in a large one, common words are skipped.
+        allowed: which rows may be found; None allows all that are not deleted.
     """
     terms = expression(query).split(" OR ")
     if rows > LARGE and len(terms) > 1:
@@ -59,7 +62,7 @@ def search_words(
     if terms == [""]:
         return []
     condition = "" if allowed is None else "AND allowed(rowid)"
-    with store.told():
+    with store.reporting_errors():
         if allowed is not None:
             store.connection.create_function("allowed", 1, allowed)
         found = store.connection.execute(
@@ -70,7 +73,7 @@ def search_words(
 
 
 def _rare(store: DocumentStore, terms: list[str], rows: int) -> list[str]:
-    """The terms that stand in fewer than :data:`COMMON_PART` of all passages; which those are is remembered."""
+    """Return the terms that occur in fewer than :data:`COMMON_PART` of all passages; counts are cached."""
     most = int(COMMON_PART * rows)
     if store.common_words[0] != rows:
         store.common_words = (rows, {})
@@ -78,19 +81,19 @@ def _rare(store: DocumentStore, terms: list[str], rows: int) -> list[str]:
     count = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
     for term in terms:
         if term not in known and len(known) < REMEMBERED_TERMS:
-            with store.told():
+            with store.reporting_errors():
                 known[term] = store.connection.execute(count, (term, most)).fetchone()[0] == most
     return [term for term in terms if not known.get(term, False)]
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
-    """Return the part of a text that holds most words of a query, with these marked; its beginning if it holds none.
+    """Return the part of a text that has the most words of a query, with these marked, or its start if it has none.
 
     Args:
-        query: any text; its function words are not looked for, unless it has no others.
-        text: of a document.
-        opening: put before each matching word.
-        closing_mark: put after it.
+        query: any text; its function words are ignored unless it has no others.
+        text: the text of a document.
+        opening: the mark before each matching word.
+        closing_mark: the mark after it.
     """
     terms = expression(" ".join(_content_words(query)))
     with closing(sqlite3.connect(":memory:")) as connection:

@@ -1,4 +1,4 @@
-"""What is asked of an index, checked, and what it answers."""
+"""The results of a search, and the checks of its arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, described, unknown_name
 from ctx_embed.index.ranking import MODES, Scored
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.writing.transaction import as_list
@@ -18,15 +18,15 @@ from ctx_embed.texts import well_formed
 
 @dataclass(frozen=True)
 class Hit:
-    """A passage found.
+    """A passage that a search found.
 
     Args:
-        id: of its document.
-        score: the cosine of its vector and the query's, whatever the order of the hits.
-        text: of the passage, which is the whole document unless the index cuts documents into passages.
-        metadata: of its document.
+        id: the id of its document.
+        score: the cosine of its vector and the query's, in every mode.
+        text: the text of the passage: the whole document unless the index cuts documents into passages.
+        metadata: the metadata of its document.
         document: the whole text of its document.
-        start: the character of the document that the passage begins with.
+        start: the offset of the passage in the document, in characters.
         fused: in the mode ``hybrid``, the score that orders the hits: the sum over both modes of 1 / (60 + rank);
             None in other modes.
     """
@@ -41,11 +41,11 @@ class Hit:
 
 
 class Hits(list[Hit]):
-    """The hits of one query, best first: a list that a notebook draws as a table.
+    """The hits of one query, best first: a list that a notebook shows as a table.
 
     Args:
-        query: the text that was searched for.
-        hits: what was found.
+        query: the text of the query.
+        hits: the passages found.
     """
 
     def __init__(self, query: str, hits: Iterable[Hit] = ()) -> None:
@@ -68,7 +68,7 @@ class Hits(list[Hit]):
 
 
 def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]]) -> list[list[Hit]]:
-    """The passages of some rankings, inside :meth:`Database.reading`."""
+    """Return a list of hits for each ranking; call it inside :meth:`Database.reading`."""
     passages = store.fetch({found.row for ranking in rankings for found in ranking})
     found = []
     for ranking in rankings:
@@ -82,17 +82,21 @@ def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]]) -> list[
 
 
 def checked_queries(query: Any, k: Any, mode: Any, threshold: Any) -> list[str]:
-    """The queries as a list of texts that can be stored; the other arguments are looked at."""
+    """Return the queries as a list of well-formed texts, after checking all arguments.
+
+    Raises:
+        InputError: an argument has the wrong type or value.
+    """
     if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
-        raise InputError(f"k is {k!r}, an integer of at least 1 is needed")
+        raise InputError(f"k must be an integer of at least 1, got {k!r}")
     if not isinstance(mode, str) or mode not in MODES:
         raise unknown_name("mode", mode, MODES)
     if threshold is not None and (
         isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or math.isnan(threshold)
     ):
-        raise InputError(f"the threshold is {threshold!r}, a cosine is needed, a number from -1 to 1")
-    texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of them")
+        raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold!r}")
+    texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of strings")
     for place, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            raise InputError(f"query {place} is a {type(text).__name__}, a string is needed")
+            raise InputError(f"query {place} must be a string, got {described(text)}")
     return [well_formed(text) for text in texts]

@@ -1,4 +1,4 @@
-"""The modes of a search: by meaning, by words, or both with their ranks fused."""
+"""The search modes: by meaning, by keywords, or both with their ranks fused."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
 
-# Reciprocal rank fusion as Cormack, Clarke and Buettcher (SIGIR 2009) propose it: sum over lists of 1 / (60 + rank).
+# Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
-# Ranks of each list that are fused, at least; beyond k, since a document may be late in both.
+# At least this many ranks of each list are fused, even for a smaller k: a document may rank low in both lists.
 FUSED_RANKS = 100
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search looks at, inside :meth:`Database.reading`: documents, vectors, state, and the rows it may find."""
+    """The documents, vectors and state that a search reads, and the rows it may find; for :meth:`Database.reading`."""
 
     store: DocumentStore
     index: VectorIndex
@@ -31,7 +31,7 @@ class Searched:
 
 
 class Scored(NamedTuple):
-    """A row found: its cosine, and in hybrid the fused score that orders the rows."""
+    """A row found: its cosine and, in hybrid mode, the fused score that orders the rows."""
 
     score: float
     row: int
@@ -39,19 +39,19 @@ class Scored(NamedTuple):
 
 
 def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
-    """By the cosines of the vectors."""
+    """Rank passages by the cosines of their vectors."""
     rankings = searched.index.search(vectors, k, searched.snapshot, searched.allowed)
     return [[Scored(score, row) for score, row in ranking] for ranking in rankings]
 
 
 def words(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
-    """By BM25; passages without any word of the query are not found."""
+    """Rank passages by BM25; passages without any word of the query are not found."""
     found = [_word_rows(searched, text, k) for text in texts]
     return [_with_cosines(searched, vector, rows) for vector, rows in zip(vectors, found, strict=True)]
 
 
 def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
-    """By the sum of 1 / (60 + rank) over the two other modes, ties in the order of the dense one."""
+    """Rank passages by the sum of 1 / (60 + rank) over the two other modes; ties keep their dense order."""
     depth = max(2 * k, FUSED_RANKS)
     rankings = []
     for text, vector, by_meaning in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
@@ -73,7 +73,7 @@ MODES: dict[str, Callable[[Searched, Sequence[str], Vectors, int], list[list[Sco
 
 def _word_rows(searched: Searched, text: str, k: int) -> list[int]:
     mask: Any = searched.allowed
-    # Deleted passages are not in the full-text index, so that only a filter has to be looked at.
+    # Deleted passages are not in the full-text index, so only a filter needs checking.
     allowed = None if mask is None else lambda row: bool(mask[row])
     return search_words(searched.store, text, k, searched.snapshot.rows, allowed)
 

@@ -42,10 +42,11 @@ CHUNK_DOCUMENTS = 2048
 
 
 class SearchIndex:
-    """Documents that are found by meaning and by words; made by :meth:`create` or :meth:`open`, a context manager.
+    """A searchable collection of documents; get one from :meth:`create` or :meth:`open`. It is a context manager.
 
-    An index has one writer at a time and any number of readers, in threads and processes. A reader sees whole
-    changes, each from the next search on. Texts and metadata are stored as UTF-8: lone surrogates become U+FFFD.
+    An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
+    completely or not at all, from its next search on. Texts and metadata are stored as UTF-8: lone surrogates become
+    U+FFFD.
 
     Example:
         >>> with SearchIndex.create("notes.index") as index:
@@ -62,7 +63,7 @@ class SearchIndex:
         backend: str | None = None,
     ) -> None:
         if not isinstance(folder, IndexFolder):
-            raise InputError(f"open an index with SearchIndex.open({str(folder)!r}), make one with SearchIndex.create")
+            raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._folder = folder
         self._embedder = embedder
         self._backend = backend
@@ -81,24 +82,24 @@ class SearchIndex:
         chunk: str = "none",
         backend: str | None = None,
     ) -> SearchIndex:
-        """Make an empty index in a folder that does not exist yet or is empty.
+        """Create an empty index in a folder that does not exist yet or is empty.
 
         Args:
-            path: the folder; its parent exists.
-            model: what embeds documents and queries: None (the default model), a folder or name, or a loaded model (a
+            path: the folder; its parent must exist.
+            model: the model for documents and queries: None (the default model), a folder or name, or a loaded model (a
                 :class:`ctx_embed.runtime.Embedder` or a SentenceTransformer).
-            factory: the kind of FAISS index: ``auto`` compares with every vector up to about 50,000 and then takes
-                inverted lists of vectors in bytes; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds.
-                Those that are trained compare with every vector as long as there are too few to train on.
-            chunk: ``none`` embeds a document whole, ``sentences`` and ``tokens:N`` cut it into passages.
-            backend: of a model that is named: ``numpy`` or ``torch``; None takes torch only for models that NumPy does
-                not run.
+            factory: the kind of FAISS index: ``auto`` searches exactly up to about 50,000 vectors and then uses
+                inverted lists of 8-bit vectors; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds. Kinds
+                that need training search exactly as long as there are too few vectors to train on.
+            chunk: ``none`` embeds a document whole; ``sentences`` and ``tokens:N`` cut it into passages.
+            backend: ``numpy`` or ``torch``, for a model given by name; None takes torch only for models that NumPy
+                cannot run.
 
         Raises:
             InputError: the folder is not empty, there is no such model, or the factory does not fit.
         """
         folder = Path(path).absolute()
-        taken = f"{folder}: exists already and is not empty, open it or choose another folder"
+        taken = f"{folder}: already exists and is not empty; open it or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(taken)
         chunking.checked_chunk(chunk)
@@ -114,7 +115,7 @@ class SearchIndex:
                 DocumentStore.create(beside / DOCUMENTS, manifest.index_id)
                 write_manifest(beside, manifest)
         except (OSError, sqlite3.OperationalError) as error:
-            # Another process may have been quicker.
+            # Another process may have made the folder first.
             anothers = getattr(error, "errno", None) in (errno.ENOTEMPTY, errno.EEXIST)
             raise InputError(taken if anothers else f"cannot write {folder}: {error}") from None
         return cls(IndexFolder(folder), embedder)
@@ -127,17 +128,17 @@ class SearchIndex:
         memory_map: bool = False,
         backend: str | None = None,
     ) -> SearchIndex:
-        """Open an index to search it and to change it.
+        """Open an index to search or change it.
 
         Args:
-            path: its folder.
-            model: the model that it was built with, where that is not found under the name the index recorded; it is
-                loaded at once. None loads the recorded one when a text is first embedded.
-            memory_map: leave FAISS's vectors on disk and read what a search touches, where the kind of index allows it.
+            path: the folder of the index.
+            model: the model that it was built with, if it is no longer where the index recorded it; it is loaded at
+                once. None loads the recorded model when a text is first embedded.
+            memory_map: leave FAISS's vectors on disk and read only what a search needs, if the kind of index allows it.
             backend: as for :meth:`create`.
 
         Raises:
-            InputError: no index, a damaged one, another format, or another model.
+            InputError: the folder is not an index, or it is damaged, of another format or of another model.
         """
         folder = IndexFolder(path)
         try:
@@ -149,7 +150,7 @@ class SearchIndex:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder of the index."""
         return self._folder.path
 
     @property
@@ -159,19 +160,19 @@ class SearchIndex:
 
     @property
     def embedder(self) -> Embedder:
-        """The model, loaded at its first use where the index was opened without one."""
+        """The model; if the index was opened without one, it is loaded when first used."""
         if self._embedder is None:
             self._embedder = Embedder.for_index(self.path, self._folder.manifest, None, self._backend)
         return self._embedder
 
     @property
     def writer(self) -> Writer:
-        """What changes the index."""
+        """The writer, which makes all changes."""
         self._require_open()
         return self._writer
 
     def count(self, where: str | None = None) -> int:
-        """Return the number of documents, of those whose metadata meet the filter ``where`` if one is given."""
+        """Return the number of documents, or of those whose metadata match the filter ``where`` if given."""
         self._require_open()
         return self._folder.count() if where is None else len(self.ids(where))
 
@@ -179,7 +180,7 @@ class SearchIndex:
         """Return the ids of the documents in the order they were added.
 
         Args:
-            where: what the metadata must meet, see :mod:`ctx_embed.index.storage.filters`; None: nothing.
+            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all ids.
 
         Raises:
             InputError: the filter cannot be understood.
@@ -189,7 +190,7 @@ class SearchIndex:
         return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
-        """Return the fields of a filter that no document has, each with the fields there are.
+        """Return the fields of a filter that no document has, each mapped to the fields that documents do have.
 
         Raises:
             InputError: the filter cannot be understood.
@@ -199,10 +200,10 @@ class SearchIndex:
         return {name: known for name in parse_filter(where).fields if name not in known}
 
     def get(self, identifier: Id) -> Document | None:
-        """The document of an id, None where there is none.
+        """Return the document with an id, or None if there is none.
 
         Raises:
-            InputError: the id is neither a string nor an integer of 64 bits.
+            InputError: the id is neither a string nor a 64-bit integer.
         """
         self._require_open()
         wanted = checked_id(identifier, 1)
@@ -216,23 +217,24 @@ class SearchIndex:
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:
-        """Add documents: all of them, durably, when this returns, and none when it raises.
+        """Add documents: all are on disk when this returns, and none if it raises.
 
-        A text that the index holds already is not embedded again.
+        A text that the index already holds is not embedded again.
 
         Args:
-            texts: any strings, the empty one among them.
-            ids: one for each text, a string or an integer of 64 bits (1 and "1" differ); None gives them the integers
-                above all that were ever in use.
+            texts: any strings, including empty ones.
+            ids: one for each text, a string or a 64-bit integer (1 and "1" differ); None numbers the documents from the
+                first integer above all that were ever used.
             metadata: one for each text, None or a dictionary of JSON values.
-            embeddings: one for each text (documents, dimension), where the model of the index has embedded them
-                already; such documents stay whole.
+            embeddings: one for each text (documents, dimension), if the model of the index has already embedded them;
+                such documents are not cut into passages.
 
         Returns:
             The ids.
 
         Raises:
-            InputError: something cannot be stored, an id is taken, a model gives NaN, or another process is writing.
+            InputError: something cannot be stored, an id is taken, the model returns NaN, or another process is
+                writing.
         """
         return self.add_documents(documents_of(texts, ids, metadata, embeddings))
 
@@ -243,15 +245,15 @@ class SearchIndex:
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:
-        """Add documents as :meth:`add` does; those whose ids are taken replace the documents that have them."""
+        """Add documents as :meth:`add` does; a document whose id is taken replaces the one that has it."""
         return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
 
     def add_documents(self, documents: Iterable[Document], *, replacing: bool = False) -> list[Id]:
-        """Add a stream of documents as :meth:`add` does, all or none, in bounded memory.
+        """Add a stream of documents in bounded memory; as with :meth:`add`, all are added or none.
 
         Args:
-            documents: an id of None gives the next integer. An error that the stream raises undoes the addition.
-            replacing: whether a document takes the place of the one that has its id.
+            documents: a document whose id is None gets the next integer. If the stream raises, nothing is added.
+            replacing: whether a document replaces the one that has its id.
         """
         stream = iter(documents)
         ids: list[Id] = []
@@ -261,21 +263,21 @@ class SearchIndex:
         return ids
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
-        """Delete documents, durably when this returns.
+        """Delete documents; the change is on disk when this returns.
 
         Args:
-            ids: of the documents; ids that the index does not have are passed over.
-            where: instead of ids: what the metadata must meet, see :mod:`ctx_embed.index.storage.filters`.
+            ids: an id or several; ids that the index does not have are skipped.
+            where: instead of ids, a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
 
         Returns:
             The number of documents deleted.
 
         Raises:
-            InputError: an id is neither a string nor an integer of 64 bits, the filter cannot be understood, both or
-                neither of them are given, or another process is writing.
+            InputError: an id is neither a string nor a 64-bit integer, the filter cannot be understood, both or neither
+                of ``ids`` and ``where`` are given, or another process is writing.
         """
         if (ids is None) == (where is None):
-            raise InputError("delete needs either ids or where")
+            raise InputError("give delete either ids or where")
         if where is not None:
             condition = parse_filter(where)
             with self.writer.editing() as edit:
@@ -310,24 +312,24 @@ class SearchIndex:
         where: str | None = None,
         threshold: float | None = None,
     ) -> Hits | list[Hits]:
-        """Return the best passages for a query; among equal ones, those added first come first.
+        """Return the best passages for a query; ties go to the passage added first.
 
         Args:
-            query: a text, or several.
-            k: hits for each query, at least 1; all that may be found where there are fewer.
-            mode: ``dense`` by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by both,
-                fused by reciprocal ranks.
-            where: what the metadata must meet, e.g. ``'year >= 2020 and lang = "en"'``; applied before ranking. The
-                grammar stands in :mod:`ctx_embed.index.storage.filters`.
+            query: a text or several.
+            k: the number of hits for each query, at least 1; there may be fewer.
+            mode: ``dense`` ranks by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by
+                both, fused by reciprocal ranks.
+            where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, applied before ranking. See
+                :mod:`ctx_embed.index.storage.filters` for the grammar.
             threshold: the lowest cosine of a hit.
 
         Returns:
-            A list of hits for a single text, a list of such lists for several, as ``encode`` does with embeddings.
-            Scores are cosines in [-1, 1] in every mode.
+            A list of hits for a single text; a list of such lists for several. Scores are cosines in [-1, 1] in every
+            mode.
 
         Raises:
-            InputError: a query is no string, k is below 1, the mode is unknown, the filter cannot be understood, or
-                the model gives NaN.
+            InputError: a query is not a string, k is below 1, the mode is unknown, the filter cannot be understood, or
+                the model returns NaN.
         """
         self._require_open()
         texts = checked_queries(query, k, mode, threshold)
@@ -368,23 +370,23 @@ class SearchIndex:
         return hits_of(store, rankings)
 
     def tune(self, recall: float = 0.95) -> Tuning:
-        """Measure recall@10 of FAISS's index against exact search, and set the smallest search effort that reaches it.
+        """Set the smallest FAISS search effort that reaches a recall@10, measured against exact search.
 
         Args:
-            recall: wanted, above 0 and at most 1.
+            recall: the recall@10 to reach, above 0 and at most 1.
 
         Returns:
-            What was measured; where even the greatest effort falls short, that is set.
+            The measurements and the value set: the largest one if even that does not reach the recall.
 
         Raises:
-            InputError: every vector is compared anyway, the kind has nothing to set, or another process is writing.
+            InputError: search is exact anyway, the kind of index has nothing to tune, or another process is writing.
         """
         if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0 < recall <= 1:
-            raise InputError(f"the recall is {recall!r}, a number above 0 and at most 1 is needed")
+            raise InputError(f"the recall must be a number above 0 and at most 1, got {recall!r}")
         return self.writer.tune(float(recall))
 
     def compact(self) -> int:
-        """Remove what deleted documents leave behind, as one commit; give their space back and build FAISS's file anew.
+        """Remove what deleted documents left behind, as one commit; then free its disk space and rebuild FAISS's file.
 
         Returns:
             The number of vectors removed.
@@ -392,13 +394,13 @@ class SearchIndex:
         return self.writer.compact()
 
     def verify(self, embed: bool = True) -> list[str]:
-        """Look for everything that can be wrong: checksums, counts, words, and vectors against documents.
+        """Check the index for damage: checksums, counts, words, and vectors against documents.
 
         Args:
-            embed: embed some passages again and compare them with their vectors.
+            embed: whether to embed some passages again and compare them with their stored vectors.
 
         Returns:
-            A line for each problem; none means that the index is whole.
+            A line for each problem; an empty list means that the index is intact.
         """
         from ctx_embed.index.analysis.verification import problems
 
@@ -406,7 +408,7 @@ class SearchIndex:
         return problems(self._folder, self.embedder if embed else None)
 
     def describe(self) -> dict[str, Any]:
-        """Return what can be said of the index without loading its model, as JSON values.
+        """Return the properties of the index as JSON values, without loading its model.
 
         Returns:
             path, documents, vectors, vectors_of_deleted, dimension, dtype, factory, chunk, tuned, model,
@@ -416,15 +418,15 @@ class SearchIndex:
         return self._folder.describe()
 
     def duplicates(self, threshold: float = 0.9, most: int = 100, *, progress: bool = False) -> list[Pair]:
-        """Return the pairs of documents that say nearly the same, the nearest first.
+        """Return the pairs of documents that say nearly the same, most similar first.
 
         Args:
             threshold: the lowest cosine of a pair.
-            most: pairs to return.
+            most: the most pairs to return.
             progress: whether to show a bar on stderr.
 
         Raises:
-            InputError: the threshold is no number, ``most`` is below 1, or the index is damaged.
+            InputError: the threshold is not a cosine, ``most`` is below 1, or the index is damaged.
         """
         from ctx_embed.index.analysis.duplicates import find_duplicates
 
@@ -432,11 +434,11 @@ class SearchIndex:
         return find_duplicates(self._folder, threshold, most, progress=progress)
 
     def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
-        """Cluster the documents and return the clusters, the largest first, each with its typical words.
+        """Cluster the documents and return the clusters with their typical words, largest first.
 
         Args:
-            count: clusters; None chooses 2 to 50 by the number of documents.
-            seed: decides where the clustering begins.
+            count: the number of clusters; None chooses 2 to 50 by the number of documents.
+            seed: the seed of the clustering's random initialisation.
 
         Raises:
             InputError: ``count`` is below 1, or the index is damaged.
@@ -461,7 +463,7 @@ class SearchIndex:
         return export_index(self._folder, Path(output))
 
     def close(self) -> None:
-        """Let go of files and memory; a closed index can do nothing more."""
+        """Release files and memory; a closed index cannot be used any more."""
         with self._writer.changing, self._searching:
             self._closed = True
             self._folder.documents.close()
@@ -470,7 +472,7 @@ class SearchIndex:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise InputError(f"{self.path}: this index is closed, open it again")
+            raise InputError(f"{self.path}: this index is closed; open it again")
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -481,7 +483,7 @@ class SearchIndex:
         return isinstance(identifier, str | int) and self.get(identifier) is not None
 
     def __bool__(self) -> bool:
-        """Return True: an index without documents is an index."""
+        """Return True, even for an index without documents."""
         return True
 
     def __repr__(self) -> str:
@@ -492,11 +494,11 @@ class SearchIndex:
         return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {manifest.factory})"
 
     def __enter__(self) -> SearchIndex:
-        """The index itself."""
+        """Return the index."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
+        """Close the index."""
         self.close()

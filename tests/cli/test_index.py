@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from ctx_embed import loading
 from ctx_embed.cli.main import main
 
-REMEDY = "restore it from a copy, or build the index again"
+REMEDY = "restore it from a copy or build the index again"
 
 
 @pytest.fixture(autouse=True)
 def default_model(tiny_model_path, monkeypatch):
-    """The tiny model takes the place of the one that ships."""
+    """Use the tiny model instead of the shipped one."""
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
 
 
@@ -33,7 +33,7 @@ def succeeds(*arguments, **options) -> str:
 
 
 def fails(*arguments, **options) -> str:
-    """The one line of a data error."""
+    """Return the one line of a data error."""
     result = run(*arguments, **options)
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
@@ -62,7 +62,7 @@ def index(tmp_path):
 
 
 def state(folder) -> dict:
-    """Every file of a folder with its bytes; the write-ahead log's own files aside."""
+    """Return every file of a folder with its bytes, excluding the write-ahead log's files."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(("-shm", "-wal"))]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
@@ -115,7 +115,7 @@ def test_an_index_that_exists_needs_a_flag(texts, rows, index):
     before = state(index)
     assert (
         fails("build", rows, index)
-        == f"{index}: exists already, add to it with --append or replace it with --overwrite"
+        == f"{index}: already exists; add to it with --append or replace it with --overwrite"
     )
     assert state(index) == before
     succeeds("build", rows, index, "--append")
@@ -141,12 +141,12 @@ BAD_LINES = [
     (b'{"text": "\xff"}', "line 2: not UTF-8 (byte 11 of the line), convert it first"),
 ]
 BAD_DOCUMENTS = [
-    (GOOD, "document 2: the id 'new' is also that of document 1, ids are unique"),
+    (GOOD, "document 2: the id 'new' is also that of document 1; ids must be unique"),
     (
         b'{"text": "x", "n": NaN}',
-        "document 2: the metadata field 'n' cannot be kept as JSON (Out of range float values are not JSON",
+        "document 2: the metadata field 'n' cannot be stored as JSON (Out of range float values are not JSON",
     ),
-    (b'{"text": "x", "id": "\\ud800"}', "document 2: the id '\\ud800' has a lone surrogate, give it another id"),
+    (b'{"text": "x", "id": "\\ud800"}', "document 2: the id '\\ud800' has a lone surrogate; give it another id"),
     (b'{"text": "x", "id": 99999999999999999999}', "document 2: the id 99999999999999999999 does not fit into 64 bits"),
 ]
 
@@ -169,7 +169,9 @@ def test_a_bad_line_leaves_everything_as_it_was(tmp_path, rows, index, line, mes
 def test_an_id_that_is_stored_already(tmp_path, rows, index):
     succeeds("build", rows, index)
     path = broken(tmp_path, GOOD, b'{"text": "x", "id": "s3"}')
-    assert fails("build", path, index, "--append") == "document 2: the id 's3' is already in the index, ids are unique"
+    assert (
+        fails("build", path, index, "--append") == "document 2: the id 's3' is already in the index; ids must be unique"
+    )
     assert json.loads(succeeds("info", index, "--json"))["documents"] == 8
 
 
@@ -179,8 +181,8 @@ def test_inputs_that_cannot_be_read(tmp_path, index):
     blank.write_text("\n \n\n")
     assert fails("build", nothing, index) == f"{nothing}: no such file"
     for path in (empty, blank):
-        assert fails("build", path, index) == f"{path}: no documents, at least one line of text is needed"
-    assert fails("build", "-", index, input="") == "-: no documents, at least one line of text is needed"
+        assert fails("build", path, index) == f"{path}: no documents; give at least one line of text"
+    assert fails("build", "-", index, input="") == "-: no documents; give at least one line of text"
     cut = tmp_path / "cut.gz"
     cut.write_bytes(gzip.compress(b"a line\n" * 1000)[:-20])
     assert "broken gzip" in fails("build", cut, index)
@@ -191,21 +193,21 @@ def test_places_where_no_index_can_be_built(tmp_path, texts):
     other = tmp_path / "other"
     other.mkdir()
     (other / "precious.txt").write_text("keep me")
-    message = f"{other}: a folder with other files than those of an index, choose another one"
+    message = f"{other}: has files that do not belong to an index; choose another folder"
     for flags in ([], ["--overwrite"]):
         assert fails("build", texts, other, *flags) == message
-        assert fails("build", texts, texts, *flags) == f"{texts}: a file, the index needs a folder of its own"
+        assert fails("build", texts, texts, *flags) == f"{texts}: is a file; choose a new or empty folder for the index"
     assert (other / "precious.txt").read_text() == "keep me"
     missing = tmp_path / "no" / "index"
     assert (
         fails("build", texts, missing)
         == f"cannot write {missing}: the folder {missing.parent} does not exist, create it first"
     )
-    assert fails("build", texts, other, "--append") == f"{other}: a folder, but no index (it has no manifest.json)"
-    assert fails("query", other, "x") == f"{other}: a folder, but no index (it has no manifest.json)"
-    assert fails("info", texts) == f"{texts}: a file, the folder of an index is needed"
+    assert fails("build", texts, other, "--append") == f"{other}: a folder but not an index (it has no manifest.json)"
+    assert fails("query", other, "x") == f"{other}: a folder but not an index (it has no manifest.json)"
+    assert fails("info", texts) == f"{texts}: must be the folder of an index, got a file"
     nothing = tmp_path / "nothing"
-    message = f"{nothing}: no such index, make one with `ctx-embed index build` or SearchIndex.create"
+    message = f"{nothing}: no such index; make one with `ctx-embed index build` or SearchIndex.create"
     assert fails("query", nothing, "x") == fails("info", nothing) == message
     assert fails("build", texts, nothing, "--append") == message
 
@@ -225,7 +227,7 @@ def test_factories(texts, index):
     assert not index.exists()
     succeeds("build", texts, index, "--factory", "IVF64,Flat")
     assert len(succeeds("query", index, "the cat", "-k", "8").splitlines()) == 1 + 8
-    message = f"{index}: its factory is 'IVF64,Flat', not 'HNSW8': append without --factory"
+    message = f"{index}: factory must be 'IVF64,Flat', got 'HNSW8'; leave --factory out"
     assert fails("build", texts, index, "--append", "--factory", "HNSW8") == message
 
 
@@ -282,7 +284,7 @@ def test_odd_texts_keep_the_table_whole(tmp_path, index):
         (["query", "index", "x", "-k", "0"], "0 is not in the range x>=1"),
         (["query", "index", "x", "-k", "-1"], "-1 is not in the range x>=1"),
         (["query", "index", "x", "-k", "many"], "'many' is not a valid integer range"),
-        (["query", "index"], "a TEXT or --queries is needed, and not both"),
+        (["query", "index"], "give either TEXT or --queries"),
         (["build", "file"], "Missing argument 'INPUT...'"),
         (["build", "file", "index", "--append", "--overwrite"], "--append and --overwrite exclude each other"),
         (["what"], "unknown command 'what': known are build, compact,"),
@@ -307,7 +309,7 @@ def test_overwriting_waits_for_no_writer(texts, index):
     with store.writing():
         line = fails("build", texts, index, "--overwrite")
     store.close()
-    assert line == f"{index}: another process is writing to this index, try again when it has finished"
+    assert line == f"{index}: another process is writing to this index; try again when it has finished"
 
 
 def test_info_needs_no_model(texts, index):

@@ -1,4 +1,4 @@
-"""`ctx-embed index` beyond building and asking: single documents, maintenance, and what the vectors tell."""
+"""`ctx-embed index` beyond building and searching: single documents, maintenance, near-duplicates and topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctx_embed.cli.main import main
 
 @pytest.fixture(autouse=True)
 def default_model(tiny_model_path, monkeypatch):
-    """The tiny model takes the place of the one that ships."""
+    """Use the tiny model instead of the shipped one."""
     monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
 
 
@@ -29,7 +29,7 @@ def succeeds(*arguments, **options) -> str:
 
 
 def fails(*arguments, **options) -> str:
-    """The one line of a data error."""
+    """Return the one line of a data error."""
     result = run(*arguments, **options)
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith("Error: ")
@@ -54,7 +54,7 @@ def test_get_and_delete(index, sentences):
     assert fails("get", index, "99", "-7") == f"{index}: no document has the id 99, -7"
     too_long = "9" * 20
     assert fails("get", index, too_long) == (
-        f"the id '{too_long}' is no id of 64 bits, with --string it is taken as a string"
+        f"the id '{too_long}' does not fit into 64 bits; add --string to take it as a string"
     )
     assert succeeds("delete", index, "3", "s2", "nobody") == f"2 of 3 documents deleted from {index}\n"
     assert succeeds("delete", index, "3") == f"0 of 1 document deleted from {index}\n"
@@ -69,7 +69,7 @@ def test_get_and_delete(index, sentences):
 def test_an_option_is_never_an_id(index):
     assert run("delete", index, "--dry", "3").exit_code == 2
     assert json.loads(succeeds("get", index, "3"))["id"] == 3
-    # After -- everything is an id, as everywhere.
+    # As in other programs, everything after -- is an argument, here an id.
     assert succeeds("delete", index, "--", "--dry-run", "-3") == f"0 of 2 documents deleted from {index}\n"
 
 
@@ -81,9 +81,9 @@ def test_negative_ids(tmp_path):
     assert succeeds("build", tmp_path / "a.jsonl", path) == f"3 documents indexed in {path}\n"
     assert json.loads(succeeds("get", path, "-5"))["id"] == -5
     assert json.loads(succeeds("get", path, "--string", "-6"))["id"] == "-6"
-    # As in a table, 007 is no number.
+    # As in a CSV file, 007 is not a number.
     assert json.loads(succeeds("get", path, "007"))["text"] == "c"
-    assert fails("get", path, "-6") == f"{path}: no document has the id -6; '-6' is a string there, add --string"
+    assert fails("get", path, "-6") == f"{path}: no document has the id -6; '-6' is a string there: add --string"
     assert succeeds("delete", path, "--dry-run", "-5", "8") == f"1 of 2 documents would be deleted from {path}\n"
     assert succeeds("delete", path, "-5", "8") == f"1 of 2 documents deleted from {path}\n"
     assert fails("get", path, "-5").endswith("no document has the id -5")
@@ -129,7 +129,7 @@ def test_hybrid_shows_what_orders_its_hits(index):
     assert fused == sorted(fused, reverse=True)
     hits = json.loads(succeeds("query", index, "a film", "--mode", "hybrid", "-k", 4, "--json"))
     assert [round(hit["fused"], 4) for hit in hits] == fused
-    # First by meaning or by words is 1 / 61, and first by both the most there is.
+    # First by meaning or by words scores 1 / 61, and first by both the maximum.
     assert fused[0] <= round(2 / 61, 4)
     assert "fused" not in json.loads(succeeds("query", index, "a film", "--json"))[0]
 
@@ -141,7 +141,7 @@ def test_words_are_coloured_in_a_terminal_only(index, monkeypatch):
     assert "**" not in succeeds("query", index, "a film")
     coloured = CliRunner().invoke(main, ["index", "query", str(index), "a film"], color=True).stdout
     assert click.style("film", bold=True, fg="yellow") in coloured
-    # A function word says nothing.
+    # Function words are not marked.
     assert click.style("a", bold=True, fg="yellow") not in coloured
 
 
@@ -165,7 +165,7 @@ def test_verify_tells_of_damage(index):
     result = run("verify", index)
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{shard}: damaged (its checksum is wrong)")
-    message = f"Error: {index}: damaged (1 problem), restore it from a copy, or build the index again\n"
+    message = f"Error: {index}: damaged (1 problem); restore it from a copy or build the index again\n"
     assert run("verify", index, "--no-model").stderr == message
 
 
@@ -178,7 +178,7 @@ def test_modes_filters_and_thresholds(index, sentences):
     assert ids("--mode", "hybrid", "--where", "n = 3", "-k", 1) == [3]
     assert ids("--threshold", "1") == []
     assert fails("query", index, "x", "--where", "n >") == (
-        "filter 'n >': a number, a \"string\", true or false is needed at the end; an example: year >= 2020 and "
+        "filter 'n >': expected a number, a \"string\", true or false at the end; an example: year >= 2020 and "
         'lang = "en"'
     )
 
@@ -194,14 +194,14 @@ def test_several_queries(index, tmp_path):
     assert [json.loads(line)["query"] for line in lines] == ["cats", "cats", "films", "films"]
     table = succeeds("query", index, "cats", "films", "-k", 1).splitlines()
     assert (table[0], table[3:5]) == ("cats", ["", "films"])
-    assert fails("query", index, "--queries", "-", input="") == "-: no queries, at least one line of text is needed"
+    assert fails("query", index, "--queries", "-", input="") == "-: no queries; give at least one line of text"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["query", "index", "x", "--json", "--jsonl"], "--json and --jsonl exclude each other"),
-        (["query", "index", "x", "--queries", "y"], "a TEXT or --queries is needed, and not both"),
+        (["query", "index", "x", "--queries", "y"], "give either TEXT or --queries"),
         (["query", "index", "x", "--mode", "fuzzy"], "'fuzzy' is not one of 'dense', 'words', 'hybrid'"),
         (["query", "index", "x", "--threshold", "2"], "2.0 is not in the range -1<=x<=1"),
         (["build", "a", "index", "--append", "--upsert"], "--append and --upsert exclude each other"),
@@ -233,7 +233,7 @@ def test_passages_name_their_document(tmp_path):
     assert (hit["text"], hit["start"]) == ("A dog barked.", 24)
     assert hit["document"] == "The cat sat on the mat. A dog barked."
     assert fails("build", source, path, "--append", "--chunk", "none") == (
-        f"{path}: its chunk is 'sentences', not 'none': append without --chunk"
+        f"{path}: chunk must be 'sentences', got 'none'; leave --chunk out"
     )
 
 
@@ -258,7 +258,7 @@ def test_export(index, tmp_path):
 
 
 def test_tune(tmp_path, index):
-    assert fails("tune", index) == f"{index}: every vector is compared, recall is 1 and there is nothing to tune"
+    assert fails("tune", index) == f"{index}: search is exact (recall 1), so there is nothing to tune"
     source = tmp_path / "many.txt"
     source.write_text("".join(f"the cat sat on mat {number}\n" for number in range(400)))
     path = tmp_path / "many.index"
@@ -283,6 +283,6 @@ def test_duplicates_and_topics(index, sentences):
 @pytest.mark.parametrize("command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"])
 def test_every_help_text_has_an_example(command):
     assert f"Example: ctx-embed index {command}" in succeeds(command, "--help")
-    assert "no such index, make one with" in fails(
+    assert "no such index; make one with" in fails(
         command, "nowhere", *{"get": "1", "delete": "1", "export": "x"}.get(command, "")
     )

@@ -1,4 +1,4 @@
-"""A model that needs no torch: the vector of a text is drawn from its hash."""
+"""A model that needs no torch: the vector of a text is pseudo-random, seeded by its hash."""
 
 from __future__ import annotations
 

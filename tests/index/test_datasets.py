@@ -54,13 +54,13 @@ def test_data_sets_go_out_and_in(index, tmp_path, hash_model):
         assert str(caught.value) == "row 2 of the data set: null in the column 'embedding'"
         with pytest.raises(InputError) as caught:
             add_dataset(other, {"train": dataset, "test": dataset})
-        assert str(caught.value) == "the data set has splits, choose one of 'train', 'test'"
+        assert str(caught.value) == "the data set must be one split, got several; choose one of 'train', 'test'"
         assert other.count() == 6
         with pytest.raises(InputError) as caught:
             add_dataset(other, dataset, text="body")
         names = "'id', 'text', 'metadata', 'embedding'"
         assert str(caught.value) == f"row 1 of the data set: no column 'body' (columns: {names})"
-        with pytest.raises(InputError, match="has integers and strings as ids, a data set needs one of them"):
+        with pytest.raises(InputError, match="the ids must be all integers or all strings for a data set, got both"):
             to_dataset(other)
 
 
@@ -86,29 +86,29 @@ def test_what_goes_out_comes_in_again(index, tmp_path, hash_model, suffix):
 @pytest.mark.parametrize(
     ("embedding", "message"),
     [
-        ([1.0], "document 1: the embedding has shape (1,), (8,) is needed"),
-        ([[1.0] * 8], "document 1: the embedding has shape (1, 8), (8,) is needed"),
-        ([0.0] * 8, "document 1: the embedding has length 0.0, a finite one above 0 is needed"),
-        ([float("nan")] * 8, "document 1: the embedding has length nan, a finite one above 0 is needed"),
-        ([float("inf")] * 8, "document 1: the embedding has length inf, a finite one above 0 is needed"),
-        ("vector", "document 1: the embedding is no list of numbers"),
-        (["a"] * 8, "document 1: the embedding is no list of numbers"),
-        (["1"] * 8, "document 1: the embedding is no list of numbers"),
-        ([None] * 8, "document 1: the embedding is no list of numbers"),
-        (None, "document 1: its embedding is None, give one for each text or for none"),
+        ([1.0], "document 1: the embedding must have shape (8,), got (1,)"),
+        ([[1.0] * 8], "document 1: the embedding must have shape (8,), got (1, 8)"),
+        ([0.0] * 8, "document 1: the embedding must have a finite length above 0, got 0.0"),
+        ([float("nan")] * 8, "document 1: the embedding must have a finite length above 0, got nan"),
+        ([float("inf")] * 8, "document 1: the embedding must have a finite length above 0, got inf"),
+        ("vector", "document 1: the embedding must be a list of numbers"),
+        (["a"] * 8, "document 1: the embedding must be a list of numbers"),
+        (["1"] * 8, "document 1: the embedding must be a list of numbers"),
+        ([None] * 8, "document 1: the embedding must be a list of numbers"),
+        (None, "document 1: its embedding is None; give one for each text or for none"),
     ],
 )
-def test_embeddings_that_cannot_be_kept(index, embedding, message):
+def test_embeddings_that_cannot_be_stored(index, embedding, message):
     with pytest.raises(InputError) as caught:
         index.add(["text"], embeddings=[embedding])
     assert str(caught.value) == message
     assert index.count() == 3
 
 
-def test_given_embeddings_are_kept_at_unit_length(index, hash_model):
+def test_given_embeddings_are_stored_at_unit_length(index, hash_model):
     hash_model.seen.clear()
     index.add(["given"], ["g"], embeddings=3 * hash_vectors(["given"]))
     assert hash_model.seen == []
     assert index.search("given", 1)[0].score == pytest.approx(1, abs=1e-6)
-    with pytest.raises(InputError, match="1 embeddings for 2 texts, one for each is needed"):
+    with pytest.raises(InputError, match="embeddings must have one entry for each of the 2 texts, got 1"):
         index.add(["a", "b"], embeddings=[[1.0] * 8])

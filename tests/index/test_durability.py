@@ -1,4 +1,4 @@
-"""What is acknowledged stays, what is not is whole or absent: kills, random additions, readers beside writers."""
+"""Acknowledged changes stay and others are complete or absent: kills, random additions, readers next to writers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_random_kills_lose_no_acknowledged_document(tmp_path, hash_model):
         acknowledged = process.communicate()[0].split()
         batch = int(acknowledged[-1]) + 1 if acknowledged else batch
         present = stored(path)
-        # The batch under way when the kill came: it is there as a whole or not at all.
+        # The batch that was under way at the kill is there completely or not at all.
         batch += f"{batch}-0" in present
         expected = {
             f"{number}-{place}": f"text {number} {place}"
@@ -154,7 +154,7 @@ def test_a_second_writer_is_refused(tmp_path, hash_model):
         with store.writing(), pytest.raises(InputError) as caught:
             index.add(["a"])
         store.close()
-        message = f"{path}: another process is writing to this index, try again when it has finished"
+        message = f"{path}: another process is writing to this index; try again when it has finished"
         assert str(caught.value) == message
         assert index.add(["a"]) == [0]
 
@@ -168,6 +168,6 @@ def test_an_index_replaced_meanwhile_is_neither_written_to_nor_mixed(tmp_path, h
             other.add(["b"])
         with pytest.raises(InputError) as caught:
             index.add(["c"])
-        assert str(caught.value) == f"{path}: another index has taken its place meanwhile, open it again"
+        assert str(caught.value) == f"{path}: another index has replaced it; open it again"
     assert stored(path) == {0: "b"}
     assert stored(tmp_path / "away") == {0: "a"}

@@ -17,7 +17,7 @@ def other_model(model: SentenceTransformer) -> SentenceTransformer:
     return other
 
 
-def test_a_model_that_does_not_normalise_gives_cosines_too(tmp_path, tiny_model, sentences):
+def test_a_model_that_does_not_normalise_yields_cosines_too(tmp_path, tiny_model, sentences):
     bare = SentenceTransformer(modules=[copy.deepcopy(tiny_model[0])], device="cpu")
     embeddings = bare.encode(sentences)
     assert np.abs(np.linalg.norm(embeddings, axis=1) - 1).max() > 0.1
@@ -44,7 +44,7 @@ def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
                 parameter.fill_(float("nan"))
         with pytest.raises(InputError) as caught:
             index.add(["the cat", "the dog"])
-        assert str(caught.value) == "the model gives NaN or infinity for the text 'the cat'"
+        assert str(caught.value) == "the model returns NaN or infinity for the text 'the cat'"
         assert index.count() == 0
         assert list((tmp_path / "index" / "vectors").iterdir()) == []
 
@@ -52,7 +52,7 @@ def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
 def test_embeddings_of_another_width_are_refused(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         hash_model.dimension = 5
-        with pytest.raises(InputError, match=r"the model gives embeddings of shape \(5,\), not \(8,\)"):
+        with pytest.raises(InputError, match=r"the model must return embeddings of shape \(8,\), got \(5,\)"):
             index.add(["a"])
         assert index.count() == 0
 

@@ -36,7 +36,7 @@ def kills_while_editing(path: Path, model, kills: int, factory: str) -> None:
             state, number = applied(number, state), number + 1
         present = stored(path)
         if present != state:
-            # The operation under way when the kill came: it is there as a whole or not at all.
+            # The operation that was under way at the kill is there completely or not at all.
             state, number = applied(number, state), number + 1
         assert present == state
     assert state == next(islice(states(), number, None))
@@ -109,7 +109,7 @@ build.build_index(sys.argv[1], sys.argv[2])
 def test_a_kill_in_the_first_moment_of_a_build_leaves_nothing_for_long(tmp_path, hash_model):
     source, path = tmp_path / "source.txt", tmp_path / "index"
     source.write_text("one\n")
-    # As a kill in the last moment of an earlier build leaves it.
+    # This is what a kill at the last moment of an earlier build leaves.
     (tmp_path / ".index.partial.removed" / "vectors").mkdir(parents=True)
     command = [sys.executable, "-c", KILLED_WHILE_CREATING, str(source), str(path)]
 
@@ -134,7 +134,7 @@ def test_a_reader_sees_whole_states_while_another_process_edits(tmp_path, hash_m
                 hits = index.search("a query", k=10_000)
                 present = {hit.id: hit.text for hit in hits}
                 assert len(present) == len(hits)
-                # States come in their order, and each search sees one of them.
+                # States appear in order, and each search sees one of them.
                 while present != state:
                     state, number = next(before), number + 1
                     assert number < 5000
@@ -191,7 +191,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, hash_model):
     assert stored(path) == expected
 
 
-def test_a_build_on_a_full_disk_goes_on_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
+def test_a_build_on_a_full_disk_resumes_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
     from ctx_embed.index.building import build
 
     monkeypatch.setattr(build, "CHUNK_DOCUMENTS", 16)
@@ -203,7 +203,7 @@ def test_a_build_on_a_full_disk_goes_on_when_there_is_room(small_disk, hash_mode
     ballast.write_bytes(b"x" * 300_000)
     with pytest.raises(InputError) as caught:
         build.build_index(source, small_disk / "index", model=hash_model)
-    assert "go on with --resume" in str(caught.value)
+    assert "continue with --resume" in str(caught.value)
     assert not (small_disk / "index").exists()
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)

@@ -86,8 +86,8 @@ def test_a_threshold_is_a_cosine_in_every_mode(index):
     [
         ({"mode": "fuzzy"}, "unknown mode 'fuzzy': known are dense, hybrid, words"),
         ({"mode": "word"}, "unknown mode 'word': did you mean 'words'? known are dense, hybrid, words"),
-        ({"threshold": "high"}, "the threshold is 'high', a cosine is needed, a number from -1 to 1"),
-        ({"threshold": float("nan")}, "the threshold is nan, a cosine is needed, a number from -1 to 1"),
+        ({"threshold": "high"}, "the threshold must be a cosine from -1 to 1, got 'high'"),
+        ({"threshold": float("nan")}, "the threshold must be a cosine from -1 to 1, got nan"),
     ],
 )
 def test_options_that_cannot_be_used(index, options, message):

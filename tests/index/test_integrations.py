@@ -1,4 +1,4 @@
-"""The examples of LangChain and LlamaIndex, where these are installed (the extra `integrations`)."""
+"""The examples for LangChain and LlamaIndex, if these are installed (the extra `integrations`)."""
 
 from __future__ import annotations
 

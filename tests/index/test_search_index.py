@@ -16,7 +16,7 @@ from ctx_embed.index.storage.documents import DEEPEST_METADATA
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel
 
-REMEDY = "restore it from a copy, or build the index again"
+REMEDY = "restore it from a copy or build the index again"
 
 
 @pytest.fixture
@@ -122,29 +122,29 @@ def test_a_text_of_a_megabyte(index):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("one text",), "texts is a str, a list of strings is needed"),
-        ((b"bytes",), "texts is a bytes, a list of strings is needed"),
-        ((5,), "texts is a int, a list of strings is needed"),
-        ((None,), "texts is a NoneType, a list of strings is needed"),
-        ((["a", 5],), "document 2: the text is a int, a string is needed"),
-        ((["a", None],), "document 2: the text is a NoneType, a string is needed"),
-        ((["a", "b"], ["x"]), "1 ids for 2 texts, one for each is needed"),
-        ((["a", "b"], "xy"), "ids is a str, a list of strings or integers is needed"),
-        ((["a", "b"], None, [{}]), "1 metadata for 2 texts, one for each is needed"),
-        ((["a"], None, {"a": 1}), "metadata is a dict, a list of dictionaries is needed"),
-        ((["a", "b"], ["x", "x"]), "document 2: the id 'x' is also that of document 1, ids are unique"),
-        ((["a", "b"], [4, "stored"]), "document 2: the id 'stored' is already in the index, ids are unique"),
-        ((["a"], [True]), "document 1: the id is a bool, a string or an integer is needed"),
-        ((["a"], [1.5]), "document 1: the id is a float, a string or an integer is needed"),
-        ((["a"], [1 << 63]), f"document 1: the id {1 << 63} does not fit into 64 bits, give it as a string"),
-        ((["a", "b"], [(1 << 63) - 2, None]), "document 2: no larger integer is left for its id, give it one"),
-        ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id, give it one"),
-        ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate, give it another id"),
-        ((["a"], None, [[1]]), "document 1: the metadata [1] are no dictionary with strings as keys"),
-        ((["a"], None, [{1: 2}]), "document 1: the metadata {1: 2} are no dictionary with strings as keys"),
+        (("one text",), "texts must be a list of strings, got a str"),
+        ((b"bytes",), "texts must be a list of strings, got a bytes"),
+        ((5,), "texts must be a list of strings, got an int"),
+        ((None,), "texts must be a list of strings, got None"),
+        ((["a", 5],), "document 2: the text must be a string, got an int"),
+        ((["a", None],), "document 2: the text must be a string, got None"),
+        ((["a", "b"], ["x"]), "ids must have one entry for each of the 2 texts, got 1"),
+        ((["a", "b"], "xy"), "ids must be a list of strings or integers, got a str"),
+        ((["a", "b"], None, [{}]), "metadata must have one entry for each of the 2 texts, got 1"),
+        ((["a"], None, {"a": 1}), "metadata must be a list of dictionaries, got a dict"),
+        ((["a", "b"], ["x", "x"]), "document 2: the id 'x' is also that of document 1; ids must be unique"),
+        ((["a", "b"], [4, "stored"]), "document 2: the id 'stored' is already in the index; ids must be unique"),
+        ((["a"], [True]), "document 1: the id must be a string or an integer, got a bool"),
+        ((["a"], [1.5]), "document 1: the id must be a string or an integer, got a float"),
+        ((["a"], [1 << 63]), f"document 1: the id {1 << 63} does not fit into 64 bits; give it as a string"),
+        ((["a", "b"], [(1 << 63) - 2, None]), "document 2: no larger integer is left for its id; give it one"),
+        ((["a", "b"], [(1 << 63) - 1, None]), "document 2: no larger integer is left for its id; give it one"),
+        ((["a"], ["\ud800"]), "document 1: the id '\\ud800' has a lone surrogate; give it another id"),
+        ((["a"], None, [[1]]), "document 1: the metadata must be a dictionary with string keys, got [1]"),
+        ((["a"], None, [{1: 2}]), "document 1: the metadata must be a dictionary with string keys, got {1: 2}"),
         (
             (["a"], None, [{"x": {1, 2}}]),
-            "document 1: the metadata field 'x' cannot be kept as JSON (Object of type set is not JSON serializable)",
+            "document 1: the metadata field 'x' cannot be stored as JSON (Object of type set is not JSON serializable)",
         ),
     ],
 )
@@ -160,7 +160,7 @@ def test_what_cannot_be_added_is_one_line_and_changes_nothing(index, path, argum
 
 
 def test_metadata_without_a_json_form(index):
-    with pytest.raises(InputError, match="cannot be kept as JSON"):
+    with pytest.raises(InputError, match="cannot be stored as JSON"):
         index.add(["a"], metadata=[{"x": float("nan")}])
     deep: dict = {}
     for _ in range(100_000):
@@ -196,14 +196,14 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a", 0), "k is 0, an integer of at least 1 is needed"),
-        (("a", -3), "k is -3, an integer of at least 1 is needed"),
-        (("a", True), "k is True, an integer of at least 1 is needed"),
-        (("a", 2.0), "k is 2.0, an integer of at least 1 is needed"),
-        (("a", "3"), "k is '3', an integer of at least 1 is needed"),
-        ((5,), "the query is a int, a string or a list of them is needed"),
-        ((None,), "the query is a NoneType, a string or a list of them is needed"),
-        ((["a", 5],), "query 2 is a int, a string is needed"),
+        (("a", 0), "k must be an integer of at least 1, got 0"),
+        (("a", -3), "k must be an integer of at least 1, got -3"),
+        (("a", True), "k must be an integer of at least 1, got True"),
+        (("a", 2.0), "k must be an integer of at least 1, got 2.0"),
+        (("a", "3"), "k must be an integer of at least 1, got '3'"),
+        ((5,), "the query must be a string or a list of strings, got an int"),
+        ((None,), "the query must be a string or a list of strings, got None"),
+        ((["a", 5],), "query 2 must be a string, got an int"),
     ],
 )
 def test_what_cannot_be_searched_is_one_line(index, arguments, message):
@@ -217,7 +217,7 @@ def test_a_closed_index_says_so(index, path):
     index.close()
     index.close()
     for work in (index.count, lambda: index.add(["a"]), lambda: index.search("a")):
-        with pytest.raises(InputError, match="this index is closed, open it again"):
+        with pytest.raises(InputError, match="this index is closed; open it again"):
             work()
 
 
@@ -241,7 +241,7 @@ def test_closing_while_others_search(index):
     index.close()
     for thread in threads:
         thread.join()
-    assert said == [f"{index.path}: this index is closed, open it again"] * 3
+    assert said == [f"{index.path}: this index is closed; open it again"] * 3
 
 
 def test_deep_metadata_are_refused(index):
@@ -256,14 +256,14 @@ def test_deep_metadata_are_refused(index):
     for levels in (DEEPEST_METADATA + 1, 990):
         with pytest.raises(InputError) as caught:
             index.add(["a"], metadata=[nested(levels)])
-        assert str(caught.value) == "document 1: the metadata are nested more than 100 levels deep, flatten them"
+        assert str(caught.value) == "document 1: the metadata is nested more than 100 levels deep; flatten it"
 
 
 def test_create_needs_a_free_place(path, hash_model, tmp_path):
     SearchIndex.create(path, hash_model).close()
     with pytest.raises(InputError) as caught:
         SearchIndex.create(path, hash_model)
-    assert str(caught.value) == f"{path}: exists already and is not empty, open it or choose another folder"
+    assert str(caught.value) == f"{path}: already exists and is not empty; open it or choose another folder"
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(InputError) as caught:
@@ -290,19 +290,19 @@ def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monk
     monkeypatch.setattr(search_index, "write_manifest", quicker)
     with pytest.raises(InputError) as caught:
         SearchIndex.create(path, hash_model)
-    assert str(caught.value) == f"{path}: exists already and is not empty, open it or choose another folder"
+    assert str(caught.value) == f"{path}: already exists and is not empty; open it or choose another folder"
     with SearchIndex.open(path, hash_model) as index:
         assert index.get(0).text == "kept"
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
 
 
-def test_what_is_no_index_is_told_apart(tmp_path, hash_model):
+def test_what_is_not_an_index_is_named(tmp_path, hash_model):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("text")
     for name, message in [
-        ("folder", "a folder, but no index (it has no manifest.json)"),
-        ("file", "a file, the folder of an index is needed"),
-        ("nothing", "no such index, make one with `ctx-embed index build` or SearchIndex.create"),
+        ("folder", "a folder but not an index (it has no manifest.json)"),
+        ("file", "must be the folder of an index, got a file"),
+        ("nothing", "no such index; make one with `ctx-embed index build` or SearchIndex.create"),
     ]:
         with pytest.raises(InputError) as caught:
             SearchIndex.open(tmp_path / name, hash_model)
@@ -324,17 +324,17 @@ def refused(path) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 3}, "written in format 3, this ctx-embed reads up to 2: upgrade ctx-embed"),
+        ({"format_version": 3}, "has format 3, but this ctx-embed reads formats up to 2; upgrade ctx-embed"),
         (
             {"format_version": 1},
-            "written in the old format 1, this ctx-embed reads 2: build the index again",
+            "has the old format 1, but this ctx-embed reads 2; build the index again",
         ),
-        ({"format_version": None}, f"damaged (no format_version), {REMEDY}"),
-        ({"format_version": True}, f"damaged (no format_version), {REMEDY}"),
-        ({"dimension": "8"}, f"damaged (the field 'dimension' is missing or of the wrong type), {REMEDY}"),
-        ({"dimension": 0}, f"damaged (dimension 0, dtype 'float32'), {REMEDY}"),
-        ({"dtype": "float7"}, f"damaged (dimension 8, dtype 'float7'), {REMEDY}"),
-        ({"index_id": 5}, f"damaged (the field 'index_id' is missing or of the wrong type), {REMEDY}"),
+        ({"format_version": None}, f"damaged (no format_version); {REMEDY}"),
+        ({"format_version": True}, f"damaged (no format_version); {REMEDY}"),
+        ({"dimension": "8"}, f"damaged (the field 'dimension' is missing or of the wrong type); {REMEDY}"),
+        ({"dimension": 0}, f"damaged (dimension 0, dtype 'float32'); {REMEDY}"),
+        ({"dtype": "float7"}, f"damaged (dimension 8, dtype 'float7'); {REMEDY}"),
+        ({"index_id": 5}, f"damaged (the field 'index_id' is missing or of the wrong type); {REMEDY}"),
     ],
 )
 def test_a_changed_manifest(path, change, message):
@@ -356,7 +356,7 @@ def test_a_changed_manifest(path, change, message):
 def test_a_damaged_manifest(path, content, reason):
     filled(path)
     (path / "manifest.json").write_bytes(content)
-    assert refused(path) == f"{path / 'manifest.json'}: damaged ({reason}), {REMEDY}"
+    assert refused(path) == f"{path / 'manifest.json'}: damaged ({reason}); {REMEDY}"
 
 
 def test_the_manifest_may_lag_but_not_lead(path, hash_model):
@@ -369,9 +369,9 @@ def test_the_manifest_may_lag_but_not_lead(path, hash_model):
         index.add(["more"])
     assert json.loads(manifest.read_text())["generation"] == 2
     manifest.write_text(json.dumps({**fields, "generation": 3}))
-    assert refused(path) == f"{path}: manifest and documents come from different states of the index, {REMEDY}"
+    assert refused(path) == f"{path}: manifest and documents come from different states of the index; {REMEDY}"
     manifest.write_text(json.dumps({**fields, "index_id": "another"}))
-    assert refused(path) == f"{path}: manifest and documents come from different states of the index, {REMEDY}"
+    assert refused(path) == f"{path}: manifest and documents come from different states of the index; {REMEDY}"
 
 
 def test_a_damaged_database(path):
@@ -379,13 +379,13 @@ def test_a_damaged_database(path):
     database = path / "documents.sqlite"
     content = database.read_bytes()
     database.write_bytes(b"")
-    assert refused(path) == f"{database}: cannot be read (no such table: state), {REMEDY}"
+    assert refused(path) == f"{database}: cannot be read (no such table: state); {REMEDY}"
     database.write_bytes(b"no database, but long enough to be one" * 100)
-    assert refused(path) == f"{database}: cannot be read (file is not a database), {REMEDY}"
+    assert refused(path) == f"{database}: cannot be read (file is not a database); {REMEDY}"
     database.write_bytes(content[: len(content) // 2])
-    assert refused(path) == f"{database}: cannot be read (database disk image is malformed), {REMEDY}"
+    assert refused(path) == f"{database}: cannot be read (database disk image is malformed); {REMEDY}"
     database.unlink()
-    assert refused(path) == f"{database}: missing, {REMEDY}"
+    assert refused(path) == f"{database}: missing; {REMEDY}"
 
 
 def test_a_database_that_lost_rows(path, hash_model):
@@ -396,16 +396,16 @@ def test_a_database_that_lost_rows(path, hash_model):
     connection.commit()
     with SearchIndex.open(path, hash_model) as index, pytest.raises(InputError) as caught:
         index.search("text 7")
-    assert str(caught.value) == f"{database}: damaged (documents are missing), {REMEDY}"
+    assert str(caught.value) == f"{database}: damaged (documents are missing); {REMEDY}"
     connection.execute("DELETE FROM documents WHERE row > 40")
     connection.execute("UPDATE documents SET metadata = '{' WHERE row = 3")
     connection.commit()
-    message = f"{path}: documents with 41 passages but 50 vectors are listed, {REMEDY}"
+    message = f"{path}: lists 41 passages but 50 vectors; {REMEDY}"
     assert refused(path) == message
     connection.execute("DELETE FROM state")
     connection.commit()
     connection.close()
-    assert refused(path) == f"{database}: damaged (it has no state), {REMEDY}"
+    assert refused(path) == f"{database}: damaged (it has no state); {REMEDY}"
 
 
 def test_damaged_vectors(path, hash_model):
@@ -413,16 +413,16 @@ def test_damaged_vectors(path, hash_model):
     (shard,) = (path / "vectors").iterdir()
     content = shard.read_bytes()
     shard.write_bytes(content[:-5])
-    assert refused(path) == f"{shard}: damaged ({len(content) - 5} bytes, {len(content)} expected), {REMEDY}"
+    assert refused(path) == f"{shard}: damaged (it has {len(content) - 5} bytes, not {len(content)}); {REMEDY}"
     shard.write_bytes(content[:-1] + b"\x99")
     with SearchIndex.open(path, hash_model) as index:
         for work in (lambda: index.search("text 7"), lambda: index.add(["more"] * 30)):
             with pytest.raises(InputError) as caught:
                 work()
-            assert str(caught.value) == f"{shard}: damaged (its checksum is wrong), {REMEDY}"
+            assert str(caught.value) == f"{shard}: damaged (its checksum is wrong); {REMEDY}"
         assert index.count() == 50
     shard.unlink()
-    assert refused(path) == f"{shard}: missing, {REMEDY}"
+    assert refused(path) == f"{shard}: missing; {REMEDY}"
 
 
 def test_a_folder_that_cannot_be_written_can_be_read(path, hash_model, monkeypatch):
@@ -487,7 +487,10 @@ def test_a_mode_that_is_no_name(path):
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [(1e308, "the embedding has length inf"), (1j, "the embedding is no list of numbers")],
+    [
+        (1e308, "the embedding must have a finite length above 0, got inf"),
+        (1j, "the embedding must be a list of numbers"),
+    ],
 )
 def test_embeddings_that_no_float_holds(path, value, message):
     with SearchIndex.create(path) as index:
@@ -496,7 +499,7 @@ def test_embeddings_that_no_float_holds(path, value, message):
             index.add(["a cat"], embeddings=embedding)
 
 
-def test_a_kind_that_faiss_cannot_build_is_told_once(path, monkeypatch, caplog):
+def test_a_kind_that_faiss_cannot_build_is_reported_once(path, monkeypatch, caplog):
     def failing(self, snapshot):
         raise RuntimeError("Error in virtual void faiss::X at x.cpp:1: Error: 'ok' failed: no centroids")
 
@@ -508,7 +511,7 @@ def test_a_kind_that_faiss_cannot_build_is_told_once(path, monkeypatch, caplog):
         assert [hit.text for hit in index.search("a cat", k=1)] == ["a cat"]
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{path}: FAISS cannot build HNSW8, search compares every vector ('ok' failed: no centroids)"
+        f"{path}: FAISS cannot build HNSW8; search compares every vector ('ok' failed: no centroids)"
     )
 
 

@@ -28,7 +28,7 @@ def repaired(text: str) -> str:
 
 
 class Operations(RuleBasedStateMachine):
-    """An index beside a dictionary of (text, year) by id."""
+    """An index next to a dictionary of (text, year) by id."""
 
     @initialize(factory=st.sampled_from(["auto", "HNSW8", "IVF2,Flat", "SQ8"]))
     def create(self, factory: str) -> None:
@@ -48,7 +48,7 @@ class Operations(RuleBasedStateMachine):
     def keep(self, batch, returned) -> None:
         for (text, given, year), got in zip(batch, returned, strict=True):
             assert given is None or given == got
-            # An id that nobody chose is never one that was in use before.
+            # An automatic id was never in use before.
             assert given is not None or (got not in self.model and got not in self.gone)
             self.model[got] = (repaired(text), year)
 
@@ -56,7 +56,7 @@ class Operations(RuleBasedStateMachine):
     def add(self, batch) -> None:
         given = [identifier for _, identifier, _ in batch if identifier is not None]
         if len(set(given)) < len(given) or set(given) & set(self.model):
-            with pytest.raises(InputError, match="ids are unique"):
+            with pytest.raises(InputError, match="ids must be unique"):
                 self.index.add(*self.arguments(batch))
         else:
             self.keep(batch, self.index.add(*self.arguments(batch)))

@@ -1,1 +1,1 @@
-"""What an index holds: verification, near-duplicates and topics."""
+"""Analysis of an index: verification, near-duplicates, topics and export."""

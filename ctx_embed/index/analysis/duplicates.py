@@ -1,4 +1,4 @@
-"""Pairs of documents that say nearly the same: those whose vectors have a high cosine."""
+"""Near-duplicates: pairs of documents whose vectors have a high cosine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
 
 ROWS_AT_ONCE = 1024
-# Neighbours asked for at first; four times as many where all of them are near enough.
+# Neighbours fetched at first; four times as many as long as all of them reach the threshold.
 NEIGHBOURS = 32
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two passages, the one added first on the left, and the cosine of their vectors."""
+    """Two passages, the one added first as ``left``, and the cosine of their vectors."""
 
     score: float
     left: Id
@@ -35,21 +35,21 @@ class Pair:
 
 
 def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: bool = False) -> list[Pair]:
-    """The pairs of passages of different documents with the highest cosines, the highest first.
+    """Return the pairs of passages of different documents with the highest cosines, highest first.
 
-    Up to 50,000 passages every pair is compared; beyond, where the index has FAISS's file, each with its neighbours.
+    If the index has a FAISS file, each passage is compared with its nearest neighbours; otherwise every pair is.
 
     Args:
-        folder: of the index.
-        threshold: the lowest cosine.
-        most: pairs, at most.
-        progress: show a bar on standard error, where that is a terminal.
+        folder: the index.
+        threshold: the lowest cosine of a pair.
+        most: the most pairs to return.
+        progress: whether to show a progress bar on standard error, if that is a terminal.
 
     Raises:
-        InputError: a threshold that is no cosine, or a damaged file.
+        InputError: the threshold is not a cosine, or a file is damaged.
     """
     if not -1 <= threshold <= 1:
-        raise InputError(f"the threshold is {threshold}, a cosine is needed, a number from -1 to 1")
+        raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
     index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map=True)
 
     def found(snapshot: Snapshot) -> list[Pair]:
@@ -78,7 +78,7 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
 def _near(
     index: VectorIndex, snapshot: Snapshot, rows: Rows, allowed: Mask | None, threshold: float
 ) -> Iterator[tuple[float, int, int]]:
-    """The pairs (cosine, row, later row) of some rows with all others."""
+    """Yield the pairs (cosine, row, later row) of some rows with all others."""
     if allowed is not None:
         rows = rows[allowed[rows]]
     if not len(rows):

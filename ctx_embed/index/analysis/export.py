@@ -1,4 +1,4 @@
-"""All vectors and passages of an index as files: .npy with JSONL."""
+"""Export of all vectors and passages of an index, as .npy and JSONL files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS_AT_ONCE = 2048
 def export_index(folder: IndexFolder, output: Path) -> int:
     """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.
 
-    A line has the fields id, text and metadata, and start where a document has several passages.
+    A line has the fields id, text and metadata, and start if its document has several passages.
 
     Returns:
         The number of rows, a float32 array (rows, dimension) of unit vectors.

@@ -1,4 +1,4 @@
-"""What an index is about: clusters of its vectors, each with its typical words and its most central documents."""
+"""Topics: clusters of the vectors of an index, each with its typical words and most central documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.snapshot import Snapshot
 
-# Vectors that the clusters are learned from, and passages whose words are counted, at most.
+# The most vectors that the clusters are learned from, and the most passages whose words are counted.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
 ROWS_AT_ONCE = 16_384
 TYPICAL_WORDS, CENTRAL_DOCUMENTS = 8, 3
@@ -32,19 +32,20 @@ class Topic:
 
 
 def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) -> list[Topic]:
-    """Cluster the vectors by spherical k-means; the largest cluster first.
+    """Cluster the vectors by spherical k-means and return the clusters, largest first.
 
     Args:
-        folder: of the index.
-        count: clusters; by default the square root of half the number of passages, from 2 to 50.
-        seed: decides the beginning of k-means.
+        folder: the index.
+        count: the number of clusters; by default the square root of half the number of passages, from 2 to 50.
+        seed: the seed of k-means' random initialisation.
 
     Returns:
-        At most ``count`` topics. The typical words of a topic have the highest f log(1 + A / F): f their frequency in
-        it, F in all, A the average number of words of a topic (class-based TF-IDF, Grootendorst 2022).
+        At most ``count`` topics. The typical words of a topic have the highest f log(1 + A / F), where f is the
+        frequency of a word in the topic, F that in all topics and A the average number of words of a topic
+        (class-based TF-IDF, Grootendorst 2022).
 
     Raises:
-        InputError: fewer passages than clusters, or a damaged file.
+        InputError: there are fewer passages than clusters, or a file is damaged.
     """
     return folder.read(lambda snapshot: _topics(folder, snapshot, count, seed))
 
@@ -53,7 +54,7 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
     live = np.flatnonzero(folder.documents.live(snapshot.rows))
     clusters = count or int(np.clip(round((len(live) / 2) ** 0.5), 2, 50))
     if len(live) < clusters:
-        raise InputError(f"{folder.path}: {len(live)} passages cannot make {clusters} topics, ask for fewer")
+        raise InputError(f"{folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
     sample = folder.vectors.gather(snapshot.shards, _spread(live, SAMPLED_VECTORS))
     means = faiss.Kmeans(
         folder.manifest.dimension, clusters, niter=20, seed=seed + 1, spherical=True, min_points_per_centroid=1
@@ -81,7 +82,7 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
 
 
 def _spread(rows: Rows, most: int) -> Rows:
-    """At most so many of some rows, evenly chosen."""
+    """Return at most ``most`` of some rows, evenly spaced."""
     return rows[np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows)), dtype=np.int64))]
 
 
@@ -95,7 +96,7 @@ def _typical_words(folder: IndexFolder, live: Rows, topic_of: NDArray[np.int64],
     try:
         counts = vectorizer.fit_transform(texts)
     except ValueError:
-        # No word at all.
+        # The texts have no words.
         return [[] for _ in range(clusters)]
     frequency = np.zeros((clusters, counts.shape[1]))
     for topic in range(clusters):

@@ -1,4 +1,4 @@
-"""Everything that can be wrong with an index, looked for: checksums, counts, words, and vectors against documents."""
+"""Checks of an index for damage: checksums, counts, words, and vectors against documents."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ctx_embed.index.storage.snapshot import Snapshot
 
 # Passages embedded again and compared with their vectors.
 SAMPLED_PASSAGES = 64
-# How far the embedding of a text may be from the stored one: batches and machines round differently.
+# The largest distance of a new embedding from the stored one: batches and machines round differently.
 LARGEST_DISTANCE = 0.02
 
 
 def problems(folder: IndexFolder, embedder: Embedder | None = None) -> list[str]:
-    """What is wrong with an index, a line each; none means that it is whole.
+    """Return a line for each problem of an index; an empty list means that it is intact.
 
     Args:
-        folder: of the index.
-        embedder: its model, to embed some passages again; None leaves that out.
+        folder: the index.
+        embedder: its model, to embed some passages again; None skips that check.
     """
     with closing(DocumentStore(folder.path / DOCUMENTS)) as store, store.reading():
         snapshot = Snapshot.of(store.state(), store.shards())
@@ -39,7 +39,7 @@ def problems(folder: IndexFolder, embedder: Embedder | None = None) -> list[str]
 
 def _database(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
     try:
-        with store.told():
+        with store.reporting_errors():
             found = [str(line) for (line,) in store.connection.execute("PRAGMA integrity_check")]
             found = [] if found == ["ok"] else found
     except InputError as error:
@@ -63,16 +63,16 @@ def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
     else:
         lengths = np.linalg.norm(vectors, axis=1)
         if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
-            yield f"{path}: holds vectors that are not of length 1"
+            yield f"{path}: has vectors that are not of length 1"
 
 
 def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
-    """Whether each row belongs to one document or was deleted."""
+    """Yield a problem if a row belongs to no document, deleted or not, or to several."""
     state = store.state()
     owners = np.zeros(state.rows, np.int64)
     documents = 0
     beyond = 0
-    with store.told():
+    with store.reporting_errors():
         for table in ("documents", "deleted"):
             for row, passages in store.connection.execute(f"SELECT row, passages FROM {table}"):
                 owners[row : row + passages] += 1
@@ -83,19 +83,19 @@ def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iter
     if (owners != 1).any():
         yield f"{store.path}: {int((owners != 1).sum())} of {state.rows} rows belong to no document, or to several"
     if documents != state.documents:
-        yield f"{store.path}: holds {documents} documents, {state.documents} are counted"
+        yield f"{store.path}: holds {documents} documents, but its count is {state.documents}"
 
 
 def _words(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
     try:
-        with store.told():
+        with store.reporting_errors():
             (words,) = store.connection.execute("SELECT count(*) FROM words_docsize").fetchone()
     except (InputError, sqlite3.Error) as error:
         yield f"{store.path}: the word lists cannot be read ({error})"
         return
     passages = snapshot.rows - store.deleted_rows()
     if words != passages:
-        yield f"{store.path}: the words of {words} passages are listed, there are {passages}"
+        yield f"{store.path}: the words of {words} passages are listed, but there are {passages} passages"
 
 
 def _cache(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
@@ -105,7 +105,7 @@ def _cache(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Ite
         except OSError:
             continue
         if not whole:
-            yield f"{cached.path}: damaged (its checksum is wrong), remove it and run `ctx-embed index compact`"
+            yield f"{cached.path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
 
 
 _CHECKS: tuple[Callable[[IndexFolder, DocumentStore, Snapshot], Iterator[str]], ...] = (
@@ -120,7 +120,7 @@ _CHECKS: tuple[Callable[[IndexFolder, DocumentStore, Snapshot], Iterator[str]], 
 def _vectors_of_texts(
     folder: IndexFolder, store: DocumentStore, snapshot: Snapshot, embedder: Embedder
 ) -> Iterator[str]:
-    """Whether some passages, embedded again, have the vectors that are stored for them."""
+    """Yield a problem if some passages, embedded again, differ from their stored vectors."""
     live = np.flatnonzero(store.live(snapshot.rows))
     if not len(live):
         return
@@ -129,9 +129,9 @@ def _vectors_of_texts(
         passages = store.fetch(rows.tolist())
         stored = folder.vectors.gather(snapshot.shards, rows)
     except (InputError, OSError):
-        # Told by the other checks.
+        # The other checks report this.
         return
     again = embedder.documents([passages[int(row)].text for row in rows])
     apart = int((np.linalg.norm(stored - again, axis=1) > LARGEST_DISTANCE).sum())
     if apart:
-        yield f"{folder.path}: {apart} of {len(rows)} passages embedded again have other vectors than those stored"
+        yield f"{folder.path}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"

@@ -1,1 +1,1 @@
-"""Nearest neighbours: exact search, FAISS indexes and their cache, and how their effort is tuned."""
+"""Nearest neighbours: exact search, FAISS indexes and their cache, and the tuning of their search effort."""

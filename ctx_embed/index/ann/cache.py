@@ -1,4 +1,4 @@
-"""The files of FAISS: each holds the rows of an earlier generation, and is left aside where it does not fit."""
+"""The cached FAISS files: each holds the rows of some generation and is ignored if it does not fit the index."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Cached(NamedTuple):
 class Cache:
     """The cache files of an index, named by the numbering of their rows, generation, number of rows and checksum.
 
-    Rows of one numbering are only ever added, so a file remains a beginning of every later state.
+    Within one numbering, rows are only ever added, so a file holds the first rows of every later state.
 
     Args:
-        folder: where they lie.
-        dimension: numbers in a vector.
+        folder: the folder of the files.
+        dimension: the dimension of the vectors.
     """
 
     def __init__(self, folder: Path, dimension: int) -> None:
@@ -39,7 +39,7 @@ class Cache:
         self.dimension = dimension
 
     def fitting(self, snapshot: Snapshot) -> list[_Cached]:
-        """The files that hold the first rows of a snapshot, the newest first."""
+        """Return the files that hold the first rows of a snapshot, newest first."""
         matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.glob("*.faiss")]
         found = [_Cached(int(m[2]), int(m[3]), int(m[1]), int(m[4], 16), path) for m, path in matches if m]
         return sorted(
@@ -54,15 +54,15 @@ class Cache:
         )
 
     def load(self, snapshot: Snapshot, flags: int, more_than: int = 0) -> Any:
-        """The newest fitting index of more than so many rows; None where there is none that is whole.
+        """Return the newest intact index that fits a snapshot and has more than ``more_than`` rows, or None.
 
         Args:
-            snapshot: what it must fit.
-            flags: of FAISS's reader, 0 to read all of the file into memory.
-            more_than: rows.
+            snapshot: the state that it must fit.
+            flags: flags of FAISS's reader; 0 reads the whole file into memory.
+            more_than: the number of rows it must exceed.
         """
         for cached in self.fitting(snapshot):
-            # Another process may remove the file at any time, and whatever is wrong with it, the vectors are there.
+            # Another process may remove the file at any time; whatever is wrong with it, the raw vectors are intact.
             with suppress(OSError, RuntimeError):
                 if cached.rows <= more_than or crc32_of(cached.path) != cached.crc32:
                     continue
@@ -72,17 +72,17 @@ class Cache:
         return None
 
     def remove_other_numberings(self, snapshot: Snapshot) -> None:
-        """Remove files whose rows have other numbers by now."""
+        """Remove files whose rows have since been renumbered."""
         fitting = {cached.path for cached in self.fitting(snapshot)}
         for path in set(self.folder.glob("*.faiss")) - fitting:
             with suppress(OSError):
                 path.unlink()
 
     def write(self, index: Any, snapshot: Snapshot) -> None:
-        """Put ``index`` in the place of all other files; one process at a time may call this.
+        """Write ``index`` as the only file, replacing all others; only one process at a time may call this.
 
         Raises:
-            OSError, RuntimeError: the disk does not take it.
+            OSError, RuntimeError: the file cannot be written.
         """
         beside = self.folder / "next.tmp"
         try:

@@ -1,4 +1,4 @@
-"""Exact search: every vector that may be found is compared with the queries."""
+"""Exact search: compare the queries with every vector that may be found."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ctx_embed.index.storage.shards import Shard, ShardFolder, Vectors
 
 Rows: TypeAlias = NDArray[np.int64]
 
-# Queries compared with a shard in one product; with 65,536 rows their scores take 16 MB.
+# Queries compared with a shard in one matrix product; with 65,536 rows their scores take 16 MB.
 QUERIES_AT_ONCE = 64
-# Scores of float32 that differ by less are ties until the cosines are computed in float64.
+# float32 scores that differ by less are ties until the cosines are computed in float64.
 ROUNDING = 2e-6
 
 
 def exact_candidates(
     folder: ShardFolder, shards: Sequence[Shard], queries: Vectors, k: int, allowed: Mask | None, start: int = 0
 ) -> list[Rows]:
-    """The k rows nearest to each query by inner product, and those as near as the k-th, in the order of rows.
+    """Return the k rows nearest to each query by inner product, and those tied with the k-th, in the order of rows.
 
     Args:
-        folder: of the vectors.
-        shards: of all rows.
+        folder: the shards' folder.
+        shards: the shards of all rows.
         queries: (Q, dimension), l2-normalised.
         k: at least 1.
-        allowed: which rows count (rows,); None: all.
-        start: the first row that counts.
+        allowed: which rows may be found, (rows,); None allows all.
+        start: the first row that may be found.
     """
     results: list[Rows] = []
     for first in range(0, len(queries), QUERIES_AT_ONCE):
@@ -63,7 +63,7 @@ def _candidates(
 
 
 def _chosen(shard: Shard, allowed: Mask | None, skip: int) -> Rows | None:
-    """The rows of a shard, counted from row ``skip`` of it, that may be found; None: all of them."""
+    """Return the rows of a shard that may be found, counted from its row ``skip``; None if all may be."""
     if allowed is None:
         return None
     mask = allowed[shard.first + skip : shard.first + shard.rows]
@@ -71,7 +71,7 @@ def _chosen(shard: Shard, allowed: Mask | None, skip: int) -> Rows | None:
 
 
 def _highest(scores: Vectors, k: int) -> Rows:
-    """The places, in order, of the k highest scores and of at most 64 more within rounding of the k-th."""
+    """Return the positions, in order, of the k highest scores and of up to 64 more within rounding of the k-th."""
     if len(scores) <= k:
         return np.arange(len(scores))
     lowest = np.partition(scores, -k)[-k]

@@ -1,4 +1,4 @@
-"""Kinds of FAISS index: what a factory string may be, what `auto` means, and the parameters of a search."""
+"""Kinds of FAISS index: valid factory strings, what `auto` means, and the parameters of a search."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import faiss as _faiss
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.documents import Mask
 
-# FAISS's stubs know neither the keyword arguments that its Python layer adds nor the types of its array arguments.
+# FAISS's stubs lack the keyword arguments that its Python layer adds and the types of its array arguments.
 faiss: Any = _faiss
 
 AUTO = "auto"
-# `auto` compares with every vector up to so many rows.
+# `auto` searches exactly up to this number of rows.
 EXACT_ROWS = 50_000
-# A kind that is trained learns from so many vectors for each centroid, and waits for the fewer ones.
+# Training uses up to MOST_TRAINING vectors for each centroid, and waits until there are LEAST_TRAINING for each.
 MOST_TRAINING, LEAST_TRAINING = 64, 39
 OPQ_CENTROIDS = 256
 LARGEST_LISTS = 65_536
@@ -25,12 +25,12 @@ _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 
 
 def reason(error: Exception) -> str:
-    """What FAISS says, without its place in the C++ source."""
+    """Return FAISS's error message without its position in the C++ source."""
     return re.split(r"failed: |cpp:\d+: (?:Error: )?", " ".join(str(error).split()))[-1] or type(error).__name__
 
 
 def auto_factory(rows: int) -> str:
-    """The factory for so many vectors: exact, then inverted lists (about 4 sqrt(rows)) of vectors in bytes."""
+    """Return the factory for a number of vectors: exact, then about 4 sqrt(rows) inverted lists of 8-bit vectors."""
     if rows <= EXACT_ROWS:
         return "Flat"
     lists = min(2 ** round(np.log2(4 * rows**0.5)), LARGEST_LISTS)
@@ -38,24 +38,24 @@ def auto_factory(rows: int) -> str:
 
 
 def checked_factory(factory: Any, dimension: int) -> str:
-    """``factory`` itself.
+    """Return ``factory`` if an index can use it.
 
     Args:
         factory: ``auto`` or a FAISS factory string, e.g. ``Flat``, ``HNSW32`` or ``IVF256,PQ32``.
-        dimension: numbers in a vector.
+        dimension: the dimension of the vectors.
 
     Raises:
-        InputError: FAISS does not know it, or it cannot take vectors piece by piece or compare by inner products.
+        InputError: FAISS does not know it, or it cannot add vectors step by step or compare by inner products.
     """
     if not isinstance(factory, str):
-        raise InputError(f"the FAISS factory is a {type(factory).__name__}, a string is needed, e.g. 'Flat'")
+        raise InputError(f"the FAISS factory must be a string, e.g. 'Flat', got {described(factory)}")
     if factory != AUTO:
         new_index(factory, dimension)
     return factory
 
 
 def new_index(factory: str, dimension: int) -> Any:
-    """An empty FAISS index of inner products.
+    """Return an empty FAISS index that compares by inner products.
 
     Raises:
         InputError: as :func:`checked_factory`.
@@ -66,13 +66,13 @@ def new_index(factory: str, dimension: int) -> Any:
         raise InputError(f"FAISS factory {factory!r}: {reason(error)}; {_ADVICE}") from None
     kind = type(index).__name__
     problem = ""
-    # FAISS takes sizes of 0, and then divides by them or never answers.
+    # FAISS accepts sizes of 0, and then divides by them or never returns.
     if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
         problem = "a size in it is too small"
     elif "IDMap" in kind:
-        problem = "ids are kept beside the vectors already, leave IDMap out"
+        problem = "the index stores ids itself, so leave IDMap out"
     elif "NSG" in kind or "NNDescent" in kind:
-        problem = "its graph cannot grow by additions, take HNSW instead"
+        problem = "its graph cannot grow, so use HNSW instead"
     elif index.metric_type != faiss.METRIC_INNER_PRODUCT:
         problem = "it cannot compare by inner products"
     if problem:
@@ -81,9 +81,9 @@ def new_index(factory: str, dimension: int) -> Any:
 
 
 def centroids(index: Any) -> int:
-    """The most centroids that training a part of ``index`` looks for; 0 where nothing is trained.
+    """Return the most centroids that any part of ``index`` learns in training; 0 if nothing is trained.
 
-    FAISS's advice on more training vectors is silenced: :data:`LEAST_TRAINING` follows it already.
+    FAISS's warning about too few training vectors is silenced: :data:`LEAST_TRAINING` already heeds it.
     """
     needed = 0 if index.is_trained else 1
     for part in ("rq", "lsq", "prq", "plsq"):
@@ -100,7 +100,7 @@ def centroids(index: Any) -> int:
         for place in range(index.chain.size()):
             transform = faiss.downcast_VectorTransform(index.chain.at(place))
             if isinstance(transform, faiss.OPQMatrix):
-                # The product quantizer that its rotation is fitted to.
+                # Its rotation is fitted to a product quantizer with this many centroids.
                 needed = max(needed, OPQ_CENTROIDS)
     for part in ("index", "base_index", "storage"):
         if hasattr(index, part):
@@ -109,7 +109,7 @@ def centroids(index: Any) -> int:
 
 
 def inner(index: Any) -> Any:
-    """The part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
+    """Return the part of ``index`` that decides how thoroughly it searches: inverted lists, a graph, or itself."""
     index = faiss.downcast_index(index)
     for part in ("base_index", "index"):
         if hasattr(index, part) and not hasattr(index, "nlist"):
@@ -118,10 +118,10 @@ def inner(index: Any) -> Any:
 
 
 def effort_of(index: Any) -> tuple[str, int, int] | None:
-    """The name of the search parameter of ``index``, its usual and its largest value; None where it has none."""
+    """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
     part = inner(index)
     if hasattr(part, "nlist"):
-        # FAISS itself would look into one list.
+        # FAISS's own default searches one list only.
         return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
     if hasattr(part, "hnsw"):
         return "efSearch", 64, 4096
@@ -129,7 +129,7 @@ def effort_of(index: Any) -> tuple[str, int, int] | None:
 
 
 def is_coarse(index: Any) -> bool:
-    """Whether vectors are kept so coarsely (product quantization, a bit a number) that many must be scored anew."""
+    """Return whether vectors are stored so coarsely (e.g. product quantization) that many must be scored again."""
     part = faiss.downcast_index(index)
     names = [type(part).__name__, type(inner(part)).__name__]
     names += [
@@ -139,12 +139,12 @@ def is_coarse(index: Any) -> bool:
 
 
 def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
-    """FAISS's parameters of one search.
+    """Return FAISS's parameters for one search.
 
     Args:
-        index: searched.
-        effort: nprobe or efSearch; None where it has none.
-        selector: of rows, or None.
+        index: the index to search.
+        effort: nprobe or efSearch; None if it has neither.
+        selector: FAISS's selector of the rows that may be found, or None for all.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexPreTransform):
@@ -162,5 +162,5 @@ def search_parameters(index: Any, effort: int | None, selector: Any) -> Any:
 
 
 def selector_of(mask: Mask) -> Any:
-    """FAISS's selector of the rows where ``mask`` is true; keep it as long as the search runs."""
+    """Return FAISS's selector of the rows where ``mask`` is true; keep a reference to it while the search runs."""
     return faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))

@@ -1,4 +1,4 @@
-"""How well FAISS's index finds the true neighbours, and how hard it must search for a wanted recall."""
+"""Tuning: measure the recall of the FAISS index, and find the smallest search effort that reaches a target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
 
-# What `auto` is tuned to. Stored passages stand in for queries, which may lie further off: hence a margin over .95.
+# The recall that `auto` is tuned to. Queries may lie further off than the stored passages that stand in for them
+# here: hence a margin over .95.
 AUTO_RECALL = 0.97
 SAMPLED_QUERIES = 200
 NEIGHBOURS = 10
@@ -23,7 +24,7 @@ NEIGHBOURS = 10
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured: recall@10 against exact search by the parameter's value, and the value that was set."""
+    """The measurements: recall@10 against exact search for each value of the parameter, and the value that was set."""
 
     parameter: str
     value: int
@@ -34,7 +35,7 @@ class Tuning:
 
 
 def tune(index: VectorIndex, snapshot: Snapshot, recall: float, store: Database) -> Tuning:
-    """Find the smallest nprobe or efSearch of the wanted recall@10, and commit it; inside ``store.writing()``.
+    """Find the smallest nprobe or efSearch that reaches a recall@10 and commit it; call it in ``store.writing()``.
 
     Raises:
         InputError: as :func:`search_effort`.
@@ -48,15 +49,15 @@ def tune(index: VectorIndex, snapshot: Snapshot, recall: float, store: Database)
 
 
 def search_effort(index: VectorIndex, snapshot: Snapshot, recall: float) -> Tuning:
-    """Measure recall@10 with a growing nprobe or efSearch until it is the wanted one.
+    """Measure recall@10 with a growing nprobe or efSearch until it reaches ``recall``.
 
     Raises:
-        InputError: the index compares with every vector anyway, or its kind has nothing to set.
+        InputError: the index searches exactly anyway, or its kind has nothing to tune.
     """
     index.refresh(snapshot)
     where = index.vectors.folder.parent
     if index.index is None:
-        raise InputError(f"{where}: every vector is compared, recall is 1 and there is nothing to tune")
+        raise InputError(f"{where}: search is exact (recall 1), so there is nothing to tune")
     effort = factories.effort_of(index.index)
     if effort is None:
         raise InputError(f"{where}: the factory {index.factory!r} has neither nprobe nor efSearch to tune")
@@ -76,8 +77,8 @@ class Truth:
     """Queries with their true neighbours, to measure an index against.
 
     Args:
-        index: whose FAISS index is loaded.
-        snapshot: the state searched.
+        index: the index to measure, with its FAISS index loaded.
+        snapshot: the state to search.
     """
 
     def __init__(self, index: VectorIndex, snapshot: Snapshot) -> None:
@@ -92,9 +93,9 @@ class Truth:
         return queries, [[row for _, row in ranking] for ranking in exact]
 
     def measured(self, value: int) -> dict[str, float]:
-        """Recall@10 and milliseconds a query at a value of the search parameter.
+        """Return recall@10 and milliseconds per query at a value of the search parameter.
 
-        A stored vector finds itself: it is left out, so that ten of the eleven nearest are counted.
+        A stored vector finds itself, which does not count: the other ten of the eleven nearest do.
         """
         found = 0
         start = time.perf_counter()

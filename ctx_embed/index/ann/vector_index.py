@@ -1,4 +1,4 @@
-"""Search by vectors: FAISS proposes rows, or all are compared; the cosines come from the raw vectors."""
+"""Vector search: FAISS proposes rows, or all are compared; the cosines are computed from the raw vectors."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from ctx_embed.index.storage.snapshot import Snapshot
 
 Ranking: TypeAlias = list[tuple[float, int]]
 
-# Candidates beyond k that are scored anew from the raw vectors: it mends the order of quantized and of tied ones.
+# Candidates beyond k that are scored again from the raw vectors, to correct the order of quantized and tied ones.
 SPARE_CANDIDATES = 16
-# Of coarsely quantized vectors, so many times k.
+# For coarsely quantized vectors, the candidates are multiplied by this factor.
 COARSE_FACTOR = 10
-# Where at most so many rows, or so small a part, may be found, all of these are compared.
+# If at most this number or this share of the rows may be found, all of those are compared.
 FEW_ROWS, FEW_PART = 20_000, 0.05
-# FAISS's file is written again when so many rows are missing from it, or when so large a part is.
+# FAISS's file is rewritten when it lacks this number of rows, or this share of them.
 STALE_ROWS, STALE_PART = 25_000, 0.1
 
 
 class VectorIndex:
     """Search over the vectors of a shard folder.
 
-    The FAISS index is a cache that a writer leaves behind: rows it lacks, and all rows where there is none, are
-    compared one by one, so that a reader never has to train or build anything.
+    The FAISS index is a cache that a writer leaves behind. Rows that it lacks are compared one by one, as are all rows
+        if there is no FAISS index, so a reader never has to train or build anything.
 
     Args:
-        folder: of FAISS's files.
-        vectors: the truth.
+        folder: the folder of FAISS's files.
+        vectors: the raw vectors, the source of truth.
         factory: ``auto`` or a FAISS factory string.
-        memory_map: leave FAISS's vectors in the file.
+        memory_map: whether to leave FAISS's vectors on disk.
 
     Raises:
-        InputError: as :func:`ctx_embed.index.ann.factories.checked_factory`.
+        InputError: :func:`ctx_embed.index.ann.factories.checked_factory` rejects the factory.
     """
 
     def __init__(self, folder: Path, vectors: ShardFolder, factory: str, memory_map: bool = False) -> None:
@@ -56,16 +56,16 @@ class VectorIndex:
         self._effort: int | None = None
 
     def factory_for(self, rows: int) -> str:
-        """The factory string for so many rows."""
+        """Return the factory string for a number of rows."""
         return factories.auto_factory(rows) if self.factory == factories.AUTO else self.factory
 
     def forget(self) -> None:
-        """Drop the loaded index; it is read again when it is needed."""
+        """Drop the loaded index; it is read again when needed."""
         self.index = None
         self._seen = (-1, -1)
 
     def refresh(self, snapshot: Snapshot) -> None:
-        """Load the newest file of FAISS that fits, where the state is another one than at the last look."""
+        """Load the newest FAISS file that fits ``snapshot``, unless this was done for the same state already."""
         if self._seen == (snapshot.numbering, snapshot.generation):
             return
         if self._seen[0] != snapshot.numbering:
@@ -78,14 +78,14 @@ class VectorIndex:
         self._effort = self._tuned(snapshot)
 
     def _flags(self) -> int:
-        """How FAISS reads its file: inverted lists and other kinds are mapped into memory in two ways."""
+        """Return FAISS's flags for reading its file: inverted lists have a memory-mapping flag of their own."""
         if not self.memory_map:
             return 0
         lists = self.factory == factories.AUTO or "IVF" in self.factory
         return int(faiss.IO_FLAG_MMAP if lists else faiss.IO_FLAG_MMAP_IFC)
 
     def _tuned(self, snapshot: Snapshot) -> int | None:
-        """The search parameter that was measured for this index, or the usual one."""
+        """Return the tuned search effort of this index, or the default one."""
         usual = None if self.index is None else factories.effort_of(self.index)
         if usual is None:
             return None
@@ -96,7 +96,7 @@ class VectorIndex:
         return usual[1]
 
     def described(self) -> str:
-        """The loaded index's kind, with its number of lists: what a measured parameter holds for."""
+        """Return the loaded index's kind and number of lists, for which a tuned parameter is valid."""
         part = factories.inner(self.index)
         return f"{type(part).__name__} {getattr(part, 'nlist', '')}".strip()
 
@@ -108,18 +108,18 @@ class VectorIndex:
         allowed: Mask | None = None,
         effort: int | None = None,
     ) -> list[Ranking]:
-        """The k nearest rows of each query by cosine, the nearest first, among equals the one added first.
+        """Return the k nearest rows to each query by cosine, nearest first; ties go to the row added first.
 
         Args:
             queries: (Q, dimension), l2-normalised.
             k: at least 1.
-            snapshot: the state searched.
-            allowed: which rows may be found; None: all.
-            effort: nprobe or efSearch, by default the tuned or usual one.
+            snapshot: the state to search.
+            allowed: which rows may be found; None allows all.
+            effort: nprobe or efSearch; by default the tuned value, or FAISS's usual one if it was not tuned.
 
         Returns:
-            Q lists of min(k, rows that may be found) pairs (cosine, row). The cosines, and with them the order, come
-            from the raw vectors, so that they do not depend on the kind of index or on the batch.
+            Q lists of min(k, rows that may be found) pairs (cosine, row). Cosines and order are computed from the raw
+            vectors, so they do not depend on the kind of index or on the batch.
         """
         self.refresh(snapshot)
         found = snapshot.rows if allowed is None else int(allowed.sum())
@@ -135,7 +135,7 @@ class VectorIndex:
         ranked = [self.ranked(query, rows, snapshot)[:wanted] for query, rows in zip(queries, proposed, strict=True)]
         short = [place for place, ranking in enumerate(ranked) if len(ranking) < wanted]
         if short:
-            # An approximate index may come back with fewer than there are.
+            # An approximate index may return fewer rows than there are.
             whole = self.search_exactly(queries[short], wanted, snapshot, allowed)
             for place, ranking in zip(short, whole, strict=True):
                 ranked[place] = ranking
@@ -144,7 +144,7 @@ class VectorIndex:
     def search_exactly(
         self, queries: Vectors, k: int, snapshot: Snapshot, allowed: Mask | None = None
     ) -> list[Ranking]:
-        """As :meth:`search`, by comparison with every vector."""
+        """Search as :meth:`search` does, but compare with every vector."""
         proposed = self._exact(queries, k + SPARE_CANDIDATES, snapshot, allowed)
         return [self.ranked(query, rows, snapshot)[:k] for query, rows in zip(queries, proposed, strict=True)]
 
@@ -156,13 +156,13 @@ class VectorIndex:
     def _proposed(
         self, queries: Vectors, candidates: int, snapshot: Snapshot, allowed: Mask | None, effort: int
     ) -> list[Rows]:
-        """What FAISS proposes, and the best of the rows that it lacks."""
+        """Return the rows that FAISS proposes, and the best of the rows that it lacks."""
         covered = self.index.ntotal
         mask = None if allowed is None or allowed[:covered].all() else allowed[:covered]
         asked = min(candidates * (COARSE_FACTOR if factories.is_coarse(self.index) else 1), covered)
         usual = factories.effort_of(self.index)
         if usual is not None:
-            # A graph's effort is the number of candidates that it keeps.
+            # efSearch is the number of candidates that a graph search tracks.
             least = asked if usual[0] == "efSearch" else 1
             effort = max(least, min(effort, usual[2]))
         found = self._asked(queries, asked, mask, effort if usual else None)
@@ -179,19 +179,19 @@ class VectorIndex:
         parameters = factories.search_parameters(self.index, effort, selector)
         with suppress(RuntimeError):
             return np.asarray(self.index.search(queries, asked, params=parameters)[1])
-        # Some kinds take no selector: they are asked for more, of which the caller drops what may not be found.
+        # Some kinds take no selector: ask them for more rows, of which the caller drops those that may not be found.
         part = 1.0 if mask is None else float(mask.mean())
         return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
 
     def ranked(self, query: Vectors, rows: Rows, snapshot: Snapshot) -> Ranking:
-        """Rows by their cosine with one query (dimension,), the nearest first, among equals by row."""
+        """Return rows ranked by their cosine with one query (dimension,), nearest first, ties by row."""
         vectors = self.vectors.gather(snapshot.shards, rows).astype(np.float64)
         scores = np.clip(vectors @ query.astype(np.float64), -1.0, 1.0).astype(np.float32)
         order = np.lexsort((rows, -scores))
         return [(float(scores[place]), int(rows[place])) for place in order]
 
     def is_stale(self, snapshot: Snapshot) -> bool:
-        """Whether FAISS's newest file lacks so many rows, or none is there, that a writer should build it."""
+        """Return whether FAISS's newest file is missing or lacks so many rows that a writer should rebuild it."""
         if self.factory_for(snapshot.rows) == "Flat":
             return False
         covered = max((cached.rows for cached in self.cache.fitting(snapshot)), default=0)
@@ -199,15 +199,15 @@ class VectorIndex:
         return missing > min(STALE_PART * snapshot.rows, max(STALE_ROWS, 0.02 * snapshot.rows))
 
     def build(self, snapshot: Snapshot) -> bool:
-        """Train where needed, add the rows that FAISS's newest file lacks, and write it again.
+        """Train the FAISS index if needed, add the rows that its newest file lacks, and write it again.
 
-        One process at a time may call this.
+        Only one process at a time may call this.
 
         Returns:
-            Whether the index was trained or begun anew; False also where too few rows are there to train on.
+            Whether a new index was started; False also if there are too few rows to train on.
 
         Raises:
-            OSError, RuntimeError: the disk does not take the file.
+            OSError, RuntimeError: the file cannot be written.
         """
         if self.index is not None and self.memory_map:
             self.forget()
@@ -225,14 +225,14 @@ class VectorIndex:
         return anew
 
     def _outgrown(self, index: Any, snapshot: Snapshot) -> bool:
-        """Whether `auto` would by now take twice the number of lists."""
+        """Return whether `auto` would by now use at least twice the number of lists."""
         if self.factory != factories.AUTO:
             return False
         lists = getattr(factories.inner(index), "nlist", 0)
         return bool(2 * lists <= factories.new_index(self.factory_for(snapshot.rows), self.vectors.dimension).nlist)
 
     def _trained(self, snapshot: Snapshot) -> Any:
-        """An index without rows, trained on a sample; None where the rows are too few for that."""
+        """Return an empty index trained on a sample of the rows, or None if there are too few."""
         factory = self.factory_for(snapshot.rows)
         index = factories.new_index(factory, self.vectors.dimension)
         if index.is_trained:

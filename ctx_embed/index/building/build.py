@@ -1,4 +1,4 @@
-"""An index from files of documents: in steps that are kept in INDEX.partial, so that an interrupted build goes on."""
+"""Build an index from files of documents. Each step is stored in INDEX.partial, so interrupted builds can resume."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from ctx_embed.texts import Document
 if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
 
-# A step is committed after so many documents, or so many seconds.
+# A step is committed after this number of documents or seconds.
 STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
 MODES = ("create", "append", "upsert", "overwrite")
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a build did.
+    """The result of a build.
 
     Args:
-        documents: that it took from its sources.
-        was_complete: it had been complete before.
-        unknown_share: of the tokens of the first documents, how many the model does not know; 0 where their
-            embeddings came with them.
+        documents: the number of documents read from the sources.
+        was_complete: whether an earlier run had already finished the build.
+        unknown_share: the share of the first documents' tokens that the model does not know; 0 if the documents came
+            with embeddings.
     """
 
     documents: int
@@ -74,39 +74,39 @@ def build_index(
     backend: str | None = None,
     progress: bool = False,
 ) -> Built:
-    """Read documents, embed them and store them; ``path`` changes only when all of them are ready, and then as a whole.
+    """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
 
-    What is done so far is kept in ``path`` + ``.partial``, a step of some seconds at a time.
+    Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds.
 
     Args:
-        sources: files or folders, or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
+        sources: files, folders or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
         path: the folder of the index.
-        mode: ``create`` needs that there is none yet, ``append`` adds to it, ``upsert`` adds to it and replaces the
-            documents whose ids come again, ``overwrite`` puts a new one in its place.
-        resume: go on with an interrupted build of the same sources and options; begin where there is none, and do
-            nothing where it was finished.
-        text_field: the field that holds the text; None: ``text``.
-        embedding_field: the field that holds embeddings made by the model; None: the texts are embedded.
-        model: as in :meth:`SearchIndex.create`; to add, as in :meth:`SearchIndex.open`.
-        factory: the kind of FAISS index, by default ``auto``; to add, the one it has.
-        chunk: how documents are cut into passages, by default ``none``; to add, as the index does.
+        mode: ``create`` makes a new index and fails if there is one; ``append`` adds to an index; ``upsert`` adds to
+            it and replaces documents with the same ids; ``overwrite`` replaces the index.
+        resume: whether to continue an interrupted build of the same sources and options. If there is none, the build
+            starts from the beginning; if it was finished, nothing is done.
+        text_field: the field with the text; None: ``text``.
+        embedding_field: the field with embeddings made by the model; None embeds the texts.
+        model: as in :meth:`SearchIndex.create`; when adding, as in :meth:`SearchIndex.open`.
+        factory: the kind of FAISS index, by default ``auto``; when adding, that of the index.
+        chunk: how documents are cut into passages, by default ``none``; when adding, as in the index.
         backend: as in :meth:`SearchIndex.create`.
-        progress: show a bar on standard error, where that is a terminal.
+        progress: whether to show a progress bar on standard error, if that is a terminal.
 
     Raises:
-        InputError: an input or an index that cannot be used, sources without documents, an interrupted build that is
-            in the way, or sources that have changed since.
+        InputError: an input or the index cannot be used, the sources have no documents or have changed since the build
+            started, or an interrupted build exists and ``resume`` is not set.
     """
     listed = [sources] if isinstance(sources, str | Path) else list(sources)
     target = Path(path).absolute()
     if target.is_symlink():
-        # The link stays, and what it points to is replaced.
+        # Keep the link, and replace what it points to.
         target = Path(os.path.realpath(target))
     if mode in ("append", "upsert"):
         manifest = read_manifest(target)
         for name, given, there in (("factory", factory, manifest.factory), ("chunk", chunk, manifest.chunk)):
             if given not in (None, there):
-                raise InputError(f"{target}: its {name} is {there!r}, not {given!r}: append without --{name}")
+                raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
         factory, chunk = manifest.factory, manifest.chunk
         model = manifest.model if model is None else model
     files = expanded(listed)
@@ -133,7 +133,7 @@ def build_index(
 def _build(plan: Plan, files: list[str]) -> Built:
     documents = read_sources(files, plan.text_field, plan.embedding_field)
     if not plan.partial.exists():
-        # Found out before anything is written or a model loaded.
+        # Fail on empty sources before anything is written or a model is loaded.
         documents = _some(documents, plan.sources)
     ours, unknown = False, 0.0
     try:
@@ -160,10 +160,10 @@ def _build(plan: Plan, files: list[str]) -> Built:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
         place(plan)
     except (InputError, OSError) as error:
-        # What another build keeps is not ours to remove.
+        # Never remove what another build has stored.
         kept = drop_if_empty(plan) if ours else 0
         said = str(error) if isinstance(error, InputError) else f"cannot write {plan.target}: {error}"
-        hint = f"; {kept} documents are kept in {plan.partial}: go on with --resume" if kept else ""
+        hint = f"; {kept} documents are stored in {plan.partial}: continue with --resume" if kept else ""
         raise InputError(f"{said}{hint}") from None
     except BaseException:
         if ours:
@@ -173,7 +173,7 @@ def _build(plan: Plan, files: list[str]) -> Built:
 
 
 def _noting(documents: Iterator[Document], texts: list[str]) -> Iterator[Document]:
-    """Yield documents, and put the texts of the first ones into ``texts``."""
+    """Yield documents, and append the texts of the first ones to ``texts``."""
     for document in documents:
         if len(texts) < SAMPLED_TEXTS:
             texts.append(document.text)
@@ -187,14 +187,14 @@ def _new_partial(plan: Plan) -> SearchIndex:
     except InputError:
         if not plan.partial.exists():
             raise
-        # It was not there a moment ago.
-        raise InputError(f"{plan.target}: another build of it has just begun, wait until it ends") from None
+        # It did not exist a moment ago.
+        raise InputError(f"{plan.target}: another build of it has just started; wait until it ends") from None
 
 
 def _fill(
     index: SearchIndex, plan: Plan, state: progress.Progress, documents: Iterator[Document], total: int | None
 ) -> progress.Progress:
-    """Take the documents that are not yet in, step by step, and let FAISS's file follow."""
+    """Add the documents that are not yet stored, step by step, then build FAISS's file; return the progress."""
     digest = progress.Digest()
     done = 0
     for document in islice(documents, state.documents):
@@ -202,8 +202,8 @@ def _fill(
         done += 1
     if (done, digest.hexdigest()) != (state.documents, state.digest or digest.hexdigest()):
         raise InputError(
-            f"{', '.join(plan.sources)}: changed since this build began: restore what the first {state.documents} "
-            f"documents were, or remove {plan.partial} and begin again"
+            f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
+            f"{state.documents} documents, or delete {plan.partial} and start again"
         )
     others = closing(DocumentStore(plan.target / DOCUMENTS)) if plan.mode == "append" else None
     with ExitStack() as stack:
@@ -245,7 +245,11 @@ def _fill(
 
 
 def _begun(index: SearchIndex, plan: Plan) -> progress.Progress:
-    """The progress of the build in INDEX.partial, from its beginning where it has none."""
+    """Return the progress of the build in INDEX.partial; record a new build if there is none.
+
+    Raises:
+        InputError: the build there has other sources or options.
+    """
     with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
         known = progress.builds(store)
         if not known:
@@ -258,7 +262,7 @@ def _begun(index: SearchIndex, plan: Plan) -> progress.Progress:
             return state
     if known[-1].signature != plan.signature:
         raise InputError(
-            f"{plan.partial}: was begun with other sources or options: repeat them with --resume, or remove it"
+            f"{plan.partial}: was started with other sources or options; repeat those with --resume, or delete it"
         )
     return known[-1]
 
@@ -270,18 +274,26 @@ def _require_same_model(index: SearchIndex, plan: Plan) -> None:
 
 
 def _require_new(store: DocumentStore, documents: Sequence[Document], counted: int) -> None:
-    """Refuse ids that the index has already, before the work of embedding is done."""
+    """Raise an error for ids that the index already has, before their texts are embedded.
+
+    Raises:
+        InputError: an id is taken.
+    """
     numbers = {
         checked_id(document.id, number): number
         for number, document in enumerate(documents, counted + 1)
         if document.id is not None
     }
     for taken in store.find(list(numbers)):
-        raise InputError(f"document {numbers[taken]}: the id {taken!r} is already in the index, ids are unique")
+        raise InputError(f"document {numbers[taken]}: the id {taken!r} is already in the index; ids must be unique")
 
 
 def _some(documents: Iterator[Document], sources: Sequence[str]) -> Iterator[Document]:
-    """The documents, of which there is at least one."""
+    """Return the same documents, at least one.
+
+    Raises:
+        InputError: there are none.
+    """
     first = next(documents, None)
     if first is None:
         raise InputError(_no_documents(sources))
@@ -289,4 +301,4 @@ def _some(documents: Iterator[Document], sources: Sequence[str]) -> Iterator[Doc
 
 
 def _no_documents(sources: Sequence[str]) -> str:
-    return f"{', '.join(sources)}: no documents, at least one line of text is needed"
+    return f"{', '.join(sources)}: no documents; give at least one line of text"

@@ -1,4 +1,4 @@
-"""The documents of one index taken into another, with their vectors, as one commit."""
+"""Merging: copy the documents of one index into another, with their vectors, as one commit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ctx_embed.index.writing.transaction import Copied
 
 
 def merge(source: SearchIndex, target: Path, build: progress.Progress, *, replacing: bool) -> None:
-    """Add the documents of a finished build to an index of the same model and chunks, once.
+    """Add the documents of a finished build to an index with the same model and chunking; do it only once.
 
     Args:
-        source: the index that the build has made.
-        target: the folder of the index that takes them.
-        build: its run is recorded in the same commit, so that a repetition finds it done.
-        replacing: whether documents take the place of those that have their ids.
+        source: the index that the build made.
+        target: the folder of the index to add to.
+        build: the build; its run is recorded in the same commit, so a repetition does nothing.
+        replacing: whether documents replace those that have their ids.
 
     Raises:
         InputError: an id is taken, or another process is writing.
@@ -41,7 +41,7 @@ def merge(source: SearchIndex, target: Path, build: progress.Progress, *, replac
 
 
 def _copied(source: SearchIndex) -> Iterator[Copied]:
-    """The documents of an index that nobody writes to, with their vectors; ids that were counted are left open."""
+    """Yield the documents of an index that nobody writes to, with their vectors; automatic ids become None."""
     folder = IndexFolder(source.path)
     store = folder.documents
     try:

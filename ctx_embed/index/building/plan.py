@@ -1,4 +1,4 @@
-"""What a build was asked for, and the two folders that it moves between: INDEX.partial and INDEX."""
+"""The plan of a build and its two folders: INDEX.partial, where it works, and INDEX, the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTO
 
 @dataclass(frozen=True)
 class Plan:
-    """A build as it was asked for."""
+    """The arguments of a build."""
 
     sources: list[str]
     target: Path
@@ -39,17 +39,17 @@ class Plan:
 
     @property
     def partial(self) -> Path:
-        """Where the index stays until it is whole."""
+        """The folder of the unfinished index."""
         return self.target.with_name(f"{self.target.name}.partial")
 
     @property
     def adds(self) -> bool:
-        """Whether the documents go into an index that stays."""
+        """Whether the build adds to an existing index."""
         return self.mode in ("append", "upsert")
 
     @property
     def signature(self) -> str:
-        """What two runs of one build have in common."""
+        """A hash that is the same for two runs of the same build."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
         fields = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory, self.chunk]
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
@@ -57,19 +57,19 @@ class Plan:
 
 @contextmanager
 def only_build(partial: Path) -> Iterator[None]:
-    """Hold the lock of INDEX.partial inside the block; the system lets go of it when the process ends.
+    """Hold the lock of INDEX.partial inside the block; the system releases it when the process ends.
 
     Raises:
         InputError: another process holds it.
     """
     with locked(partial / LOCK, wait=False) as free:
         if not free:
-            raise InputError(f"{partial}: another build is at work, try again when it has finished")
+            raise InputError(f"{partial}: another build is running; try again when it has finished")
         yield
 
 
 def place(plan: Plan) -> None:
-    """Let the finished index, or nothing, be left of INDEX.partial."""
+    """Move the finished index to its place, or remove INDEX.partial if its documents were added to INDEX."""
     if plan.adds:
         remove_folder(plan.partial)
     else:
@@ -81,11 +81,11 @@ def place(plan: Plan) -> None:
 
 @contextmanager
 def _kept_from_writers(target: Path) -> Iterator[None]:
-    """Be the writer of the index that is about to be replaced, so that nobody changes it in vain."""
+    """Hold the writer's lock of an index that is about to be replaced, so that nobody changes it in vain."""
     try:
         store: DocumentStore | None = DocumentStore(target / DOCUMENTS)
     except InputError:
-        # There is none, or it is damaged, and nobody can write to it.
+        # There is no index, or it is damaged and nobody can write to it.
         store = None
     if store is None:
         yield
@@ -95,13 +95,13 @@ def _kept_from_writers(target: Path) -> Iterator[None]:
 
 
 def _is_index(folder: Path) -> bool:
-    """Whether a folder holds nothing but the files of an index, and those that a killed writer leaves beside them."""
+    """Return whether a folder holds nothing but the files of an index and those that a killed writer left there."""
     names = {entry.name for entry in folder.iterdir()}
     return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
 
 
 def drop_if_empty(plan: Plan) -> int:
-    """Remove an INDEX.partial in which no step was finished; otherwise tell how many documents it keeps."""
+    """Remove INDEX.partial if no step of it was finished, and return the number of documents in it."""
     try:
         with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
             kept = sum(state.documents for state in progress.builds(store))
@@ -113,25 +113,32 @@ def drop_if_empty(plan: Plan) -> int:
 
 
 def make_way(plan: Plan, resume: bool) -> None:
-    """Remove an INDEX.partial that nobody wants: all of it done, or to be overwritten; refuse one in the way."""
+    """Remove an INDEX.partial that is no longer needed.
+
+    Raises:
+        InputError: it is not an interrupted build, or it is one and neither ``resume`` nor the mode ``overwrite`` is
+            given.
+    """
     for folder in (plan.partial, plan.target):
         remove_leftovers(folder)
     if not plan.partial.exists():
         return
     if not plan.partial.is_dir() or not _is_index(plan.partial):
-        raise InputError(f"{plan.partial}: in the way of the build, and no interrupted one: choose another name")
-    # Without a lock it is an index that a new one has taken the place of, or a build that had not begun.
+        raise InputError(
+            f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
+        )
+    # Without a lock file it is an index that has been replaced, or a build that had not started.
     if (plan.partial / LOCK).is_file():
         if resume:
             return
         with only_build(plan.partial):
             if plan.mode != "overwrite":
-                raise InputError(f"{plan.partial}: an interrupted build is there: go on with --resume, or remove it")
+                raise InputError(f"{plan.partial}: holds an interrupted build; continue it with --resume or delete it")
     remove_folder(plan.partial)
 
 
 def finished_before(plan: Plan) -> progress.Progress | None:
-    """The finished build in INDEX that this one repeats; None where it has not been done."""
+    """Return the finished build in INDEX that this one repeats, or None."""
     if not (plan.target / MANIFEST).is_file():
         return None
     folder = IndexFolder(plan.target)
@@ -143,17 +150,21 @@ def finished_before(plan: Plan) -> progress.Progress | None:
 
 
 def require_free(plan: Plan) -> None:
-    """Refuse to write over what is no index, and over an index unless that is wanted."""
+    """Check that INDEX can be written.
+
+    Raises:
+        InputError: there is something other than an index, or an index that this build does not replace.
+    """
     target = plan.target
     require_folder(target)
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not target.is_dir():
-        raise InputError(f"{target}: a file, the index needs a folder of its own")
+        raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
     if not _is_index(target):
-        raise InputError(f"{target}: a folder with other files than those of an index, choose another one")
+        raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
     if plan.mode != "overwrite":
-        raise InputError(f"{target}: exists already, add to it with --append or replace it with --overwrite")
+        raise InputError(f"{target}: already exists; add to it with --append or replace it with --overwrite")
     with _kept_from_writers(target):
-        # Found out now rather than after the work.
+        # If another process is writing, fail now rather than after the work.
         return

@@ -1,4 +1,4 @@
-"""The documents of an index from its sources: their embeddings and metadata where an export wrote them."""
+"""Read the documents of an index from its sources, with embeddings and metadata as an export wrote them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ctx_embed.texts import Document
 def read_sources(
     files: Sequence[str], text_field: str | None = None, embedding_field: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of some files, see :func:`ctx_embed.reading.read_documents`; for metadata :func:`unwrapped`.
+    """Yield the documents of some files, see :func:`ctx_embed.reading.read_documents` and :func:`unwrapped`.
 
     Args:
-        files: paths, or ``-``.
-        text_field: the field that holds the text.
-        embedding_field: the field that holds the embedding, made by the model of the index; None: there is none.
+        files: paths, or ``-`` for standard input.
+        text_field: the field with the text.
+        embedding_field: the field with the embedding, made by the model of the index; None if there is none.
 
     Raises:
-        InputError: a file that cannot be read; the place is named.
+        InputError: a file cannot be read; the message names the place.
     """
     for file in files:
         documents = read_documents(file, text_field)
@@ -39,7 +39,7 @@ def read_sources(
 
 
 def unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return what an export writes in one field ``metadata``, an object or its JSON; other fields as they are."""
+    """Return the metadata in ``fields``: the object, or JSON text, of a sole field ``metadata``, else all fields."""
     if list(fields) != ["metadata"]:
         return fields
     inner = fields["metadata"]

@@ -1,1 +1,1 @@
-"""What an index keeps on disk: manifest, shards of vectors, documents and their filters."""
+"""The parts of an index on disk: manifest, shards of vectors, documents and metadata filters."""

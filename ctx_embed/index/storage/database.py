@@ -1,4 +1,4 @@
-"""The SQLite database of an index: its schema, its connection, and the transactions that are the index's commits."""
+"""The SQLite database of an index: schema, connection, and the transactions that are the index's commits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ctx_embed.errors import InputError
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.index.storage.shards import Shard
 
-# Rows count from 0 in the order of addition, a row for each passage; a document has the row of its first passage.
-# `id` has no type: SQLite then keeps 1 and '1' apart. The text comes last, so that scans of the rest skip it.
+# Rows are numbered from 0 in the order of addition, one for each passage; a document has the row of its first passage.
+# `id` has no type, so SQLite distinguishes 1 and '1'. The text comes last, so scans of other columns skip it.
 SCHEMA = """
 CREATE TABLE state (
     index_id TEXT NOT NULL, generation INTEGER NOT NULL, numbering INTEGER NOT NULL, next_id INTEGER NOT NULL,
@@ -40,23 +40,23 @@ CREATE TABLE builds (
 # Words are stemmed and stripped of accents; the texts themselves stay in `documents`.
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS = f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')"
-# How long a writer waits for another one before it gives up; small additions take turns within it.
+# How long a writer waits for another one before it gives up; long enough for small additions to take turns.
 PATIENCE_SECONDS = 2.0
-# SQLite's memory for pages, in KiB; hashes are looked up all over their table.
+# SQLite's page cache in KiB; it is large because hashes are looked up all over their table.
 PAGE_CACHE = 64 * 1024
 
 
 @dataclass(frozen=True)
 class State:
-    """What a commit changes beside documents and shards.
+    """What a commit changes besides documents and shards.
 
     Args:
-        index_id: drawn when the index was created.
+        index_id: the random id of the index.
         generation: the number of commits.
-        numbering: the generation in which rows were numbered anew, by the newest compaction.
-        next_id: the next integer to give as an id.
-        documents: how many there are.
-        rows: how many vectors there are, those of deleted documents included.
+        numbering: the generation in which the newest compaction renumbered the rows.
+        next_id: the next automatic id.
+        documents: the number of documents.
+        rows: the number of vectors, including those of deleted documents.
         tuned: search parameters by FAISS factory, as JSON.
     """
 
@@ -70,10 +70,10 @@ class State:
 
 
 class Database:
-    """A connection to ``documents.sqlite``: WAL, so that readers never wait for the writer.
+    """A connection to ``documents.sqlite``, in WAL mode, so readers never wait for the writer.
 
     Args:
-        path: of an existing database, see :meth:`create`.
+        path: an existing database, see :meth:`create`.
 
     Raises:
         InputError: it is missing or cannot be read.
@@ -83,13 +83,13 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         if not path.is_file():
-            raise InputError(f"{path}: missing, {REMEDY}")
-        with self.told():
+            raise InputError(f"{path}: missing; {REMEDY}")
+        with self.reporting_errors():
             self.connection = sqlite3.connect(
                 _uri(path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
             )
         try:
-            with self.told():
+            with self.reporting_errors():
                 self.connection.execute("PRAGMA synchronous = FULL")
                 self.connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
                 self.state()
@@ -99,7 +99,7 @@ class Database:
 
     @staticmethod
     def create(path: Path, index_id: str) -> None:
-        """Write a database without documents."""
+        """Create a database without documents."""
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
@@ -108,15 +108,15 @@ class Database:
             connection.commit()
 
     def close(self) -> None:
-        """Close the connection; the last one to close folds the write-ahead log into the database."""
+        """Close the connection; the last one to close merges the write-ahead log into the database."""
         with self._lock:
             self.connection.close()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """One unchanging state of the database for all that is read inside."""
+        """Let the block read one unchanging state of the database."""
         with self._lock:
-            with self.told():
+            with self.reporting_errors():
                 self.connection.execute("BEGIN")
             try:
                 yield
@@ -125,7 +125,7 @@ class Database:
 
     @contextmanager
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
-        """The one writer's transaction: committed, and durable, when the block ends, undone when it raises.
+        """Run the block as the only writer, in one transaction: committed to disk at its end, undone if it raises.
 
         Args:
             patience: seconds to wait for another writer.
@@ -134,74 +134,78 @@ class Database:
             InputError: another writer is at work, or the disk is full.
         """
         with self._lock:
-            with self.told():
+            with self.reporting_errors():
                 self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
                 self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                with self.told():
+                with self.reporting_errors():
                     self.connection.execute("COMMIT")
             finally:
                 self.connection.rollback()
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """What SQLite says of the state of the file becomes one line; what it says of our SQL stays an error."""
+    def reporting_errors(self) -> Iterator[None]:
+        """Turn SQLite's errors about the file into one line; errors in our SQL keep their traceback.
+
+        Raises:
+            InputError: the index is closed, damaged or being written, or the disk is full.
+        """
         try:
-            # The lock keeps threads that share the connection from each other's cursors.
+            # Threads share the connection; the lock separates their cursors.
             with self._lock:
                 yield
         except sqlite3.DatabaseError as error:
             if "closed database" in str(error):
-                raise InputError(f"{self.path.parent}: this index is closed, open it again") from None
+                raise InputError(f"{self.path.parent}: this index is closed; open it again") from None
             if not (isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError):
                 raise
             message = str(error)
             if "locked" in message:
-                said = f"{self.path.parent}: another process is writing to this index, try again when it has finished"
+                said = f"{self.path.parent}: another process is writing to this index; try again when it has finished"
             elif any(word in message for word in ("full", "readonly", "disk I/O")):
                 said = f"{self.path}: cannot be written ({message})"
             else:
-                said = f"{self.path}: cannot be read ({message}), {REMEDY}"
+                said = f"{self.path}: cannot be read ({message}); {REMEDY}"
             raise InputError(said) from None
 
     def state(self) -> State:
-        """The state of the newest commit, or of the transaction inside one."""
-        with self.told():
+        """Return the state of the newest commit, or of the current transaction."""
+        with self.reporting_errors():
             row = self.connection.execute(
                 "SELECT index_id, generation, numbering, next_id, documents, rows, tuned FROM state"
             ).fetchone()
         if row is None:
-            raise InputError(f"{self.path}: damaged (it has no state), {REMEDY}")
+            raise InputError(f"{self.path}: damaged (it has no state); {REMEDY}")
         return State(*row)
 
     def shards(self) -> list[Shard]:
-        """The shards of raw vectors in the order of their rows."""
-        with self.told():
+        """Return the shards of raw vectors in the order of their rows."""
+        with self.reporting_errors():
             rows = self.connection.execute("SELECT name, first, rows, bytes, crc32 FROM shards ORDER BY first")
             return [Shard(*row) for row in rows]
 
     def finish(self, state: State, shards: Sequence[Shard]) -> None:
-        """Set what a commit publishes beside the documents, inside :meth:`writing`."""
-        with self.told():
+        """Store the state and the shards that a commit publishes; call it inside :meth:`writing`."""
+        with self.reporting_errors():
             self.connection.execute("DELETE FROM shards")
             self.connection.executemany("INSERT INTO shards VALUES (?, ?, ?, ?, ?)", map(astuple, shards))
             self.connection.execute("DELETE FROM state")
             self.connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(state))
 
     def vacuum(self) -> None:
-        """Give the space of deleted rows back to the disk.
+        """Free the disk space of deleted rows.
 
         Raises:
             InputError: another writer is at work, or the disk is full.
         """
-        with self.told():
+        with self.reporting_errors():
             self.connection.execute("VACUUM")
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _uri(path: Path) -> str:
-    """How to open a database: where the folder cannot be written, WAL files neither, so it is read as it stands."""
+    """Return SQLite's URI of a database; in a read-only folder, which allows no WAL files, it opens as immutable."""
     mode = "mode=rw"
     if not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
         mode = "mode=ro&immutable=1"

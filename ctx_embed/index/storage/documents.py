@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
 from ctx_embed.index.storage.manifest import REMEDY
@@ -23,16 +23,16 @@ Span: TypeAlias = tuple[int, int]
 Mask: TypeAlias = NDArray[np.bool_]
 
 LARGEST_ID = 2**63 - 1
-# Values asked for in one statement, below SQLite's limit on parameters.
+# Values in one statement, below SQLite's limit on parameters.
 VALUES_A_QUERY = 500
-# Metadata nest no deeper than this: JSON readers, SQLite's among them, give up somewhere above it.
+# The deepest nesting of metadata; beyond some greater depth JSON readers, including SQLite's, fail.
 DEEPEST_METADATA = 100
-# Documents read at a time where all are read.
+# Documents read at a time when all are read.
 DOCUMENTS_AT_ONCE = 2048
 
 
 class Stored(NamedTuple):
-    """A document as it is stored: the row of its first passage, the number of passages, id, metadata and text."""
+    """A stored document: the row of its first passage, the number of passages, id, metadata and text."""
 
     row: int
     passages: int
@@ -50,53 +50,51 @@ class Passage(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its text."""
+        """The text of the passage."""
         return self.document.text[self.start : self.stop]
 
 
 def checked_id(identifier: Any, number: int) -> Id:
-    """An id as it is stored.
+    """Return an id as it is stored.
 
     Args:
-        identifier: a string or an integer of 64 bits; integers of numpy count.
-        number: of the document, from 1, for the message.
+        identifier: a string or a 64-bit integer, also of NumPy.
+        number: the number of the document, from 1, for the message.
 
     Raises:
-        InputError: anything else.
+        InputError: the id is anything else.
     """
     if isinstance(identifier, str):
         if well_formed(identifier) != identifier:
-            raise InputError(f"document {number}: the id {identifier!r} has a lone surrogate, give it another id")
+            raise InputError(f"document {number}: the id {identifier!r} has a lone surrogate; give it another id")
         return str(identifier)
     if isinstance(identifier, bool) or not isinstance(identifier, numbers.Integral):
-        raise InputError(
-            f"document {number}: the id is a {type(identifier).__name__}, a string or an integer is needed"
-        )
+        raise InputError(f"document {number}: the id must be a string or an integer, got {described(identifier)}")
     if not -LARGEST_ID - 1 <= int(identifier) <= LARGEST_ID:
-        raise InputError(f"document {number}: the id {identifier} does not fit into 64 bits, give it as a string")
+        raise InputError(f"document {number}: the id {identifier} does not fit into 64 bits; give it as a string")
     return int(identifier)
 
 
 def metadata_json(metadata: Any, number: int) -> str:
-    """Metadata as the JSON that is stored; lone surrogates become U+FFFD.
+    """Return metadata as the JSON that is stored; lone surrogates become U+FFFD.
 
     Raises:
-        InputError: no dictionary with names as keys, a value that JSON cannot hold (NaN among them), or one that is
-            nested too deeply.
+        InputError: the metadata is not a dictionary with string keys, or has a value that JSON cannot hold (such as
+            NaN) or that is nested too deeply.
     """
     if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
-        raise InputError(f"document {number}: the metadata {metadata!r:.60} are no dictionary with strings as keys")
+        raise InputError(f"document {number}: the metadata must be a dictionary with string keys, got {metadata!r:.60}")
     try:
         written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
         nested = _is_deep(metadata)
     except (TypeError, ValueError) as error:
         name = next(name for name, value in metadata.items() if not _is_json(value))
-        raise InputError(f"document {number}: the metadata field {name!r} cannot be kept as JSON ({error})") from None
+        raise InputError(f"document {number}: the metadata field {name!r} cannot be stored as JSON ({error})") from None
     except RecursionError:
         nested = True
     if nested:
         raise InputError(
-            f"document {number}: the metadata are nested more than {DEEPEST_METADATA} levels deep, flatten them"
+            f"document {number}: the metadata is nested more than {DEEPEST_METADATA} levels deep; flatten it"
         )
     return well_formed(written)
 
@@ -124,20 +122,20 @@ def _is_deep(value: Any) -> bool:
 
 
 def text_hash(text: str) -> int:
-    """64 bits of a text's BLAKE2, as SQLite's signed integer."""
+    """Return 64 bits of a text's BLAKE2 hash, as a signed integer for SQLite."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 class DocumentStore(Database):
-    """The documents of ``documents.sqlite``; what changes them runs inside :meth:`Database.writing`."""
+    """The documents in ``documents.sqlite``; call the methods that change them inside :meth:`Database.writing`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        # Whether words are too common to search for, as :mod:`ctx_embed.index.fulltext` found, in so many rows.
+        # A cache of :mod:`ctx_embed.index.fulltext`: a number of rows, and which words are too common among them.
         self.common_words: tuple[int, dict[str, bool]] = (0, {})
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
-        """The passages of some rows.
+        """Return the passages of some rows, by row.
 
         Raises:
             InputError: the database lacks a row.
@@ -148,43 +146,43 @@ class DocumentStore(Database):
         )
         found: dict[int, Passage] = {}
         for row in rows:
-            with self.told():
+            with self.reporting_errors():
                 values = self.connection.execute(select, (row,)).fetchone()
             if values is None or row >= values[0] + values[1]:
-                raise InputError(f"{self.path}: damaged (documents are missing), {REMEDY}")
+                raise InputError(f"{self.path}: damaged (documents are missing); {REMEDY}")
             document = self._stored(values[:5])
             start, stop = values[5:]
             found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
         return found
 
     def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
-        """The documents of those ids that there are."""
+        """Return the documents with the given ids, by id; ids that do not exist are left out."""
         found: dict[Id, Stored] = {}
         for start in range(0, len(ids), VALUES_A_QUERY):
             part = ids[start : start + VALUES_A_QUERY]
             select = f"SELECT row, passages, id, metadata, text FROM documents WHERE id IN ({_marks(part)})"
-            with self.told():
+            with self.reporting_errors():
                 values = self.connection.execute(select, part).fetchall()
             found |= {document.id: document for document in map(self._stored, values)}
         return found
 
     def after(self, row: int, count: int) -> list[Stored]:
-        """The next documents after a row, in order."""
+        """Return up to ``count`` documents after a row, in order."""
         select = "SELECT row, passages, id, metadata, text FROM documents WHERE row > ? ORDER BY row LIMIT ?"
-        with self.told():
+        with self.reporting_errors():
             return list(map(self._stored, self.connection.execute(select, (row, count)).fetchall()))
 
     def all(self) -> Iterator[Stored]:
-        """Every document in the order of rows, in bounded memory, inside :meth:`reading` or :meth:`writing`."""
+        """Yield every document in the order of rows, in bounded memory, inside :meth:`reading` or :meth:`writing`."""
         row = -1
         while documents := self.after(row, DOCUMENTS_AT_ONCE):
             yield from documents
             row = documents[-1].row
 
     def spans(self, document: Stored) -> list[Span]:
-        """The passages of a document."""
+        """Return where each passage of a document starts and stops, in characters."""
         select = "SELECT start, stop FROM passages WHERE row >= ? AND row < ? ORDER BY row"
-        with self.told():
+        with self.reporting_errors():
             spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
         return spans or [(0, len(document.text))]
 
@@ -193,34 +191,34 @@ class DocumentStore(Database):
         try:
             return Stored(row, passages, identifier, json.loads(metadata), text)
         except ValueError as error:
-            raise InputError(f"{self.path}: damaged (metadata: {error}), {REMEDY}") from None
+            raise InputError(f"{self.path}: damaged (metadata: {error}); {REMEDY}") from None
 
     def last_row(self) -> int:
-        """The number of rows up to the end of the last document, deleted or not."""
+        """Return the number of rows up to the end of the last document, deleted or not."""
         ends = []
         for table in ("documents", "deleted"):
-            with self.told():
+            with self.reporting_errors():
                 last = self.connection.execute(f"SELECT row + passages FROM {table} ORDER BY row DESC LIMIT 1")
                 ends.append(int((last.fetchone() or (0,))[0]))
         return max(ends)
 
     def deleted_rows(self) -> int:
-        """The number of rows of deleted documents."""
-        with self.told():
+        """Return the number of rows of deleted documents."""
+        with self.reporting_errors():
             return int(self.connection.execute("SELECT ifnull(sum(passages), 0) FROM deleted").fetchone()[0])
 
     def live(self, rows: int) -> Mask:
-        """Which of ``rows`` rows belong to documents that were not deleted."""
+        """Return which of ``rows`` rows belong to documents that were not deleted, (rows,)."""
         mask = np.ones(rows, bool)
-        with self.told():
+        with self.reporting_errors():
             for row, passages in self.connection.execute("SELECT row, passages FROM deleted"):
                 mask[row : row + passages] = False
         return mask
 
     def matching(self, condition: str, values: Sequence[Any], rows: int) -> Mask:
-        """Which rows belong to documents whose metadata meet a condition, see :mod:`.filters`."""
+        """Return which of ``rows`` rows belong to documents that match a condition of :mod:`.filters`, (rows,)."""
         mask = np.zeros(rows, bool)
-        with self.told():
+        with self.reporting_errors():
             for row, passages in self.connection.execute(
                 f"SELECT row, passages FROM documents WHERE {condition}", values
             ):
@@ -228,34 +226,34 @@ class DocumentStore(Database):
         return mask
 
     def document_rows(self, rows: int) -> NDArray[np.int64]:
-        """Return the first row of the document that each row belongs to, (rows,); -1 for a deleted document's."""
+        """Return the first row of the document that each row belongs to, (rows,); -1 for rows of deleted documents."""
         first = np.full(rows, -1, np.int64)
-        with self.told():
+        with self.reporting_errors():
             for row, passages in self.connection.execute("SELECT row, passages FROM documents"):
                 first[row : row + passages] = row
         return first
 
     def ids_matching(self, condition: Condition | None) -> list[Id]:
-        """Return the ids of the documents whose metadata meet a condition (None: all), in the order they were added."""
+        """Return the ids of the documents whose metadata match a condition (None: all), in the order of addition."""
         sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
-        with self.told():
+        with self.reporting_errors():
             found = self.connection.execute(f"SELECT id FROM documents WHERE {sql} ORDER BY row", values)
             return [identifier for (identifier,) in found]
 
     def metadata_fields(self) -> list[str]:
-        """Return the names of the metadata fields that any document has, sorted; reads all metadata."""
+        """Return the sorted names of all metadata fields; this reads all metadata."""
         select = "SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry"
-        with self.told():
+        with self.reporting_errors():
             return sorted(str(name) for (name,) in self.connection.execute(select))
 
     def rows_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
-        """For those texts that are passages already, the row of one; a look at the text itself excludes chance."""
+        """Return a row for each text that is already a passage; the text itself is compared, not only its hash."""
         by_hash = {text_hash(text): text for text in texts}
         hashes = sorted(by_hash)
         found: dict[str, int] = {}
         for start in range(0, len(hashes), VALUES_A_QUERY):
             part = hashes[start : start + VALUES_A_QUERY]
-            with self.told():
+            with self.reporting_errors():
                 pairs = self.connection.execute(
                     f"SELECT hash, row FROM hashes WHERE hash IN ({_marks(part)})", part
                 ).fetchall()
@@ -265,25 +263,25 @@ class DocumentStore(Database):
         return found
 
     def _is_passage(self, row: int, text: str) -> bool:
-        # The row may be that of a deleted document.
+        # The row may belong to a deleted document.
         try:
             return self.fetch([row])[row].text == text
         except InputError:
             return False
 
     def insert(self, row: int, document: Document, metadata: str, spans: Sequence[Span]) -> None:
-        """Add a document whose id is free.
+        """Add a document whose id is not taken.
 
         Args:
-            row: of its first passage.
-            document: with an id.
+            row: the row of its first passage.
+            document: the document, with an id.
             metadata: its metadata as JSON.
-            spans: the passages.
+            spans: where its passages start and stop.
         """
         text = document.text
         values = (row, len(spans), document.id, metadata, text)
         passages = [(row + place, *span) for place, span in enumerate(spans)]
-        with self.told():
+        with self.reporting_errors():
             self.connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", values)
             if list(spans) != [(0, len(text))]:
                 self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", passages)
@@ -293,26 +291,26 @@ class DocumentStore(Database):
             )
 
     def keep_hashes(self, rows: dict[str, int]) -> None:
-        """Remember in which row each text was embedded."""
+        """Record in which row each text was embedded."""
         pairs = sorted((text_hash(text), row) for text, row in rows.items())
-        with self.told():
+        with self.reporting_errors():
             self.connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
 
     def remove(self, document: Stored) -> None:
-        """Delete a document; its rows are never given again before the next compaction."""
+        """Delete a document; its rows are not used again before the next compaction."""
         rows = (document.row, document.row + document.passages)
         words = [
             (row, document.text[start:stop]) for row, (start, stop) in enumerate(self.spans(document), document.row)
         ]
-        with self.told():
+        with self.reporting_errors():
             self.connection.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
             self.connection.execute("DELETE FROM passages WHERE row >= ? AND row < ?", rows)
             self.connection.execute("DELETE FROM documents WHERE row = ?", (document.row,))
             self.connection.execute("INSERT INTO deleted VALUES (?, ?)", (document.row, document.passages))
 
     def documents_up_to(self, first: int, row: int) -> int:
-        """How many documents begin in the rows ``first`` to ``row``, both included."""
-        with self.told():
+        """Return how many documents start in the rows ``first`` to ``row``, both included."""
+        with self.reporting_errors():
             select = "SELECT count(*) FROM documents WHERE row BETWEEN ? AND ?"
             return int(self.connection.execute(select, (first, row)).fetchone()[0])
 

@@ -1,16 +1,16 @@
-"""Metadata filters: `year >= 2020 and lang = "en"` parsed into a condition of SQLite, with all values as parameters.
+"""Metadata filters: parse `year >= 2020 and lang = "en"` into an SQLite condition, with all values as parameters.
 
     expression  = conjunction {"or" conjunction}
     conjunction = negation {"and" negation}
     negation    = "not" negation | "(" expression ")" | comparison
     comparison  = field ("=" | "==" | "!=" | "<" | "<=" | ">" | ">=") value
                 | field ["not"] "in" "(" value {"," value} ")"
-                | field "contains" value                 an element of a list, or a part of a string
+                | field "contains" value                 an element of a list, or part of a string
                 | field "is" ["not"] "null"
     value       = number | "string" | 'string' | true | false
-    field       = name {"." name} | `any name`           a dot goes into an object
+    field       = name {"." name} | `any name`           a dot selects a field of an object
 
-A comparison with a value of another type, or with a field that a document lacks, is false; so is `!=` where the field
+A comparison with a value of another type, or with a field that a document lacks, is false, and so is `!=` if the field
 is missing or null. `not` turns true into false and false into true.
 """
 
@@ -37,17 +37,17 @@ _TOKEN = re.compile(
 )
 _KEYWORDS = {"and", "or", "not", "in", "is", "null", "contains", "true", "false"}
 _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-# How SQLite names the types of JSON values that each type of value may be compared with.
+# SQLite's names of the JSON types that each type of value may be compared with.
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
 _DEEPEST = 50
-# SQLite limits the size of a condition and the number of its parameters, too.
+# SQLite also limits the size of a condition and the number of its parameters.
 _MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on the columns of the table `documents`, the values of its parameters, and the fields it looks at."""
+    """A condition on the columns of the table `documents`, the values of its parameters, and the fields it reads."""
 
     sql: str
     values: tuple[Any, ...]
@@ -62,10 +62,10 @@ class _Token:
 
 
 def parse_filter(text: str) -> Condition:
-    """The condition that a filter stands for.
+    """Return the SQL condition of a filter.
 
     Raises:
-        InputError: no filter of the grammar above; the place and what is needed there are named.
+        InputError: the filter does not follow the grammar above; the message names the place and what is expected.
     """
     if not isinstance(text, str):
         raise InputError(f"the filter must be a string, e.g. 'year >= 2020', got {described(text)}")
@@ -85,7 +85,7 @@ class _Parser:
             match = _TOKEN.match(text, place)
             if match is None:
                 place += len(text[place:]) - len(text[place:].lstrip())
-                raise self.error(f"{text[place]!r} at character {place + 1} is not understood")
+                raise self.error(f"{text[place]!r} at character {place + 1} is not part of a filter")
             kind = str(match.lastgroup)
             word = match[kind]
             if kind == "name" and word.lower() in _KEYWORDS:
@@ -102,14 +102,14 @@ class _Parser:
             raise self.unexpected("'and', 'or' or the end")
         return replace(condition, fields=tuple(self.fields))
 
-    def unexpected(self, needed: str) -> InputError:
+    def unexpected(self, expected: str) -> InputError:
         if self.next >= len(self.tokens):
-            return self.error(f"{needed} is needed at the end")
+            return self.error(f"expected {expected} at the end")
         token = self.tokens[self.next]
-        return self.error(f"{token.text!r} at character {token.place}, {needed} is needed")
+        return self.error(f"expected {expected} at character {token.place}, got {token.text!r}")
 
     def takes(self, *kinds: str) -> _Token | None:
-        """The next token if it is one of ``kinds``: a kind of token, a keyword or an operator."""
+        """Take and return the next token if it is one of ``kinds`` (kinds, keywords or operators), else None."""
         if self.next < len(self.tokens):
             token = self.tokens[self.next]
             if token.kind in kinds or (token.kind == "operator" and token.text in kinds):
@@ -134,7 +134,7 @@ class _Parser:
     def negation(self) -> Condition:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise self.error(f"it is nested more than {_DEEPEST} deep")
+            raise self.error(f"it is nested more than {_DEEPEST} levels deep")
         if self.takes("not"):
             condition = self.negation()
             condition = Condition(f"NOT {condition.sql}", condition.values)
@@ -150,7 +150,7 @@ class _Parser:
     def comparison(self) -> Condition:
         self.comparisons += 1
         if self.comparisons > _MOST_COMPARISONS:
-            raise self.error(f"it has more than {_MOST_COMPARISONS} comparisons, 'in' takes a list")
+            raise self.error(f"it has more than {_MOST_COMPARISONS} comparisons; use 'in' with a list")
         path = self.path()
         if self.takes("is"):
             negated = self.takes("not") is not None
@@ -198,7 +198,7 @@ class _Parser:
             raise self.unexpected('a number, a "string", true or false')
         if token.kind == "string":
             text = re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
-            # SQLite ends a string of JSON at NUL.
+            # SQLite ends a JSON string at NUL.
             if "\0" in text or text.encode("utf-8", "replace").decode() != text:
                 raise self.error(f"the string at character {token.place} has a NUL or a lone surrogate")
             return text
@@ -213,7 +213,7 @@ class _Parser:
 
 
 def _extracted(path: str, values: Sequence[Value], comparison: str) -> Condition:
-    """A comparison of the field with values of a type that it can be compared with; never NULL."""
+    """Return a comparison of a field with values of one type; false, never NULL, if the field's type differs."""
     sql = f"ifnull(json_type(metadata, ?) IN ({_TYPES[type(values[0])]}) AND json_extract(metadata, ?) {comparison}, 0)"
     return Condition(sql, (path, path, *values))
 

@@ -1,4 +1,4 @@
-"""The folder of an index on disk, without its model: opened, checked, and read in one unchanging state."""
+"""The folder of an index, without its model: open it, check it, and read one unchanging state of it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ctx_embed.index.storage.snapshot import Snapshot
 
 Result = TypeVar("Result")
 
-# A writer may join and remove a listed shard before a reader opens it; the reader then looks at the new list.
+# A writer may merge and remove a listed shard before a reader opens it; the reader then reads the new list.
 ATTEMPTS = 20
 
 
 class IndexFolder:
-    """The manifest, documents and vectors of an index, found to belong together.
+    """The manifest, documents and vectors of an index, checked to belong together.
 
     Args:
         path: the folder.
 
     Raises:
-        InputError: no index, a damaged one, or one of a newer format.
+        InputError: the folder is not an index, or it is damaged or of another format.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -44,18 +44,18 @@ class IndexFolder:
     def _check(self, snapshot: Snapshot) -> None:
         state = self.documents.state()
         if state.index_id != self.manifest.index_id or state.generation < self.manifest.generation:
-            raise InputError(f"{self.path}: manifest and documents come from different states of the index, {REMEDY}")
+            raise InputError(f"{self.path}: manifest and documents come from different states of the index; {REMEDY}")
         self.vectors.check(snapshot.shards)
         listed = sum(shard.rows for shard in snapshot.shards)
         rows = self.documents.last_row()
         if not rows == snapshot.rows == listed:
-            raise InputError(f"{self.path}: documents with {rows} passages but {listed} vectors are listed, {REMEDY}")
+            raise InputError(f"{self.path}: lists {rows} passages but {listed} vectors; {REMEDY}")
 
     def read(self, work: Callable[[Snapshot], Result]) -> Result:
-        """What ``work`` makes of the newest state, which does not change while it reads.
+        """Return the result of ``work`` on the newest state, which does not change while ``work`` reads.
 
         Raises:
-            InputError: a listed file is missing, or another index lies in the folder by now.
+            InputError: a listed file is missing, or the folder now holds another index.
         """
         for _ in range(ATTEMPTS):
             with self.documents.reading():
@@ -65,21 +65,21 @@ class IndexFolder:
                 except FileNotFoundError as error:
                     missing = error.filename
         self.require_in_place()
-        raise InputError(f"{missing}: missing, {REMEDY}")
+        raise InputError(f"{missing}: missing; {REMEDY}")
 
     def require_in_place(self) -> None:
-        """Refuse to go on where another index has taken the place of the one that was opened.
+        """Raise an error if the index that was opened has been replaced or removed.
 
         Raises:
-            InputError: it has, or there is none any more.
+            InputError: the folder holds another index, or none.
         """
         if read_manifest(self.path).index_id != self.manifest.index_id:
-            raise InputError(f"{self.path}: another index has taken its place meanwhile, open it again")
+            raise InputError(f"{self.path}: another index has replaced it; open it again")
 
     def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number and the fields of each passage in the order of rows, inside :meth:`read`.
 
-        Fields are id, text and metadata, and start where a document has several passages.
+        Fields are id, text and metadata, and start if the document has several passages.
         """
         for document in self.documents.all():
             for row, (start, stop) in enumerate(self.documents.spans(document), document.row):
@@ -89,14 +89,14 @@ class IndexFolder:
                 yield row, {**passage, "metadata": document.metadata}
 
     def count(self) -> int:
-        """The number of documents."""
+        """Return the number of documents."""
         return self.documents.state().documents
 
     def describe(self) -> dict[str, Any]:
-        """What can be said of the index without loading its model, as JSON values."""
+        """Return the properties of the index as JSON values, without loading its model."""
         size = 0
         for file in self.path.rglob("*"):
-            # Files come and go while a writer works.
+            # A writer may remove files meanwhile.
             with suppress(OSError):
                 size += file.stat().st_size if file.is_file() else 0
         state = self.documents.state()

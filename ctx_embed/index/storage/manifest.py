@@ -1,4 +1,4 @@
-"""What an index is, and where its parts lie: `manifest.json` and the names of the files beside it."""
+"""The manifest of an index, `manifest.json`, and the names of the files next to it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ DOCUMENTS = "documents.sqlite"
 VECTORS = "vectors"
 CACHE = "faiss"
 DTYPE = "float32"
-# Said after whatever cannot be repaired from the rest of the index.
-REMEDY = "restore it from a copy, or build the index again"
+# Ends the message about anything that cannot be repaired from the rest of the index.
+REMEDY = "restore it from a copy or build the index again"
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "index_id": (str,),
@@ -36,15 +36,15 @@ class Manifest:
     """The fixed properties of an index, and the generation it had when the manifest was last written.
 
     Args:
-        index_id: drawn when the index was created; documents.sqlite holds the same.
-        model_fingerprint: of the model whose vectors it holds, see :func:`ctx_embed.fingerprint.fingerprint`.
-        model: ``default``, a path or a name that loads the model; None where its origin is unknown.
-        dimension: numbers in a vector.
+        index_id: the random id of the index, also stored in documents.sqlite.
+        model_fingerprint: the fingerprint of its model, see :func:`ctx_embed.fingerprint.fingerprint`.
+        model: ``default``, a path or a name that loads the model; None if its origin is unknown.
+        dimension: the dimension of the vectors.
         factory: the FAISS factory string, or ``auto``.
         chunk: how documents are cut into passages, see :mod:`ctx_embed.index.writing.chunking`.
-        generation: number of commits so far; the one in documents.sqlite counts, this one may lag behind it.
-        dtype: of the stored vectors.
-        format_version: of the files.
+        generation: the number of commits so far; it may lag behind the one in documents.sqlite, which is decisive.
+        dtype: the data type of the stored vectors.
+        format_version: the version of the file format.
     """
 
     index_id: str
@@ -59,22 +59,22 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Put ``manifest`` in the place of the old one, whole or not at all."""
+    """Replace the manifest atomically."""
     with replaced_file(folder / MANIFEST) as beside:
         beside.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a writer left that was killed while it wrote a manifest; inside the writer's lock."""
+    """Remove the files of a writer that was killed while it wrote a manifest; call it inside the writer's lock."""
     for path in folder.glob(f".{MANIFEST}.*"):
         path.unlink()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the index in ``folder``.
+    """Return the manifest of the index in ``folder``.
 
     Raises:
-        InputError: no such folder, a file, a folder that is no index, a newer format, or a damaged manifest.
+        InputError: the folder does not exist or is not an index, or its manifest is damaged or of another format.
     """
     path = folder / MANIFEST
     try:
@@ -84,37 +84,37 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: damaged (not UTF-8), {REMEDY}") from None
+        raise InputError(f"{path}: damaged (not UTF-8); {REMEDY}") from None
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged (not JSON: {error}), {REMEDY}") from None
+        raise InputError(f"{path}: damaged (not JSON: {error}); {REMEDY}") from None
     return _checked(path, fields)
 
 
 def _why_no_index(folder: Path) -> str:
     if folder.is_dir():
-        return f"{folder}: a folder, but no index (it has no {MANIFEST})"
+        return f"{folder}: a folder but not an index (it has no {MANIFEST})"
     if folder.exists():
-        return f"{folder}: a file, the folder of an index is needed"
-    return f"{folder}: no such index, make one with `ctx-embed index build` or SearchIndex.create"
+        return f"{folder}: must be the folder of an index, got a file"
+    return f"{folder}: no such index; make one with `ctx-embed index build` or SearchIndex.create"
 
 
 def _checked(path: Path, fields: Any) -> Manifest:
     version = fields.get("format_version") if isinstance(fields, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise InputError(f"{path}: damaged (no format_version), {REMEDY}")
+        raise InputError(f"{path}: damaged (no format_version); {REMEDY}")
     if version > FORMAT_VERSION:
         raise InputError(
-            f"{path}: written in format {version}, this ctx-embed reads up to {FORMAT_VERSION}: upgrade ctx-embed"
+            f"{path}: has format {version}, but this ctx-embed reads formats up to {FORMAT_VERSION}; upgrade ctx-embed"
         )
     if version < FORMAT_VERSION:
         raise InputError(
-            f"{path}: written in the old format {version}, this ctx-embed reads {FORMAT_VERSION}: build the index again"
+            f"{path}: has the old format {version}, but this ctx-embed reads {FORMAT_VERSION}; build the index again"
         )
     for name, types in _FIELDS.items():
         if name not in fields or isinstance(fields[name], bool) or not isinstance(fields[name], types):
-            raise InputError(f"{path}: damaged (the field {name!r} is missing or of the wrong type), {REMEDY}")
+            raise InputError(f"{path}: damaged (the field {name!r} is missing or of the wrong type); {REMEDY}")
     if fields["dimension"] < 1 or fields["dtype"] != DTYPE:
-        raise InputError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}), {REMEDY}")
+        raise InputError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
     return Manifest(**{name: fields[name] for name in _FIELDS}, format_version=version)

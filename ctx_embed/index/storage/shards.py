@@ -1,4 +1,4 @@
-"""Raw vectors on disk, the truth of an index: shards of consecutive rows, one safetensors file each."""
+"""Raw vectors on disk, the source of truth: shards of consecutive rows, one safetensors file each."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ctx_embed.index.storage.manifest import REMEDY
 Vectors = NDArray[np.float32]
 
 TENSOR = "vectors"
-# No shard grows beyond so many rows, so that a writer's memory is bounded.
+# The most rows of a shard, which bounds a writer's memory.
 SHARD_ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of vectors: its name, the index's row it begins with, its number of rows, and its size and checksum."""
+    """One file of vectors: its name, the number of its first row, its number of rows, its size and its checksum."""
 
     name: str
     first: int
@@ -38,7 +38,7 @@ class Shard:
 
 
 def crc32_of(path: Path) -> int:
-    """The checksum of a file, read piece by piece."""
+    """Return the CRC-32 checksum of a file, read in chunks."""
     checksum = 0
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -50,8 +50,8 @@ class ShardFolder:
     """The shards of one index.
 
     Args:
-        folder: where they lie.
-        dimension: numbers in a vector.
+        folder: the folder of the files.
+        dimension: the dimension of the vectors.
     """
 
     def __init__(self, folder: Path, dimension: int) -> None:
@@ -61,13 +61,13 @@ class ShardFolder:
         self._verified: set[str] = set()
 
     def write(self, first: int, vectors: Vectors) -> Shard:
-        """Store rows (n, dimension) that begin at row ``first``; durable when this returns, but listed nowhere yet.
+        """Write vectors (n, dimension) as the rows from ``first`` on: they are on disk when this returns, but unlisted.
 
         Raises:
-            InputError: the disk does not take them.
+            InputError: they cannot be written.
         """
         content = save({TENSOR: np.ascontiguousarray(vectors)})
-        # The random part keeps a reader of an index that was replaced meanwhile from taking a namesake for its own.
+        # The random part prevents a name clash for a reader whose index is replaced while it reads.
         name = f"{first:012d}-{uuid.uuid4().hex[:12]}.safetensors"
         path = self.folder / name
         beside = path.with_suffix(".tmp")
@@ -83,13 +83,13 @@ class ShardFolder:
         return Shard(name, first, len(vectors), len(content), zlib.crc32(content))
 
     def append(self, shards: Sequence[Shard], vectors: Vectors) -> list[Shard]:
-        """Store ``vectors`` after the rows of ``shards``, joined with the small shards at their end.
+        """Write ``vectors`` after the rows of ``shards``, merged with the small shards at their end.
 
-        Each shard is kept at least twice as large as the next, so that many small additions leave few files, and a
-        row is written again only when its shard has doubled.
+        Each shard stays at least twice as large as the next. So many small additions leave few files, and a row is
+        rewritten only when its shard has doubled.
 
         Returns:
-            The new list of shards; those that it lacks are no longer needed once it is committed.
+            The new list of shards; shards that it lacks are not needed once it is committed.
         """
         kept = list(shards)
         rows = len(vectors)
@@ -103,11 +103,11 @@ class ShardFolder:
         return kept
 
     def read(self, shard: Shard) -> Vectors:
-        """All rows of a shard (rows, dimension), verified.
+        """Return all rows of a shard (rows, dimension), with its checksum verified.
 
         Raises:
             InputError: the file is damaged.
-            FileNotFoundError: it is gone, as a reader finds whose list of shards is no longer the newest.
+            FileNotFoundError: the file is gone, as happens if the reader's list of shards is out of date.
         """
         path = self.folder / shard.name
         content = path.read_bytes()
@@ -122,26 +122,26 @@ class ShardFolder:
         return vectors
 
     def check(self, shards: Sequence[Shard]) -> None:
-        """Compare the files' sizes with the list, without reading them.
+        """Check the files' sizes against the list, without reading them.
 
         Raises:
-            InputError: a file was cut off, or the list has a gap.
+            InputError: a file is truncated, or the list has a gap.
             FileNotFoundError: a file is gone.
         """
         row = 0
         for shard in shards:
             size = (self.folder / shard.name).stat().st_size
             if size != shard.bytes:
-                raise self.damaged(shard, f"{size} bytes, {shard.bytes} expected")
+                raise self.damaged(shard, f"it has {size} bytes, not {shard.bytes}")
             if shard.first != row:
-                raise self.damaged(shard, f"it begins at row {shard.first}, {row} expected")
+                raise self.damaged(shard, f"it starts at row {shard.first}, not {row}")
             row += shard.rows
 
     def map(self, shard: Shard) -> Vectors:
-        """The rows of a shard as a view of the file: only what is touched is read, and nothing is verified."""
+        """Return the rows of a shard (rows, dimension) as a memory map: only rows in use are read, without a check."""
         if shard.name not in self._mapped:
             path = self.folder / shard.name
-            # A safetensors file of one tensor ends with its bytes.
+            # A safetensors file with one tensor ends with the tensor's bytes.
             offset = shard.bytes - shard.rows * self.dimension * 4
             shape = (shard.rows, self.dimension)
             try:
@@ -151,11 +151,11 @@ class ShardFolder:
         return self._mapped[shard.name]
 
     def scan(self, shard: Shard) -> Vectors:
-        """All rows of a shard as a view of the file, whose checksum is looked at once.
+        """Return all rows of a shard (rows, dimension) as a memory map, with its checksum verified once.
 
         Raises:
             InputError: the file is damaged.
-            FileNotFoundError: it is gone.
+            FileNotFoundError: the file is gone.
         """
         if shard.name not in self._verified:
             if crc32_of(self.folder / shard.name) != shard.crc32:
@@ -164,7 +164,7 @@ class ShardFolder:
         return self.map(shard)
 
     def blocks(self, shards: Sequence[Shard], start: int = 0) -> Iterator[Vectors]:
-        """The vectors from row ``start`` on, shard by shard; whole shards are verified."""
+        """Yield the vectors from row ``start`` on, shard by shard; complete shards are verified."""
         for shard in shards:
             skip = start - shard.first
             if skip <= 0:
@@ -173,7 +173,7 @@ class ShardFolder:
                 yield np.array(self.map(shard)[skip:])
 
     def gather(self, shards: Sequence[Shard], rows: NDArray[np.int64]) -> Vectors:
-        """The vectors (len(rows), dimension) of any rows, in their order."""
+        """Return the vectors (len(rows), dimension) of the given rows, in their order."""
         vectors = np.empty((len(rows), self.dimension), np.float32)
         homes = np.searchsorted([shard.first for shard in shards], rows, side="right") - 1
         for home in np.unique(homes):
@@ -182,20 +182,20 @@ class ShardFolder:
         return vectors
 
     def forget_unlisted(self, shards: Sequence[Shard]) -> None:
-        """Close the views of shards that are no longer listed."""
+        """Close the memory maps of shards that are no longer listed."""
         names = {shard.name for shard in shards}
         self._mapped = {name: view for name, view in self._mapped.items() if name in names}
         self._verified &= names
 
     def remove_unlisted(self, shards: Sequence[Shard]) -> None:
-        """Remove the files that no list names: leftovers of killed writers and shards that were joined."""
+        """Remove the files that are not listed: leftovers of killed writers, and shards that were merged."""
         names = {shard.name for shard in shards}
         for path in self.folder.iterdir():
             if path.suffix in (".safetensors", ".tmp") and path.name not in names:
-                # A system that keeps open files (Windows) leaves it to a later writer.
+                # If the system does not delete open files (Windows), a later writer will.
                 with suppress(OSError):
                     path.unlink()
 
     def damaged(self, shard: Shard, what: str) -> InputError:
-        """The error for a file that is not as it was written."""
-        return InputError(f"{self.folder / shard.name}: damaged ({what}), {REMEDY}")
+        """Return the error for a damaged file."""
+        return InputError(f"{self.folder / shard.name}: damaged ({what}); {REMEDY}")

@@ -1,4 +1,4 @@
-"""One unchanging state of an index, and which of its rows a search may find."""
+"""One unchanging state of an index, and the rows that a search may find in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.shards import Shard
 
-# Filters whose rows are remembered, as long as the index does not change.
+# The number of filters whose rows are cached as long as the index does not change.
 REMEMBERED_FILTERS = 8
 
 
@@ -21,9 +21,9 @@ class Snapshot:
 
     Args:
         generation: the number of commits.
-        numbering: the generation that gave the rows their numbers.
-        rows: the number of vectors, those of deleted documents included.
-        shards: where they are.
+        numbering: the generation in which the rows were last renumbered.
+        rows: the number of vectors, including those of deleted documents.
+        shards: the shards that hold them.
         tuned: search parameters by FAISS factory, as JSON.
     """
 
@@ -35,16 +35,16 @@ class Snapshot:
 
     @classmethod
     def of(cls, state: State, shards: Sequence[Shard]) -> Snapshot:
-        """The snapshot that a state and its list of shards make."""
+        """Return the snapshot of a state and its list of shards."""
         return cls(state.generation, state.numbering, state.rows, shards, state.tuned)
 
 
 @dataclass
 class LiveRows:
-    """The rows that may be found, remembered until the index changes.
+    """The rows that may be found, cached until the index changes.
 
     Args:
-        store: of the documents.
+        store: the documents.
     """
 
     store: DocumentStore
@@ -53,11 +53,11 @@ class LiveRows:
     _filtered: dict[str, Mask] = field(default_factory=dict)
 
     def allowed(self, snapshot: Snapshot, where: str | None) -> Mask | None:
-        """Which rows (rows,) a search may find; None where that is all of them.
+        """Return which rows (rows,) a search may find, or None if it may find all.
 
         Args:
-            snapshot: of the transaction under way.
-            where: a filter of the metadata, see :mod:`ctx_embed.index.storage.filters`.
+            snapshot: the state of the current transaction.
+            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
 
         Raises:
             InputError: the filter cannot be understood.

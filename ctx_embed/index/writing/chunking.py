@@ -1,4 +1,4 @@
-"""Documents cut into passages: each passage has a vector of its own and names its document when it is found."""
+"""Chunking: cut documents into passages, which have a vector each and refer to their document."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def whole(text: str) -> list[Span]:
-    """The text as one passage."""
+    """Return the whole text as one passage."""
     return [(0, len(text))]
 
 
 def sentences(text: str) -> list[Span]:
-    """The sentences: they end with . ! ? or … before a space and a capital or a digit, and at blank lines."""
+    """Return the sentences; they end with . ! ? or … before a space and a capital or a digit, and at blank lines."""
     starts = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
     return _trimmed(text, list(pairwise(starts)))
 
 
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
-    """Passages of at most ``size`` tokens, cut between words wherever a word is not longer than that.
+    """Return a chunker into passages of at most ``size`` tokens; only words longer than that are cut.
 
     Args:
-        size: at least 1.
-        offsets: gives the tokens of a text as spans.
+        size: the most tokens of a passage, at least 1.
+        offsets: returns the tokens of a text as spans.
     """
 
     def chunk(text: str) -> list[Span]:
@@ -53,12 +53,12 @@ def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
 
 
 def _joined(text: str, left: Span, right: Span) -> bool:
-    """Whether two tokens are parts of one word."""
+    """Return whether two adjacent tokens are parts of one word."""
     return left[1] >= right[0] and text[left[1] - 1 : left[1]].isalnum() and text[right[0] : right[0] + 1].isalnum()
 
 
 def _trimmed(text: str, spans: list[Span]) -> list[Span]:
-    """The spans without white space at their ends, those that hold more than that."""
+    """Return the spans without white space at their ends, leaving out those with nothing else."""
     trimmed = []
     for start, stop in spans:
         passage = text[start:stop]
@@ -69,12 +69,12 @@ def _trimmed(text: str, spans: list[Span]) -> list[Span]:
 
 
 def words(text: str) -> list[Span]:
-    """Words and punctuation marks as tokens, for models without a tokenizer."""
+    """Return words and punctuation marks as tokens, for models without a tokenizer."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
-    """What gives the tokens of a text as the model reads them."""
+    """Return a function that returns the tokens of a text as spans, by the model's tokenizer if it has one."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(tokenizer, "encode_batch_fast"):
@@ -86,21 +86,21 @@ def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
 
 
 def checked_chunk(chunk: Any) -> str:
-    """``chunk`` itself.
+    """Return ``chunk`` if it is valid.
 
     Raises:
-        InputError: it is none of the ways there are.
+        InputError: it is not ``none``, ``sentences`` or ``tokens:N``.
     """
     match = re.fullmatch(r"tokens:(\d{1,9})", chunk) if isinstance(chunk, str) else None
     if chunk in ("none", "sentences") or (match and int(match[1]) > 0):
         return str(chunk)
     raise InputError(
-        f"chunk {chunk!r}: none, sentences or tokens:N is needed, with N a number of tokens, e.g. tokens:256"
+        f"chunk must be none, sentences or tokens:N with a number of tokens N, e.g. tokens:256, got {chunk!r}"
     )
 
 
 def chunker(chunk: str, model: Any) -> Chunker:
-    """What cuts texts in the way that ``chunk`` names; ``model`` is that of the index, for its tokenizer."""
+    """Return the function that cuts texts as ``chunk`` says, with the tokenizer of ``model``, the index's model."""
     if chunk.startswith("tokens:"):
         return tokens(int(chunk.removeprefix("tokens:")), tokenizer_of(model))
     return {"none": whole, "sentences": sentences}[chunk]

@@ -1,4 +1,4 @@
-"""Compaction: rows are numbered anew, shards and word lists are written without what deleted documents left."""
+"""Compaction: renumber the rows, and rewrite shards and word lists without the deleted documents."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS
 from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder
 
-# A writer compacts by itself once so many vectors, and more than half of them, are of deleted documents: what it then
-# rewrites has been paid for by as many deletions.
+# A writer compacts by itself once at least this many vectors, and more than half of all, belong to deleted documents.
+# It then rewrites fewer vectors than were deleted, so the cost is spread over the deletions.
 LEAST_DEAD_ROWS = 20_000
 
 
 def dead_rows(store: DocumentStore) -> int:
-    """The number of vectors of deleted documents where that calls for compaction, otherwise 0."""
+    """Return the number of vectors of deleted documents if that calls for compaction, otherwise 0."""
     state = store.state()
-    # A document has a row at least: that is looked at first, as it costs nothing.
+    # A document has at least one row, so this bound comes first: it costs nothing.
     if state.rows - state.documents < LEAST_DEAD_ROWS:
         return 0
     dead = store.deleted_rows()
@@ -32,11 +32,11 @@ def dead_rows(store: DocumentStore) -> int:
 
 
 def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
-    """Rewrite an index without its deleted documents, as one commit; readers go on meanwhile.
+    """Rewrite an index without its deleted documents, as one commit; readers are not interrupted.
 
     Args:
-        folder: of the index.
-        tidy: :meth:`SearchIndex.tidy`, which removes the old files and builds FAISS's file.
+        folder: the index.
+        tidy: :meth:`Writer.tidy`, which removes the old files and builds FAISS's file.
 
     Returns:
         The number of vectors removed.
@@ -51,7 +51,7 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
                 removed = _compact(store, folder.vectors)
         finally:
             tidy(store)
-        # The index is compact by now; the space on disk can be given back another time.
+        # The index is compact; freeing the disk space can wait for another time.
         with suppress(InputError):
             store.vacuum()
     return removed
@@ -64,9 +64,9 @@ def _compact(store: DocumentStore, vectors: ShardFolder) -> int:
     if len(rows) == state.rows:
         return 0
     shards = _rewritten(vectors, store.shards(), rows)
-    # Row by row in order, each to a number that is free by then, as numbers only become smaller.
+    # In the order of rows, each new number is free when it is needed, as numbers only become smaller.
     numbers = np.cumsum(live) - 1
-    with store.told():
+    with store.reporting_errors():
         for table in ("documents", "passages"):
             moved = [row for (row,) in store.connection.execute(f"SELECT row FROM {table} ORDER BY row")]
             pairs = [(int(numbers[row]), row) for row in moved if numbers[row] != row]
@@ -81,7 +81,7 @@ def _compact(store: DocumentStore, vectors: ShardFolder) -> int:
 
 
 def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.int64]) -> list[Shard]:
-    """New shards of the chosen rows, after the old ones were verified."""
+    """Verify the old shards, then write and return new ones with the chosen rows."""
     new: list[Shard] = []
     for shard in shards:
         vectors.scan(shard)
@@ -92,12 +92,12 @@ def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.i
 
 
 def _write_words(store: DocumentStore) -> None:
-    """Fill the tables that are made from the texts: words, and where each text was embedded."""
+    """Fill the tables that are derived from the texts: words, and the row in which each text was embedded."""
     for document in store.all():
         passages = [
             (row, document.text[start:stop]) for row, (start, stop) in enumerate(store.spans(document), document.row)
         ]
-        with store.told():
+        with store.reporting_errors():
             store.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", passages)
             hashes = [(text_hash(text), row) for row, text in passages]
             store.connection.executemany("INSERT OR IGNORE INTO hashes VALUES (?, ?)", hashes)

@@ -1,4 +1,4 @@
-"""What one transaction changes: documents added and deleted, and shards that nobody sees before they are listed."""
+"""One transaction: documents added and deleted, and new shards, which readers see only once they are listed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, Span, checked_id, metadata_json
 from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
@@ -18,31 +18,35 @@ from ctx_embed.texts import Document, well_formed
 
 @dataclass(frozen=True)
 class Embedded(Document):
-    """A document that comes with its embedding, a vector of the index's dimension and of any length but 0."""
+    """A document with its embedding, a vector of the index's dimension and of any length except 0."""
 
     embedding: Any = None
 
 
 @dataclass(frozen=True)
 class Copied(Document):
-    """A document of another index, with its passages and their unit vectors (passages, dimension)."""
+    """A document from another index, with its passages and their unit vectors (passages, dimension)."""
 
     spans: Sequence[Span] = ()
     vectors: Any = None
 
 
 def as_list(values: Any, name: str, needed: str) -> list[Any]:
-    """``values`` as a list; a string or a dictionary, which are iterable by accident, is refused."""
+    """Return ``values`` as a list.
+
+    Raises:
+        InputError: they are not iterable, or a string or a dictionary, which are iterable but not meant.
+    """
     if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
-        raise InputError(f"{name} is a {type(values).__name__}, {needed} is needed")
+        raise InputError(f"{name} must be {needed}, got {described(values)}")
     return list(values)
 
 
 def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
-    """Texts with their ids, metadata and embeddings, as users of Python hand them over.
+    """Return documents from lists of texts, ids, metadata and embeddings.
 
     Raises:
-        InputError: something else than lists, or lists of different lengths.
+        InputError: an argument is not a list, or the lists differ in length.
     """
     listed = as_list(texts, "texts", "a list of strings")
     given: dict[str, list[Any]] = {}
@@ -53,10 +57,10 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
     ):
         given[name] = [None] * len(listed) if values is None else as_list(values, name, needed)
         if len(given[name]) != len(listed):
-            raise InputError(f"{len(given[name])} {name} for {len(listed)} texts, one for each is needed")
+            raise InputError(f"{name} must have one entry for each of the {len(listed)} texts, got {len(given[name])}")
     for number, embedding in enumerate(given["embeddings"] if embeddings is not None else (), 1):
         if embedding is None:
-            raise InputError(f"document {number}: its embedding is None, give one for each text or for none")
+            raise InputError(f"document {number}: its embedding is None; give one for each text or for none")
     return [
         Embedded(text, identifier, {} if notes is None else notes, embedding)
         for text, identifier, notes, embedding in zip(
@@ -67,15 +71,15 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
 
 def _checked_text(text: Any, number: int) -> str:
     if not isinstance(text, str):
-        raise InputError(f"document {number}: the text is a {type(text).__name__}, a string is needed")
+        raise InputError(f"document {number}: the text must be a string, got {described(text)}")
     return well_formed(str(text))
 
 
 def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
-    """A given embedding (dimension,) at unit length.
+    """Return a given embedding (dimension,) scaled to unit length.
 
     Raises:
-        InputError: it is no such vector, is not finite, or has length 0.
+        InputError: it is not a vector of that dimension, not finite, or of length 0.
     """
     try:
         vector = np.asarray(embedding)
@@ -83,25 +87,25 @@ def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
             raise TypeError
         vector = vector.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"document {number}: the embedding is no list of numbers") from None
+        raise InputError(f"document {number}: the embedding must be a list of numbers") from None
     if vector.shape != (dimension,):
-        raise InputError(f"document {number}: the embedding has shape {vector.shape}, ({dimension},) is needed")
+        raise InputError(f"document {number}: the embedding must have shape ({dimension},), got {vector.shape}")
     with np.errstate(over="ignore"):
         length = float(np.linalg.norm(vector))
     if not np.isfinite(length) or length == 0:
-        raise InputError(f"document {number}: the embedding has length {length}, a finite one above 0 is needed")
+        raise InputError(f"document {number}: the embedding must have a finite length above 0, got {length}")
     return (vector / length).astype(np.float32)
 
 
 class Edit:
-    """Changes on their way into an index, inside :meth:`Database.writing`; memory stays bounded.
+    """Changes to an index, made inside :meth:`Database.writing` and in bounded memory.
 
     Args:
-        store: in a writing transaction.
-        vectors: where the shards go.
-        embed: the unit vectors (n, dimension) of n texts.
+        store: the documents, in a writing transaction.
+        vectors: the shards' folder.
+        embed: returns the unit vectors (n, dimension) of n texts.
         chunk: cuts a text into passages.
-        counted: documents that came before as part of the same addition, for messages; by default none.
+        counted: the number of documents already added by the same operation, for messages; 0 by default.
     """
 
     def __init__(
@@ -125,14 +129,14 @@ class Edit:
         self._waiting: list[Vectors] = []
 
     def add(self, documents: Sequence[Document], *, replacing: bool = False) -> list[Id]:
-        """Add some thousand documents; those without an id get the integers above all that were ever given.
+        """Add a few thousand documents and return their ids; new automatic ids are above all that were ever used.
 
         Args:
-            documents: with ids or without.
-            replacing: whether a document takes the place of the one that has its id.
+            documents: the documents, with or without ids.
+            replacing: whether a document replaces the one that has its id.
 
         Raises:
-            InputError: a document that cannot be kept, an id that is taken, or a model that gives NaN.
+            InputError: a document cannot be stored, an id is taken, or the model returns NaN.
         """
         first = self.counted + 1
         given = [
@@ -140,12 +144,12 @@ class Edit:
             for number, document in enumerate(documents, first)
         ]
         integers = [identifier for identifier in given if isinstance(identifier, int)]
-        # The largest integer is never counted, so that the next one can always be stored.
+        # The largest integer is never an automatic id, so that the next id can always be stored.
         next_id = min(max([self.state.next_id, *(identifier + 1 for identifier in integers)]), LARGEST_ID)
         texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
         cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
         passages = [text[start:stop] for text, spans in zip(texts, cut, strict=True) for start, stop in spans]
-        # Looked up before anything is replaced: the vectors of deleted documents are still there.
+        # Look these up before anything is replaced: the vectors of deleted documents are still there.
         known = self.store.rows_of_texts(list(dict.fromkeys(passages)))
         first_row = self.state.rows
         ids: list[Id] = []
@@ -155,7 +159,7 @@ class Edit:
         ):
             if identifier is None:
                 if next_id == LARGEST_ID:
-                    raise InputError(f"document {number}: no larger integer is left for its id, give it one")
+                    raise InputError(f"document {number}: no larger integer is left for its id; give it one")
                 identifier, next_id = next_id, next_id + 1
             self._make_room(identifier, number, replacing)
             metadata = metadata_json(document.metadata, number)
@@ -171,13 +175,13 @@ class Edit:
         return ids
 
     def _spans(self, document: Document, text: str) -> Sequence[Span]:
-        """The passages of a document; one that comes with its embedding stays whole."""
+        """Return the passages of a document; one that comes with its embedding is not cut."""
         if isinstance(document, Copied):
             return document.spans
         return self.chunk(text) if getattr(document, "embedding", None) is None else [(0, len(text))]
 
     def _given(self, document: Document, number: int, passages: int) -> list[Any]:
-        """The vectors that a document comes with, None for those to be embedded."""
+        """Return the vectors that a document comes with, None for each one to be embedded."""
         if isinstance(document, Copied):
             return list(document.vectors)
         embedding = getattr(document, "embedding", None)
@@ -192,10 +196,10 @@ class Edit:
             return
         other = self.store.documents_up_to(self._first_row, taken.row)
         where = f"is also that of document {other}" if taken.row >= self._first_row else "is already in the index"
-        raise InputError(f"document {number}: the id {identifier!r} {where}, ids are unique")
+        raise InputError(f"document {number}: the id {identifier!r} {where}; ids must be unique")
 
     def _keep(self, first: int, passages: list[str], embeddings: list[Any], known: dict[str, int]) -> None:
-        """Queue the vectors of the rows from ``first`` on: given, of an earlier row with the same text, or embedded."""
+        """Queue the vectors of the rows from ``first`` on: given, copied from a row with the same text, or embedded."""
         wanted = dict.fromkeys(text for text, vector in zip(passages, embeddings, strict=True) if vector is None)
         old = [text for text in wanted if text in known]
         new = [text for text in wanted if text not in known]
@@ -213,7 +217,7 @@ class Edit:
             self._flush()
 
     def _stored(self, rows: list[int]) -> Vectors:
-        """The vectors of earlier rows, wherever they are by now."""
+        """Return the vectors of earlier rows, from the shards or the queue."""
         wanted = np.array(rows, np.int64)
         vectors = np.empty((len(rows), self.vectors.dimension), np.float32)
         written = wanted < self._written
@@ -223,7 +227,7 @@ class Edit:
         return vectors
 
     def delete(self, ids: Sequence[Id]) -> int:
-        """Delete the documents of those ids that there are, and tell how many."""
+        """Delete the documents with the given ids and return their number; ids that do not exist are skipped."""
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
         return self._delete(list(dict.fromkeys(checked)))
 
@@ -243,7 +247,7 @@ class Edit:
             self.shards = self.vectors.append(self.shards, waiting[start : start + SHARD_ROWS])
 
     def finish(self) -> Snapshot:
-        """Write what is left and list everything, so that the transaction's commit publishes it."""
+        """Write the queued vectors and list all shards, so that the transaction's commit publishes them."""
         if self._waiting:
             self._flush()
         self.state = replace(self.state, generation=self.state.generation + 1)

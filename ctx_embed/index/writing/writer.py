@@ -1,4 +1,4 @@
-"""The one writer of an index: its edits, and the files that follow a commit."""
+"""The writer of an index: its edits, and the files that are updated after a commit."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Writer:
     """Changes an index, one thread and one process at a time.
 
     Args:
-        folder: of the index.
-        index: its vectors; it takes over what is built.
-        embedder: gives the model, when it is needed.
-        searching: a lock, held while ``index`` changes.
+        folder: the index.
+        index: its vector search, which takes over a newly built FAISS index.
+        embedder: returns the model when it is needed.
+        searching: the lock to hold while ``index`` changes.
     """
 
     def __init__(
@@ -45,16 +45,17 @@ class Writer:
         self._embedder = embedder
         self._searching = searching
         self._chunker: chunking.Chunker | None = None
-        self._told = False
-        # A compaction that failed is tried again when twice as many vectors are dead.
+        self._reported = False
+        # A failed compaction is tried again when twice as many vectors are dead.
         self._compact_from = 0
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
-        """Be the writer; what the block changes is committed as one when it ends, and undone when it raises.
+        """Let the block change the index: one commit when it ends, undone if it raises.
 
         Args:
-            tidy: let the manifest and FAISS's file follow; compact where most vectors are of deleted documents.
+            tidy: whether to update the manifest and FAISS's file, and to compact if most vectors belong to deleted
+                documents.
             counted: see :class:`Edit`.
 
         Raises:
@@ -75,7 +76,7 @@ class Writer:
                     self.tidy(store)
 
     def _compacted(self, store: DocumentStore) -> bool:
-        """Compact where it is time to; a failure leaves the index as it is and does not fail the change before it."""
+        """Compact if it is due, and return whether it was; a failure is logged and leaves the index as it is."""
         dead = 0
         try:
             dead = dead_rows(store)
@@ -93,15 +94,15 @@ class Writer:
     def _chunk(self, text: str) -> list[Span]:
         if self._chunker is None:
             chunk = self.folder.manifest.chunk
-            # Whole documents need no tokenizer, and so no model where all embeddings are known.
+            # Whole documents need no tokenizer, so no model if all embeddings are known.
             self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
         return self._chunker(text)
 
     def tidy(self, store: DocumentStore) -> None:
-        """Let the manifest and FAISS's file follow the newest commit, and remove files that it does not list.
+        """Update the manifest and FAISS's file to the newest commit, and remove files that it does not list.
 
-        All of it can be left to the next writer, so a failure here does not fail the change. A kind that ``auto`` has
-        chosen is tuned as soon as it is trained.
+        The next writer can do all of this, so a failure here does not fail the change. An index that ``auto`` chose is
+        tuned as soon as it is trained.
         """
         with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self.folder.require_in_place()
@@ -117,29 +118,29 @@ class Writer:
                     tune(self.index, snapshot, AUTO_RECALL, store)
 
     def _built(self, snapshot: Snapshot) -> bool:
-        """Whether FAISS has built its index; where it cannot, that is told once, and search stays exact."""
+        """Return whether FAISS started a new index; if it cannot build one, warn once, and search stays exact."""
         try:
             return self.index.build(snapshot)
         except RuntimeError as error:
-            if not self._told:
+            if not self._reported:
                 # FAISS names its source file and line before what went wrong.
                 reason = str(error).strip().rsplit("\n", 1)[-1].rsplit("Error: ", 1)[-1]
                 _LOG.warning(
-                    "%s: FAISS cannot build %s, search compares every vector (%s)",
+                    "%s: FAISS cannot build %s; search compares every vector (%s)",
                     self.folder.path,
                     self.index.factory,
                     reason,
                 )
-                self._told = True
+                self._reported = True
             return False
 
     def tune(self, recall: float) -> Tuning:
-        """See :meth:`SearchIndex.tune`."""
+        """Tune the search effort, see :meth:`SearchIndex.tune`."""
         path = self.folder.path / DOCUMENTS
         with self.changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
             return tune(self.index, Snapshot.of(store.state(), store.shards()), recall, store)
 
     def compact(self) -> int:
-        """See :meth:`SearchIndex.compact`."""
+        """Compact the index, see :meth:`SearchIndex.compact`."""
         with self.changing:
             return compact(self.folder, self.tidy)

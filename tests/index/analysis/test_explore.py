@@ -1,4 +1,4 @@
-"""Near-duplicates and topics of the stored vector_index."""
+"""Near-duplicates and topics of the stored vectors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_passages_of_one_document_are_no_duplicates(tmp_path, hash_model):
 def test_a_threshold_that_is_no_cosine(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model) as index, pytest.raises(InputError) as caught:
         index.duplicates(1.5, 10)
-    assert str(caught.value) == "the threshold is 1.5, a cosine is needed, a number from -1 to 1"
+    assert str(caught.value) == "the threshold must be a cosine from -1 to 1, got 1.5"
 
 
 def test_topics_are_clusters_with_their_words(tmp_path, hash_model):
@@ -72,7 +72,7 @@ def test_topics_are_clusters_with_their_words(tmp_path, hash_model):
         assert all(len(topic.examples) == 3 for topic in topics)
         assert index.topics(3) == topics
         assert 2 <= len(index.topics()) <= 8
-        with pytest.raises(InputError, match="120 passages cannot make 121 topics, ask for fewer"):
+        with pytest.raises(InputError, match="120 passages cannot make 121 topics; ask for fewer"):
             index.topics(121)
 
 
@@ -85,5 +85,5 @@ def test_topics_of_texts_without_words(tmp_path, hash_model):
 def test_repeated_sentences_of_one_document_leave_room_for_real_duplicates(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
         index.add(["Again. " * 12, "Shared once.", "Shared once."], ["a", "b", "c"])
-        # 66 pairs of cosine 1 lie within document a.
+        # Document a alone has 66 pairs of passages with cosine 1.
         assert [(pair.left, pair.right) for pair in index.duplicates(0.99, 3)] == [("b", "c")]

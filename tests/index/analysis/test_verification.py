@@ -7,7 +7,7 @@ import pytest
 from ctx_embed import SearchIndex
 from tests.index.support.hash_model import HashModel
 
-REMEDY = "restore it from a copy, or build the index again"
+REMEDY = "restore it from a copy or build the index again"
 
 
 @pytest.fixture
@@ -44,15 +44,15 @@ def test_a_whole_index_has_no_problems(path):
 
 def test_a_changed_vector_is_found(path):
     (shard,) = (path / "vectors").iterdir()
-    # The lowest bit of a number: no distance shows it.
+    # Flip the lowest bit of a number: no distance shows it.
     flipped(shard, -4)
-    assert verified(path) == [f"{shard}: damaged (its checksum is wrong), {REMEDY}"]
+    assert verified(path) == [f"{shard}: damaged (its checksum is wrong); {REMEDY}"]
 
 
 def test_a_damaged_file_of_faiss_is_found(path):
     (file,) = (path / "faiss").iterdir()
     flipped(file)
-    assert verified(path) == [f"{file}: damaged (its checksum is wrong), remove it and run `ctx-embed index compact`"]
+    assert verified(path) == [f"{file}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"]
     file.unlink()
     with SearchIndex.open(path, HashModel()) as index:
         index.compact()
@@ -64,20 +64,20 @@ def test_rows_without_a_document_are_found(path):
     changed(path, "DELETE FROM documents WHERE row = 7")
     assert verified(path) == [
         f"{path / 'documents.sqlite'}: 1 of 50 rows belong to no document, or to several",
-        f"{path / 'documents.sqlite'}: holds 47 documents, 48 are counted",
+        f"{path / 'documents.sqlite'}: holds 47 documents, but its count is 48",
     ]
 
 
 def test_texts_that_are_not_those_of_the_vectors_are_found(path):
     changed(path, "UPDATE documents SET text = 'something else' WHERE row IN (7, 8)")
-    assert verified(path) == [f"{path}: 2 of 48 passages embedded again have other vectors than those stored"]
+    assert verified(path) == [f"{path}: 2 of 48 passages, embedded again, differ from their stored vectors"]
     with SearchIndex.open(path, HashModel()) as index:
         assert index.verify(embed=False) == []
 
 
 def test_missing_words_are_found(path):
     changed(path, "INSERT INTO words (words, rowid, text) VALUES ('delete', 7, 'text 7')")
-    message = "the words of 47 passages are listed, there are 48"
+    message = "the words of 47 passages are listed, but there are 48 passages"
     assert verified(path) == [f"{path / 'documents.sqlite'}: {message}"]
 
 

@@ -16,7 +16,7 @@ REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
 
 @pytest.fixture(autouse=True)
 def faiss_answers(monkeypatch):
-    """Small indexes are searched by FAISS too, where there is a file of it."""
+    """Let FAISS search small indexes too, if they have a FAISS file."""
     monkeypatch.setattr(vector_index, "FEW_ROWS", 0)
     monkeypatch.setattr(factories, "LEAST_TRAINING", 4)
 
@@ -26,7 +26,7 @@ def cosines(query: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF8,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4,RFlat"])
-def test_every_kind_gives_cosines_and_all_hits(tmp_path, hash_model, factory):
+def test_every_kind_returns_cosines_and_all_hits(tmp_path, hash_model, factory):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS[:280])
         index.add(TEXTS[280:])
@@ -67,7 +67,7 @@ def damage(file):
         damage,
         lambda file: file.write_bytes(b""),
         lambda file: file.write_bytes(file.read_bytes()[:-9]),
-        # A later generation than that of the documents, as after a copy from elsewhere.
+        # A later generation than that of the documents, as after copying a file from elsewhere.
         lambda file: file.rename(file.with_name(file.name.replace("g1-", "g9-"))),
         lambda file: file.rename(file.with_name(file.name.replace("r300-", "r299-"))),
         lambda file: file.rename(file.with_name("what.faiss")),
@@ -84,7 +84,7 @@ def test_a_cache_that_is_missing_or_wrong_is_built_again(tmp_path, hash_model, s
 
 
 def added_to_faiss(monkeypatch) -> list[int]:
-    """The numbers of rows that HNSW is given from now on."""
+    """Record the number of rows of each addition to HNSW."""
     taken: list[int] = []
     add = faiss.IndexHNSWFlat.add
     monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, rows: taken.append(len(rows)) or add(self, rows))
@@ -214,14 +214,14 @@ def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):
         assert low.recall < high.recall
         assert index.describe()["tuned"]["IndexIVFScalarQuantizer 16"]["nprobe"] == high.value
         for wrong in (0, 1.5, True, "high"):
-            with pytest.raises(InputError, match=f"the recall is {wrong!r}, a number above 0 and at most 1 is needed"):
+            with pytest.raises(InputError, match=f"the recall must be a number above 0 and at most 1, got {wrong!r}"):
                 index.tune(wrong)
 
 
 @pytest.mark.parametrize(
     ("factory", "message"),
     [
-        ("Flat", "every vector is compared, recall is 1 and there is nothing to tune"),
+        ("Flat", "search is exact (recall 1), so there is nothing to tune"),
         ("SQ8", "the factory 'SQ8' has neither nprobe nor efSearch to tune"),
     ],
 )
@@ -241,9 +241,9 @@ def test_what_cannot_be_tuned(tmp_path, hash_model, factory, message):
         ("", "could not parse index string"),
         ("Flat(", "factory string Flat(: unbalanced parentheses st=1"),
         ("PQ3", "The dimension of the vector (d) should be a multiple of the number of subquantizers (M)"),
-        ("IDMap,Flat", "ids are kept beside the vectors already, leave IDMap out"),
-        ("IDMap2,IVF4,Flat", "ids are kept beside the vectors already, leave IDMap out"),
-        ("NSG16,Flat", "its graph cannot grow by additions, take HNSW instead"),
+        ("IDMap,Flat", "the index stores ids itself, so leave IDMap out"),
+        ("IDMap2,IVF4,Flat", "the index stores ids itself, so leave IDMap out"),
+        ("NSG16,Flat", "its graph cannot grow, so use HNSW instead"),
         ("ZnLattice1x2_3", "it cannot compare by inner products"),
         ("LSH", "'metric == METRIC_L2' failed"),
         ("HNSW0", "a size in it is too small"),
@@ -259,7 +259,7 @@ def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, fa
 
 
 def test_a_factory_is_a_string():
-    with pytest.raises(InputError, match=r"the FAISS factory is a int, a string is needed, e\.g\. 'Flat'"):
+    with pytest.raises(InputError, match=r"the FAISS factory must be a string, e\.g\. 'Flat', got an int"):
         checked_factory(7, 8)  # type: ignore[arg-type]
 
 

@@ -35,7 +35,7 @@ def small_steps(monkeypatch):
 
 
 class Interrupting(HashModel):
-    """Is interrupted, as by Ctrl-C, when it has embedded so many texts."""
+    """A model that is interrupted, as by Ctrl-C, when it has embedded a given number of texts."""
 
     def __init__(self, texts: int) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ def interrupted(source, path, texts=20, **options) -> None:
         build_index(source, path, model=Interrupting(texts), **options)
 
 
-def test_an_interrupted_build_goes_on(source, path, hash_model):
+def test_an_interrupted_build_resumes(source, path, hash_model):
     partial = path.with_name("index.partial")
     interrupted(source, path)
     assert not path.exists()
     assert list(stored(partial).values()) == TEXTS[:16]
     with pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model)
-    assert str(caught.value) == f"{partial}: an interrupted build is there: go on with --resume, or remove it"
+    assert str(caught.value) == f"{partial}: holds an interrupted build; continue it with --resume or delete it"
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
     assert sorted(hash_model.seen) == sorted(TEXTS[16:])
     assert stored(path) == dict(enumerate(TEXTS))
@@ -68,7 +68,7 @@ def test_an_interrupted_build_goes_on(source, path, hash_model):
     assert build_index(source, path, model=hash_model, resume=True) == Built(40, was_complete=True)
 
 
-def test_resume_begins_where_nothing_is(source, path, hash_model):
+def test_resume_starts_a_build_if_there_is_none(source, path, hash_model):
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
 
@@ -78,14 +78,14 @@ def test_an_interruption_before_the_first_step_leaves_nothing(source, path):
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_an_interrupted_addition_goes_on(source, path, hash_model, mode, tmp_path):
+def test_an_interrupted_addition_resumes(source, path, hash_model, mode, tmp_path):
     build_index(source, path, model=hash_model)
     more = tmp_path / "more.jsonl"
     rows = [{"id": 39 if mode == "upsert" else "x", "text": "new"}, *({"text": f"more {n}"} for n in range(30))]
     more.write_text("".join(json.dumps(row) + "\n" for row in rows))
     interrupted(more, path, mode=mode)
     assert stored(path) == dict(enumerate(TEXTS))
-    # Someone else adds meanwhile: counted ids make room.
+    # Another process adds meanwhile: automatic ids change.
     with SearchIndex.open(path, hash_model) as index:
         assert index.add(["meanwhile"]) == [40]
     assert build_index(more, path, model=hash_model, mode=mode, resume=True) == Built(31)
@@ -165,8 +165,8 @@ def test_changed_sources_are_noticed(source, path, hash_model):
         build_index(source, path, model=hash_model, resume=True)
     partial = path.with_name("index.partial")
     assert str(caught.value) == (
-        f"{source}: changed since this build began: restore what the first 16 documents were, or remove {partial} and "
-        f"begin again; 16 documents are kept in {partial}: go on with --resume"
+        f"{source}: the input has changed since this build started; restore its first 16 documents, or delete "
+        f"{partial} and start again; 16 documents are stored in {partial}: continue with --resume"
     )
     source.write_text("\n".join([*TEXTS, "one more"]) + "\n")
     assert build_index(source, path, model=hash_model, resume=True) == Built(41)
@@ -184,7 +184,7 @@ def test_what_a_killed_writer_leaves_is_not_in_the_way(source, path, hash_model)
 
 def test_other_options_are_noticed(source, path, hash_model):
     interrupted(source, path)
-    with pytest.raises(InputError, match="was begun with other sources or options: repeat them with --resume"):
+    with pytest.raises(InputError, match="was started with other sources or options; repeat those with --resume"):
         build_index(source, path, model=hash_model, resume=True, chunk="sentences")
 
 
@@ -199,16 +199,16 @@ def test_two_builds_of_one_index(source, path, hash_model):
     partial = path.with_name("index.partial")
     with locked(partial / "lock"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
-    assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
+    assert str(caught.value) == f"{partial}: another build is running; try again when it has finished"
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
 
-def test_a_build_that_has_kept_nothing_yet_is_left_to_itself(source, path, hash_model):
+def test_a_running_build_without_documents_is_not_removed(source, path, hash_model):
     partial = path.with_name("index.partial")
     SearchIndex.create(partial, hash_model).close()
     with locked(partial / "lock"), pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, resume=True)
-    assert str(caught.value) == f"{partial}: another build is at work, try again when it has finished"
+    assert str(caught.value) == f"{partial}: another build is running; try again when it has finished"
     assert (partial / "manifest.json").is_file()
 
 
@@ -229,7 +229,7 @@ def test_a_bad_line_late_in_the_source_keeps_what_came_before(path, hash_model, 
     message = str(caught.value)
     assert message.startswith(f"{source}, line 31: not JSON (")
     partial = path.with_name("index.partial")
-    assert message.endswith(f"; 24 documents are kept in {partial}: go on with --resume")
+    assert message.endswith(f"; 24 documents are stored in {partial}: continue with --resume")
     source.write_text("\n".join(lines))
     assert build_index(source, path, model=hash_model, resume=True) == Built(40)
 
@@ -240,7 +240,10 @@ def test_what_is_in_the_way(source, path, hash_model):
     (partial / "precious").write_text("keep me")
     with pytest.raises(InputError) as caught:
         build_index(source, path, model=hash_model, mode="overwrite")
-    assert str(caught.value) == f"{partial}: in the way of the build, and no interrupted one: choose another name"
+    assert (
+        str(caught.value)
+        == f"{partial}: exists but is not an interrupted build; delete it or choose another index name"
+    )
 
 
 def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path):

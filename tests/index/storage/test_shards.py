@@ -13,7 +13,7 @@ from ctx_embed.index.storage.shards import Shard, ShardFolder
 
 
 def numbered(first: int, rows: int) -> np.ndarray:
-    """Rows (rows, 2) that tell their own number."""
+    """Return vectors (rows, 2) that contain the number of their row."""
     return np.stack([np.arange(first, first + rows), np.zeros(rows)], axis=1).astype(np.float32)
 
 
@@ -59,14 +59,14 @@ def test_a_changed_byte_is_found(tmp_path):
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         folder.read(shard)
-    message = f"{path}: damaged (its checksum is wrong), restore it from a copy, or build the index again"
+    message = f"{path}: damaged (its checksum is wrong); restore it from a copy or build the index again"
     assert str(caught.value) == message
 
 
 def test_a_list_with_a_gap_is_found(tmp_path):
     folder = ShardFolder(tmp_path, 2)
     shard = folder.write(3, numbered(3, 4))
-    with pytest.raises(InputError, match="it begins at row 3, 0 expected"):
+    with pytest.raises(InputError, match="it starts at row 3, not 0"):
         folder.check([shard])
 
 

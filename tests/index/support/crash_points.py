@@ -1,4 +1,4 @@
-"""Child process: kills a writer before every n-th of our lines that an addition reaches, and looks at what is left.
+"""Child process: kill a writer before every n-th of our lines that an addition reaches, and check what is left.
 
 Usage: crash_points.py BASE WORK STRIDE, where BASE is an index and WORK a folder. Prints the number of kills, and how
 many of them left the old and the new state.
@@ -21,7 +21,7 @@ ADDED = ["first new text", "second new text", "third new text"]
 
 
 def add_and_die(folder: Path, line: int) -> None:
-    """Add documents to the index in ``folder``; killed at the ``line``-th line that is new, exit code 0 if never."""
+    """Add documents to the index in ``folder`` and be killed at the ``line``-th new line; exit code 0 if never."""
     lines = set()
 
     def trace(frame, event, argument):
@@ -40,7 +40,7 @@ def add_and_die(folder: Path, line: int) -> None:
 
 
 def texts_of(folder: Path) -> list[str]:
-    """All texts in their order, after checking that the index is whole."""
+    """Return all texts in their order, after checking that the index is intact."""
     return list(stored(folder).values())
 
 
@@ -59,7 +59,7 @@ if __name__ == "__main__":
         texts = texts_of(folder)
         assert texts in (old, old + ADDED), (line, texts)
         left["old" if texts == old else "new"] += 1
-        # The next writer goes on, and removes what the killed one left.
+        # The next writer adds more, and removes what the killed one left.
         with SearchIndex(IndexFolder(folder), HashEmbedder()) as index:
             index.add(["afterwards"])
             assert index.search("afterwards", 1)[0].text == "afterwards"

@@ -1,4 +1,4 @@
-"""A stand-in for a SentenceTransformer that starts in no time: child processes use it without importing torch."""
+"""A stand-in for a SentenceTransformer that starts fast: child processes use it without importing torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ DIMENSION = 8
 
 
 def hash_vectors(texts, dimension: int = DIMENSION) -> np.ndarray:
-    """Unit vectors (len(texts), dimension) that depend on each text alone."""
+    """Return unit vectors (len(texts), dimension) that depend on each text alone."""
     draws = [np.random.default_rng(zlib.crc32(text.encode())).standard_normal(dimension) for text in texts]
     vectors = np.array(draws, np.float32).reshape(len(texts), dimension)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 class HashModel:
-    """What an index asks of a SentenceTransformer, and what :func:`ctx_embed.fingerprint.fingerprint` does."""
+    """The methods of a SentenceTransformer that an index and :func:`ctx_embed.fingerprint.fingerprint` call."""
 
     def __init__(self, dimension: int = DIMENSION) -> None:
         self.dimension = dimension
@@ -41,7 +41,7 @@ class HashModel:
 
 
 class HashEmbedder:
-    """Stands in for :class:`ctx_embed.index.embedder.Embedder` where torch must not be imported."""
+    """A stand-in for :class:`ctx_embed.index.embedder.Embedder` that does not import torch."""
 
     documents = queries = staticmethod(hash_vectors)
     fingerprint = "0" * 64

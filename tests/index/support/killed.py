@@ -1,4 +1,4 @@
-"""Child process that is killed: edits an index or builds one, and tells of what is stored.
+"""Child process that is killed: edit an index or build one, and report what is stored.
 
 Usage: killed.py edits INDEX FIRST, or killed.py build SOURCE INDEX MODE.
 """
@@ -21,7 +21,7 @@ KINDS = ("add", "add", "upsert", "delete", "compact")
 
 
 def operation(number: int, state: dict[int, str]) -> tuple[str, dict[int, str]]:
-    """The kind of the operation of a number, and the texts that it adds or the ids that it deletes."""
+    """Return the kind of the operation with a number, and the texts that it adds or the ids that it deletes."""
     generator = random.Random(number)
     kind = generator.choice(KINDS)
     if kind == "add":
@@ -31,7 +31,7 @@ def operation(number: int, state: dict[int, str]) -> tuple[str, dict[int, str]]:
 
 
 def applied(number: int, state: dict[int, str]) -> dict[int, str]:
-    """The texts by id after an operation, as a plain dictionary has them."""
+    """Return the texts by id after an operation, from a plain dictionary."""
     kind, changed = operation(number, state)
     if kind == "delete":
         return {identifier: text for identifier, text in state.items() if identifier not in changed}
@@ -39,7 +39,7 @@ def applied(number: int, state: dict[int, str]) -> dict[int, str]:
 
 
 def states() -> Iterator[dict[int, str]]:
-    """The texts by id before each operation."""
+    """Return the texts by id before each operation."""
     state: dict[int, str] = {}
     number = 0
     while True:
@@ -49,8 +49,8 @@ def states() -> Iterator[dict[int, str]]:
 
 
 def edit(path: str, first: int) -> None:
-    """Do operations from number ``first`` on, and print the number of each that is done."""
-    # So that deletions compact too.
+    """Run the operations from number ``first`` on, and print the number of each one when it is done."""
+    # Low enough for deletions to compact.
     compaction.LEAST_DEAD_ROWS = 12
     before = states()
     for _ in range(first):
@@ -68,24 +68,24 @@ def edit(path: str, first: int) -> None:
 
 
 class Models:
-    """Stands in for :class:`ctx_embed.index.embedder.Embedder`, so that nothing slow is imported."""
+    """A stand-in for :class:`ctx_embed.index.embedder.Embedder` that imports nothing slow."""
 
     of = for_index = require = staticmethod(lambda *arguments: HashEmbedder())
 
 
 def run_build(source: str, path: str, mode: str) -> None:
-    """Build an index with --resume, in small steps; print the number of documents of each that is committed."""
+    """Build an index with --resume, in small steps, and print the number of documents at each commit."""
     search_index.Embedder = Models
     build.CHUNK_DOCUMENTS, build.STEP_DOCUMENTS = 4, 12
     record = build.progress.record
     committed = [-1]
 
-    def told(store, state) -> None:
+    def reported(store, state) -> None:
         print(committed[-1], flush=True)
         committed.append(state.documents)
         record(store, state)
 
-    build.progress.record = told
+    build.progress.record = reported
     build._require_same_model = lambda *arguments: None
     build.build_index(source, path, mode=mode, resume=True, factory="HNSW8" if mode == "create" else None)
 

@@ -1,4 +1,4 @@
-"""What an index holds, looked at without its search: used by tests and by the child processes that are killed."""
+"""Read the content of an index without its search, for tests and for the child processes that are killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.index.support.hash_model import HashEmbedder, hash_vectors
 
 
 def stored(path: Path) -> dict:
-    """Texts by id in the order of rows, after checking that the index is whole and every vector belongs to its text."""
+    """Return texts by id in the order of rows, after checking that the index is intact and vectors fit texts."""
     folder = IndexFolder(path)
     try:
         assert problems(folder, HashEmbedder()) == []

@@ -1,4 +1,4 @@
-"""Child process: adds batches of documents to an index until it is killed, and tells of each one that is stored."""
+"""Child process: add batches of documents to an index until killed, and report each one that is stored."""
 
 import random
 import sys

@@ -64,7 +64,7 @@ def test_the_models_own_tokens_count(tiny_model):
 def test_a_chunk_that_cannot_be_used(chunk, tmp_path, hash_model):
     with pytest.raises(InputError) as caught:
         SearchIndex.create(tmp_path / "index", hash_model, chunk=chunk)
-    message = f"chunk {chunk!r}: none, sentences or tokens:N is needed, with N a number of tokens, e.g. tokens:256"
+    message = f"chunk must be none, sentences or tokens:N with a number of tokens N, e.g. tokens:256, got {chunk!r}"
     assert str(caught.value) == message
     assert checked_chunk("tokens:7") == "tokens:7"
 
