@@ -1,4 +1,4 @@
-"""`ctx-embed eval compare` and `eval report`, and the forms in which results are shown."""
+"""`ctx-embed eval compare` and `eval report`, and the tables that `eval run` prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RESULTS = click.Path(path_type=Path)
 
 
 def print_report(report: dict[str, Any], width: int | None) -> None:
-    """The tables and notes on standard output, ``width`` columns wide; None: as wide as the terminal."""
+    """Print the tables and notes, ``width`` columns wide; None uses the terminal's width."""
     from rich.console import Console
 
     from ctx_embed.eval.reports.tables import notes, tables
@@ -31,7 +31,7 @@ def _print_table(console: Any, table: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # The cells are Text, since a name may hold what rich would take for markup.
+    # The cells are Text, since rich could read a name as markup.
     shown = Table()
     for place, column in enumerate(table.columns):
         shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
@@ -45,20 +45,26 @@ def _print_table(console: Any, table: Any) -> None:
 @click.command()
 @click.argument("first", metavar="A.json", type=RESULTS)
 @click.argument("second", metavar="B.json", type=RESULTS)
-@click.option("--encoder", "encoders", multiple=True, metavar="NAME", help="Which one; twice: that of A, that of B.")
-@click.option("--json", "as_json", is_flag=True, help="Print an object: the difference by task.")
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    metavar="NAME",
+    help="Encoder to compare; given twice: that of A, that of B.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the difference by task.")
 def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool) -> None:
-    """Tell by how much B is better than A on each task, with a 95 % interval and p-value.
+    """Print by how much B is better than A on each task, with a 95 % interval and p-value.
 
-    A and B are results of eval run, files or their folders, over the same data; of each the first encoder counts unless
-    another is named.
+    A and B are results of eval run (files or folders) over the same data. The first encoder of each is compared unless
+    --encoder names another.
 
     \b
     Example: ctx-embed eval compare before/results.json after/results.json
     Example: ctx-embed eval compare results results --encoder minilm --encoder default
     """
     if len(encoders) > 2:
-        raise click.UsageError("--encoder is given once for both, or twice")
+        raise click.UsageError(f"--encoder must be given at most twice, for A and for B, got {len(encoders)}")
 
     from ctx_embed.eval.reports.saved import read_results
 
@@ -81,7 +87,7 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
 @click.argument("folder", metavar="DIR", type=RESULTS)
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE.html", help="The page.  [default: DIR/report.html]")
 def report(folder: Path, output: Path | None) -> None:
-    """Build one HTML page from the results in DIR: tables, plots, sources and hashes, with nothing beside it.
+    """Build one HTML page from the results in DIR: tables, plots, sources and hashes in a single file.
 
     Example: ctx-embed eval report results
     """
@@ -95,6 +101,6 @@ def report(folder: Path, output: Path | None) -> None:
     from ctx_embed.eval.reports.html import as_html
     from ctx_embed.eval.reports.write import drawn_plots, write_files
 
-    drawn = drawn_plots(results, lambda line: click.echo(line, err=True))
-    write_files(page.parent, {page.name: as_html(results, drawn)})
+    images = drawn_plots(results, lambda line: click.echo(line, err=True))
+    write_files(page.parent, {page.name: as_html(results, images)})
     click.echo(f"{page}")

@@ -25,23 +25,27 @@ NAMES = (
 
 @click.command(context_settings={"show_default": True}, epilog=f"Names: {', '.join(NAMES)}.")
 @click.argument("name")
-@click.option("--quick", is_flag=True, help="A small sample of the same work, in less than two minutes.")
-@click.option("--out", default="reproduction", type=OUTPUT, metavar="DIR", help="Folder for a folder of that NAME.")
+@click.option("--quick", is_flag=True, help="Run a small sample of the same work, in under two minutes.")
+@click.option("--out", default="reproduction", type=OUTPUT, metavar="DIR", help="Results; the report is in DIR/NAME.")
 @data_option
-@click.option("--seed", default=0, type=SEED, help="Of folds, order and weights.")
-@click.option("--folds", type=click.IntRange(1, 10), help="Run so many of the ten folds.  [default: 10, quick 2]")
-@click.option("--cell", "cells", multiple=True, metavar="PATTERN", help="Run these cells, * for any; may be repeated.")
+@click.option("--seed", default=0, type=SEED, help="Seed of folds, order and weights.")
+@click.option("--folds", type=click.IntRange(1, 10), help="How many of the ten folds to run.  [default: 10, quick 2]")
+@click.option(
+    "--cell", "cells", multiple=True, metavar="PATTERN", help="Run matching cells (* for any); may be repeated."
+)
 @click.option(
     "--option",
     "changes",
     multiple=True,
     callback=named_values,
     metavar="NAME=VALUE",
-    help="Change an encoder's or a training's option, or what weights begin with (token_deviation, initial_b, "
-    "initial_gain), of each cell that has it, as scale=sum; may be repeated.",
+    help="Change an option of the encoder, the training or the initial weights (token_deviation, initial_b, "
+    "initial_gain) in each cell that has it, e.g. scale=sum; may be repeated.",
 )
-@click.option("--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json in place of BERT's (extra peers).")
-@click.option("--list", "as_list", is_flag=True, help="Name the cells and run none.")
+@click.option(
+    "--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json to use instead of BERT's (extra peers)."
+)
+@click.option("--list", "as_list", is_flag=True, help="List the cells without running any.")
 def reproduce(
     name: str,
     quick: bool,
@@ -54,13 +58,13 @@ def reproduce(
     tokenizer: Path | None,
     as_list: bool,
 ) -> None:
-    """Work out a table or figure of a paper, ours beside the published figures.
+    """Reproduce a table or figure of a paper and compare it with the published values.
 
-    NAME is that of the table or figure: table1 to table4 of the Contextualizer's paper, lama-... of LAMA's. OUT/NAME
-    gets results.json, README.md and plot.png (extra plots); quick runs, other options, seeds and vocabularies have a
-    folder of their own in it. What is done is kept fold by fold in OUT/cells: the same command goes on where an
-    interrupted one stood, further --cell or --folds add to the same table, tables that share a cell work it out once,
-    and several shells with the same command share its folds (set OMP_NUM_THREADS to each one's share of the cores).
+    NAME is table1 to table4 (the Contextualizer's paper) or lama-... (LAMA's). The command writes results.json,
+    README.md and plot.png (extra plots) to OUT/NAME; quick runs, other options, seeds and vocabularies get a subfolder
+    of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an interrupted run; further --cell or
+    --folds add to the same table, and tables that share a cell compute it once. Several shells with the same command
+    share its folds (set OMP_NUM_THREADS to each one's share of the cores).
 
     \b
     Example: ctx-embed reproduce table3 --data DIR --folds 3

@@ -1,4 +1,4 @@
-"""The papers' tables and figures as experiments that can be interrupted, run in part, and taken up again."""
+"""The papers' tables and figures as experiments that can be interrupted, run in part, and resumed."""
 
 from ctx_embed.eval.reproduce.catalogue import EXPERIMENTS, find_experiment
 from ctx_embed.eval.reproduce.experiment import Cell, Experiment

@@ -1,4 +1,4 @@
-"""What LAMA attends to in reviews: the words of each class that it looks at most, and chosen words in both classes."""
+"""LAMA's attention in reviews: the most attended words of each class, and chosen words in both classes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CHOSEN = ("good", "great", "excellent", "wonderful", "bad", "boring", "awful", "
 
 
 def words_of(attention: AttentionWeights) -> Iterator[tuple[str, float]]:
-    """Each word of a text and its attention: the mean over heads and over the word's pieces, times the text's tokens.
+    """Yield each word of a text and its attention: the mean over heads and word pieces, times the number of tokens.
 
-    1 is what every token would have if all were attended to alike.
+    Uniform attention would be 1 for every token.
     """
     weights = attention.weights.mean(0) * len(attention.tokens)
     word, pieces = "", [0.0]
@@ -44,11 +44,11 @@ def words_of(attention: AttentionWeights) -> Iterator[tuple[str, float]]:
 
 
 def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> Figures:
-    """Train on reviews, and gather the attention on each word over test reviews of each class.
+    """Train on reviews, and collect the attention to each word over test reviews of each class.
 
     Returns:
-        The ``accuracy`` on the test reviews read, and under ``attention`` for each class by word: in how many of its
-        texts the word stands, and the mean of its attention; of the words of at least ``least`` texts of a class.
+        The ``accuracy`` on the test reviews read, and under ``attention`` for each class by word the number of texts
+        with the word and its mean attention, for words in at least ``least`` texts of the class.
     """
     sample: tuple[int | None, int | None] = (settings.get("tokens"), settings.get("rows"))
     classifier, figures = trained(settings, workplace, workplace.labelled(TASK, "train", *sample))
@@ -82,7 +82,7 @@ def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> F
 
 
 def most_attended(attention: Mapping[str, Mapping[str, Sequence[float]]], label: str) -> list[str]:
-    """The words of letters that stand in more texts of a class than of any other, those of most attention first."""
+    """Return the alphabetic words that occur in more texts of a class than of any other, most attended first."""
     others = [words for other, words in attention.items() if other != label]
     own = {
         word: weight
@@ -131,7 +131,7 @@ def _draw_most_attended(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         for place, word in zip(places, words, strict=True):
             axes.text(0, place, f" {word}", va="center", fontsize=6)
     axes.set_yticks([])
-    axes.set_xlabel("attention (1: as much as any token)")
+    axes.set_xlabel("attention (1: uniform)")
 
 
 def _draw_chosen(axes: Axes, outcomes: Sequence[Outcome]) -> None:
@@ -141,7 +141,7 @@ def _draw_chosen(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         places = [place + (number_of_class - 0.5) * 0.4 for place in range(len(CHOSEN))]
         axes.bar(places, heights, 0.36, label=f"{SENTIMENT[label]} reviews")
     axes.set_xticks(range(len(CHOSEN)), CHOSEN)
-    axes.set_ylabel("attention (1: as much as any token)")
+    axes.set_ylabel("attention (1: uniform)")
 
 
 def _settings() -> Settings:
@@ -156,9 +156,9 @@ def _quick(settings: Settings) -> Settings:
 NOTES = (
     TRAINING,
     CHOICES[0],
-    "Attention is LAMA's weight, the mean over heads and a word's pieces, times the number of tokens: 1 is what all "
-    f"would have alike. Mean over the occurrences in {READ:,} test reviews, half of each class; words in 40 texts of a "
-    "class at least.",
+    "Attention is LAMA's weight, the mean over heads and a word's pieces, times the number of tokens: uniform "
+    f"attention would be 1. Mean over the occurrences in {READ:,} test reviews, half of each class; words in at least "
+    "40 texts of a class.",
     UNKNOWN_FIGURES,
 )
 CELLS = (Cell(LAMA, TASK, _settings()),)
@@ -176,7 +176,7 @@ LAMA_TABLE4 = Experiment(
     name="lama-table4",
     title="most attended words of IMDB by class",
     source=f"{PAPER}, Table 4",
-    notes=(*NOTES, "Shown for a class: words that stand in more of its texts than of the other's."),
+    notes=(*NOTES, "For each class: words that occur in more of its texts than of the other's."),
     columns=(*map(_words, SENTIMENT), ACCURACY),
     draw=_draw_most_attended,
     **SHARED,
@@ -185,7 +185,7 @@ LAMA_FIGURE2 = Experiment(
     name="lama-figure2",
     title="attention of chosen words of IMDB by class",
     source=f"{PAPER}, Figure 2",
-    notes=(*NOTES, "Shown of a word: its attention in negative / in positive reviews."),
+    notes=(*NOTES, "For each word: its attention in negative / positive reviews."),
     columns=(*map(_chosen, CHOSEN), ACCURACY),
     draw=_draw_chosen,
     **SHARED,

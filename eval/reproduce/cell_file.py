@@ -1,4 +1,4 @@
-"""One cell's file: the figures of its parts as JSON, taken up only by a run that would come to the same."""
+"""One cell's file: the results of its parts as JSON, used only by runs that would compute the same."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LOCKS = ".locks"
 
 
 class CellFile:
-    """The parts of a cell that have been worked out, in ``FOLDER/KEY-HASH.json``.
+    """The computed parts of a cell, in ``FOLDER/KEY-HASH.json``.
 
-    Where another table's cell of the same run has a file there, that file is this cell's too.
+    A file of another table's cell with the same hash serves this cell too.
 
     Args:
-        folder: exists when a part is kept.
-        cell: names the file.
-        run: the hash of all that decides the outcome.
-        tell: is given a line where the file is damaged; its cell is then worked out anew.
+        folder: must exist when a part is stored.
+        cell: the cell, which names the file.
+        run: the hash of everything that determines the outcome.
+        tell: called with a line if the file is damaged; its cell is then computed again.
     """
 
     def __init__(self, folder: Path, cell: Cell, run: str, tell: Callable[[str], None]) -> None:
@@ -36,25 +36,25 @@ class CellFile:
         if self.path.exists():
             parts = self._read()
             if parts is None:
-                tell(f"{self.path}: damaged, the cell is worked out anew")
+                tell(f"{self.path}: damaged; the cell will be computed again")
             self.parts = parts or {}
 
     @property
     def path(self) -> Path:
-        """Looked for each time: another table's run may have begun the file since."""
+        """The cell's file, looked up each time, since another table's run may have created it meanwhile."""
         name = f"-{self.run[:12]}.json"
         return next(iter(sorted(self.folder.glob(f"*{name}"))), self.folder / f"{self.cell.key}{name}")
 
     @contextmanager
     def claimed(self, part: str, wait: bool) -> Iterator[bool]:
-        """Keep other runs from a part inside the block; the system lets go of the claim of a run that is killed.
+        """Lock a part against other runs inside the block; the system releases the lock of a killed run.
 
         Args:
-            part: of the cell.
-            wait: for a run that is at it.
+            part: the part of the cell.
+            wait: wait for another run that holds the lock.
 
         Yields:
-            Whether nobody else is at it; what others have kept until then is taken up.
+            Whether this run holds the lock; if so, parts that other runs have stored by then are loaded.
         """
         with locked(self._lock(part), wait=wait) as mine:
             if mine:
@@ -62,7 +62,7 @@ class CellFile:
             yield mine
 
     def refresh(self) -> None:
-        """Take up the parts that another run has kept since."""
+        """Load the parts that other runs have stored meanwhile."""
         self.parts = {**(self._read() or {}), **self.parts}
 
     def _lock(self, name: str) -> Path:
@@ -78,8 +78,8 @@ class CellFile:
         return parts if whole else None
 
     def keep(self, part: str, figures: Figures) -> None:
-        """Add the figures of a part and write the file whole."""
-        # Other runs keep their parts of the same cell.
+        """Add the results of a part and write the file atomically."""
+        # Other runs store their parts of the same cell here too.
         with locked(self._lock("file")):
             self.refresh()
             self.parts[part] = figures
@@ -90,5 +90,5 @@ class CellFile:
                 "parts": self.parts,
                 "parts_sha256": identity(self.parts),
             }
-            with replaced_file(self.path) as beside:
-                beside.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            with replaced_file(self.path) as temporary:
+                temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The work of cells that train a classifier: an outer fold or a test part at a time, and a batch's time."""
+"""The computation of cells that train a classifier: one outer fold or test part at a time, and a batch's time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, 
 
 SPEED = "speed"
 TEST = "test"
-# The group of a cell's settings for what :func:`initial_values` names.
+# The group of a cell's settings for the names of :func:`initial_values`.
 INITIAL = "initial"
 TOKEN_DEVIATION = "token_deviation"
 
 
 def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = None, **architecture: Any) -> Settings:
-    """The settings of a cell that trains a system with drawn weights as the paper does, unless ``training`` differs."""
+    """Return the settings of a cell that trains a random system as the paper does; ``training`` overrides."""
     return {
         "task": task,
         "encoder": encoder,
@@ -38,32 +38,32 @@ def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = No
 
 
 def settings_from(task: str, start: str) -> Settings:
-    """The settings of a cell that trains a trained model further, as ``ctx-embed train --from``."""
+    """Return the settings of a cell that fine-tunes a trained model, as ``ctx-embed train --from``."""
     return {"task": task, "start": start, "training": training_settings(FINE_TUNING)}
 
 
 def training_settings(options: SupervisedOptions) -> dict[str, Any]:
-    """The options that make up a paper's training, as JSON values: all but ``seed`` and ``like_length``."""
+    """Return the options of a paper's training as JSON values: all but ``seed`` and ``like_length``."""
     return {name: value for name, value in vars(options).items() if name not in ("seed", "like_length")}
 
 
 def quick_training(settings: Settings) -> Settings:
-    """The same on about 240 texts of at most 32 tokens, in two epochs."""
+    """Return the settings for about 240 texts of at most 32 tokens and two epochs."""
     return {**settings, "rows": 240, "tokens": 32, "training": {**settings["training"], "epochs": 2}}
 
 
 def fold_parts(settings: Settings, folds: int) -> list[str]:
-    """The parts of a cross-validated cell: a batch's time where it is asked for, and the folds."""
+    """Return the parts of a cross-validated cell: a batch's time if requested, and the folds."""
     return [*([SPEED] if settings.get("speed") else []), *(f"fold {number}" for number in range(1, folds + 1))]
 
 
 def single_part(settings: Settings, folds: int) -> list[str]:
-    """The one part of a cell whose data have a test part."""
+    """Return the only part of a cell whose data have a test part."""
     return [TEST]
 
 
-def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransformer:
-    """The encoder that a cell's training begins with."""
+def initial_encoder(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransformer:
+    """Return the encoder that a cell's training starts from."""
     start = settings.get("start")
     if start:
         return new_encoder(start, [], device="cpu")
@@ -87,28 +87,28 @@ def drawn(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransf
 
 
 def initial_values(encoder: str) -> set[str]:
-    """The names of what a system's weights may begin with in place of what the library draws: the standard deviation
-    of the token table, and of a Contextualizer the values of all b and of the layer normalisations' gains."""
+    """Return the names of the initial values that a cell may change: the standard deviation of the token table, and for
+    a Contextualizer the value of all b and of the layer normalisations' gains."""
     return {TOKEN_DEVIATION, *(("initial_b", "initial_gain") if encoder == "contextualizer" else ())}
 
 
 def rows_of(labelled: Labelled, places: Any) -> Labelled:
-    """Some rows."""
+    """Return the rows at ``places``."""
     return Labelled([labelled.labels[place] for place in places], [labelled.texts[place] for place in places])
 
 
 def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figures:
-    """Train on a fold's or a set's training part and count on its test part; or measure a batch's time.
+    """Train on the training part of a fold or task and score its test part; or measure a batch's time.
 
     Args:
         settings: from :func:`settings_of` or :func:`settings_from`, perhaps with ``tokens`` and ``rows``, see
             :meth:`Workplace.labelled`.
         part: ``speed``, ``fold N`` (from 1) or ``test``.
-        workplace: data and seed; each fold draws other weights.
+        workplace: data and seed; each fold has other initial weights.
 
     Returns:
         ``accuracy`` in percent, ``valid_accuracy``, the ``best_epoch``, the training ``loss`` (cross-entropy) of each
-        epoch and the number of ``parameters`` beside the token table; or what :func:`batch_times` gives.
+        epoch and the number of ``parameters`` excluding the token table; or the result of :func:`batch_times`.
     """
     if part == SPEED:
         return batch_times(settings, workplace)
@@ -120,8 +120,8 @@ def train_and_test(settings: Settings, part: str, workplace: Workplace) -> Figur
 def trained(
     settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0
 ) -> tuple[ClassifierNetwork, Figures]:
-    """The classifier of a cell's settings on these texts, and the figures of its training."""
-    encoder = drawn(settings, workplace, workplace.seed + fold)
+    """Return the classifier that a cell's settings train on these texts, and the metrics of its training."""
+    encoder = initial_encoder(settings, workplace, workplace.seed + fold)
     options = SupervisedOptions(**settings["training"], seed=workplace.seed)
     classifier, history = train_classifier(encoder, train, None, options, progress=False)
     best = max(history, key=lambda epoch: epoch["valid_accuracy"])
@@ -138,7 +138,7 @@ def _parameters(encoder: SentenceTransformer) -> int | None:
 
 
 def _split(settings: Settings, part: str, workplace: Workplace) -> tuple[Labelled, Labelled, int]:
-    """The training and the test texts of a part, and the fold's number from 0."""
+    """Return the training and test texts of a part, and the fold's number from 0."""
     task, sample = settings["task"], (settings.get("tokens"), settings.get("rows"))
     if part == TEST:
         return workplace.labelled(task, "train", *sample), workplace.labelled(task, "test", *sample), 0
@@ -151,12 +151,12 @@ def _split(settings: Settings, part: str, workplace: Workplace) -> tuple[Labelle
 
 
 def batch_times(settings: Settings, workplace: Workplace) -> Figures:
-    """The median milliseconds of a batch of tokenized texts: forwards (``ms``), and with a step's gradients
-    (``training_ms``)."""
+    """Return the median milliseconds for a batch of tokenized texts: forward pass (``ms``), and forward and backward
+    pass (``training_ms``)."""
     task, rows = settings["task"], settings.get("rows")
     texts = workplace.labelled(task, task, settings.get("tokens"), rows).texts
     batch = np.random.default_rng(workplace.seed).permutation(len(texts))[: settings["training"]["batch_size"]]
-    encoder = drawn(settings, workplace, workplace.seed)
+    encoder = initial_encoder(settings, workplace, workplace.seed)
     module: Any = encoder[0]
     features = module.preprocess([texts[place] for place in batch])
     runs = 5 if rows else 30
@@ -187,7 +187,7 @@ def _median_ms(run: Callable[[], Any], runs: int) -> float:
 
 
 def accuracy_summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
-    """Mean and standard deviation of the accuracy over the parts that tell one, their number, and the other figures."""
+    """Return mean and standard deviation of the accuracy over parts that have one, their number, and other metrics."""
     accuracies = [part["accuracy"] for part in parts.values() if "accuracy" in part]
     figures: Figures = {name: part[name] for part in parts.values() for name in ("ms", "training_ms") if name in part}
     figures["parameters"] = next(part["parameters"] for part in parts.values())

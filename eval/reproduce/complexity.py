@@ -1,4 +1,4 @@
-"""Table 1: how a layer's time grows with tokens n, features m and rank u."""
+"""Table 1: the growth of a layer's time with tokens n, features m and rank u."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _transformer(x: Tensor, u: int) -> Run:
 
 def _contextualizer(x: Tensor, u: int) -> Run:
     n, m = x.shape
-    # A second step, since the first begins with the same context for all texts and could be done without any product.
+    # Two steps, since the first has the same context for all texts and could be computed without any product.
     steps = SecondOrderSteps(m, steps=2, rank=u, positions="none", scale="mean", initial_context="learned")
     ids, offsets = torch.arange(n), torch.tensor([0, n])
     return lambda: steps(x, ids, offsets)
 
 
-# One layer over a text's tokens (n, m), by name; u is the Contextualizer's alone.
+# One layer over a text's tokens (n, m), by name; only the Contextualizer has u.
 LAYERS: dict[str, Callable[[Tensor, int], Run]] = {
     "recurrent": _recurrent,
     "convolution": _convolution,
@@ -74,7 +74,7 @@ SIZES = {
     "m": (64, 128, 256, 512, 1024),
     "u": (32, 64, 128, 256, 512, 1024),
 }
-# What the other two are while one grows; n is large beside m for the Transformer, whose order in n is n^2 m.
+# The values of the other two while one grows; the Transformer needs n much larger than m to show its order n^2 m.
 FIXED = {
     "n": {"m": 128, "u": 64},
     "m": {"n": 1024, "u": 64},
@@ -84,7 +84,7 @@ LONG = 8192
 
 
 def fitted_exponent(sizes: Sequence[float], times: Sequence[float], last: int = FITTED) -> float:
-    """The slope of log time over log size by least squares through the ``last`` sizes."""
+    """Return the least-squares slope of log time over log size through the ``last`` sizes."""
     return float(np.polyfit(np.log(sizes[-last:]), np.log(times[-last:]), 1)[0])
 
 
@@ -101,8 +101,8 @@ def _quick(settings: Settings) -> Settings:
 
 
 def measure(settings: Settings, part: str, workplace: Workplace) -> Figures:
-    """The least milliseconds of a layer, forwards over one text, at each size: what other work on the machine adds to a
-    run is no part of its growth."""
+    """Return the fewest milliseconds of a layer's forward pass over one text at each size; the minimum excludes the
+    effect of other work on the machine."""
     milliseconds = []
     for size in settings["sizes"]:
         given = {**settings["fixed"], settings["variable"]: size}
@@ -145,16 +145,16 @@ def _points(outcome: Outcome) -> tuple[Sequence[float], Sequence[float]]:
 TABLE1 = Experiment(
     "table1",
     "complexity of a layer, measured",
-    "Maupome & Meurs 2022, Information 13(6):290, Table 1, which gives orders",
+    "Maupome & Meurs 2022, Information 13(6):290, Table 1, which states orders",
     (
-        "One layer, one text, forwards, float32, the quickest of 6 runs: a bi-directional GRU of m / 2 units a "
+        "One layer, one text, forward pass, float32, the fastest of 6 runs: a bi-directional GRU of m / 2 units a "
         f"direction; a convolution of width k = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m units; "
         "two steps of a Contextualizer.",
         f"Exponents are slopes of log time over log size through the {FITTED} largest sizes. While n grows, m 128 and "
         f"u 64; while m grows, n 1,024 and u 64 (of the Transformer n {LONG:,}); while u grows, n 1,024 and m 128.",
-        "The Transformer's maps cost n m² beside the n² m of its attention, so that its exponent in n nears 2, and "
-        "that in m 1, only where n is large beside m.",
-        "The plot shows the times over n.",
+        "The Transformer's projections cost n m² and its attention n² m, so its exponents approach 2 in n and 1 in m "
+        "only if n is much larger than m.",
+        "The plot shows time by n.",
     ),
     ("layer", "grows"),
     tuple(

@@ -1,4 +1,4 @@
-"""What an experiment is: cells, the work of each in parts, and what is shown of them."""
+"""Experiments: cells, their computation in parts, and their presentation."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
     from ctx_embed.eval.reproduce.inputs import Workplace
 
-# JSON values: what decides the outcome of a cell, and what comes out of it.
+# JSON values: what determines the outcome of a cell, and the outcome.
 Settings = Mapping[str, Any]
 Figures = dict[str, Any]
 UNKNOWN = "—"
-# Of a cross-validation.
+# Folds of a cross-validation.
 FOLDS = 10
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One figure of a paper.
+    """One number in a paper's table or figure.
 
     Attributes:
-        row, column: where it stands; together they name it.
-        settings: all that decides its outcome beside data and seed.
-        published: the paper's figure; None where it is not known here.
-        beside: figures of others by name, for comparison.
+        row, column: its place, which also names it.
+        settings: everything besides data and seed that determines its outcome.
+        published: the paper's value; None if we could not find it.
+        beside: other published values by name, for comparison.
     """
 
     row: str
@@ -39,13 +39,13 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Its name in ``--cell`` and among the files: ``row_column`` in lower case, hyphens for all odd characters."""
+        """The name in ``--cell`` and of files: ``row_column`` in lower case, with hyphens for special characters."""
         return "_".join(re.sub(r"[^a-z0-9.+]+", "-", part.lower()).strip("-") for part in (self.row, self.column))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A cell and what has been worked out of it: figures by part, and their summary; both empty before any part."""
+    """A cell and its results so far: by part, and their summary; both empty before the first part."""
 
     cell: Cell
     parts: Mapping[str, Figures]
@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its head, and what it shows of a cell; empty: nothing is known."""
+    """A column of the table: its heading, and a function from a cell's outcome to its text, empty if unknown."""
 
     head: str
     show: Callable[[Outcome], str]
@@ -65,19 +65,19 @@ class Experiment:
     """A table or a figure of a paper.
 
     Attributes:
-        name: what ``ctx-embed reproduce`` calls it.
-        title: one line.
+        name: the name in ``ctx-embed reproduce``.
+        title: a one-line title.
         source: the paper.
-        notes: the choices that the paper leaves open, a line each.
-        heads: of the columns that name a cell's row and column.
-        cells: in the order of the table.
-        parts: the parts of a cell, each kept by itself, given its settings and the number of folds.
-        work: the figures of one part of a cell of these settings.
-        summary: the figures of a cell of these settings from those of its parts.
-        columns: of the table, behind the two that name a cell.
-        draw: the plot, of the outcomes that have figures.
-        quick: the settings of a cell for a small sample of the same work.
-        quick_folds: folds of a quick run.
+        notes: our choices where the paper leaves them open, a line each.
+        heads: headings of the columns that name a cell's row and column.
+        cells: the cells in the order of the table.
+        parts: returns the parts of a cell, each stored separately, from its settings and the number of folds.
+        work: computes the results of one part of a cell from its settings.
+        summary: returns the results of a cell from its settings and the results of its parts.
+        columns: the columns of the table after the two that name a cell.
+        draw: draws the plot of the outcomes that have results.
+        quick: returns a cell's settings for a small sample of the same work.
+        quick_folds: number of folds of a quick run.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Experiment:
 
 
 def number(name: str, digits: int = 1) -> Callable[[Outcome], str]:
-    """Shows the figure of that name with so many digits behind the point and commas between thousands."""
+    """Return a formatter of the value called ``name``, with ``digits`` decimals and commas between thousands."""
 
     def show(outcome: Outcome) -> str:
         value = outcome.figures.get(name)
@@ -106,7 +106,7 @@ def number(name: str, digits: int = 1) -> Callable[[Outcome], str]:
 
 
 def published(digits: int = 1) -> Column:
-    """The paper's figure, a dash where it is not known here."""
+    """Return the column of the paper's values, a dash if we could not find one."""
 
     def show(outcome: Outcome) -> str:
         value = outcome.cell.published
@@ -116,7 +116,7 @@ def published(digits: int = 1) -> Column:
 
 
 def difference(name: str, digits: int = 1) -> Column:
-    """Ours less the paper's."""
+    """Return the column of our value minus the paper's."""
 
     def show(outcome: Outcome) -> str:
         ours, theirs = outcome.figures.get(name), outcome.cell.published

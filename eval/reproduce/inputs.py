@@ -1,4 +1,4 @@
-"""What the cells of a run share: data read and tokenized once, a vocabulary, a seed."""
+"""The shared inputs of a run's cells: data read and tokenized once, a vocabulary, a seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ctx_embed.training.vocabulary import read_tokenizer
 
 
 def bert_vocabulary() -> Path:
-    """The tokenizer of BERT's uncased vocabulary, which the teacher's package holds.
+    """Return the tokenizer file of BERT's uncased vocabulary from the teacher's package.
 
     Raises:
         InputError: the package is not installed.
@@ -38,12 +38,12 @@ def bert_vocabulary() -> Path:
 
 @dataclass(frozen=True, eq=False)
 class Workplace:
-    """Where cells are worked out.
+    """The inputs of cells: data, seed and vocabulary.
 
     Args:
-        data: the folder of data sets; None reads from the hub.
-        seed: of folds, order, weights and samples.
-        tokenizer: a ``tokenizer.json``; None is BERT's.
+        data: the folder of datasets; None reads from the Hugging Face hub.
+        seed: seed of folds, order, weights and samples.
+        tokenizer: a ``tokenizer.json``; None uses BERT's.
     """
 
     data: Path | None = None
@@ -52,7 +52,7 @@ class Workplace:
 
     @cached_property
     def vocabulary(self) -> Path:
-        """The ``tokenizer.json`` of encoders with drawn weights."""
+        """The ``tokenizer.json`` of randomly initialised encoders."""
         return self.tokenizer or bert_vocabulary()
 
     @cached_property
@@ -61,7 +61,7 @@ class Workplace:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        # Whose file may ask for padding and truncation.
+        # Ignores padding and truncation that the file may set.
         return fast_tokenizer(read_tokenizer(self.vocabulary))
 
     @cache  # noqa: B019 (lives as long as the run)
@@ -70,13 +70,13 @@ class Workplace:
 
     @cache  # noqa: B019
     def labelled(self, task: str, subset: str, tokens: int | None = None, rows: int | None = None) -> Labelled:
-        """The labels and texts of a task's subset.
+        """Return the labels and texts of a task's subset.
 
         Args:
             task: a probe task's name.
-            subset: ``train``, ``test``, or the task's name where it has no parts.
-            tokens: read of a text; None for all.
-            rows: a sample of about so many, of each class as many.
+            subset: ``train``, ``test``, or the task's name if it has no parts.
+            tokens: number of tokens to read of each text; None reads all.
+            rows: approximate number of rows to sample, equally many of each class; None takes all.
         """
         found = self._task(task).subsets[subset]
         if rows is not None:
@@ -97,7 +97,7 @@ class Workplace:
         return sorted(places)
 
     def _cut(self, texts: list[str], tokens: int) -> list[str]:
-        """The texts up to the end of their token of that number."""
+        """Return the texts cut after their first ``tokens`` tokens."""
         cut = []
         for start in range(0, len(texts), 1000):
             encodings = self._tokenizer.encode_batch(texts[start : start + 1000], add_special_tokens=False)
@@ -106,9 +106,9 @@ class Workplace:
         return cut
 
     def identity(self, settings: Settings) -> str:
-        """The hash of all that decides a cell's outcome: its settings, the data they name, what training begins with
-        and the seed."""
-        # Whether a batch is timed as well changes nothing of the rest.
+        """Return the hash of everything that determines a cell's outcome: settings, data, initial model, vocabulary
+        and seed."""
+        # Timing a batch too does not change the other parts.
         parts: list[Any] = [{name: value for name, value in settings.items() if name != "speed"}, self.seed]
         if "task" in settings:
             parts.append(self._task(settings["task"]).sha256)

@@ -20,8 +20,8 @@ from ctx_embed.systems import parameter_count, sample
 
 PAPER = "Mehta, Rangwala & Ramakrishnan 2019, arXiv:1912.00835"
 M, HIDDEN, HEADS = 128, 64, 30
-# SAN's: of 1 (Lin et al. 2017), 0.1 and 0.01 the best on R8's validation part. A larger one outweighs the classes in
-# Adam's steps.
+# SAN's penalty: of 1 (Lin et al. 2017), 0.1 and 0.01 the best on R8's validation part. Larger ones outweigh the
+# classification loss in Adam's steps.
 PENALTY = 0.01
 SAN, GRU, TE, LAMA, CTX, OURS = "SAN", "BiGRU", "TE", "LAMA", "LAMA+ctx", "Contextualizer"
 SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,26 +34,26 @@ SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
     "AVG": ("mean", {}),
     OURS: ("contextualizer", {"steps": 3, "rank": 64}),
 }
-# Those that read one token after the other, or every token for every token, read so much of a text.
+# Systems with recurrence or pairwise attention read only the first tokens of a text.
 CUT = (SAN, GRU, TE, CTX)
 TOKENS = 256
 EPOCHS = {"AGNEWS": 10, "R8": 10, "IMDB": 3}
 COUNTS = (1, 2, 4, 8, 16, 32)
 
 TRAINING = (
-    "Encoder and linear head trained end to end from drawn weights: Adam 1e-3, batches of 64 of like length, 10 epochs "
-    "(IMDB 3), the best epoch on 10 % of the training part; accuracy on the test part. AG news is the 10,001 training "
-    "texts at hand and the whole test part."
+    "Encoder and linear head trained end to end from random weights: Adam 1e-3, batches of 64 of similar length, 10 "
+    "epochs (IMDB 3), the best epoch on 10 % of the training part; accuracy on the test part. AG news is the "
+    "10,001 training texts available here and the whole test part."
 )
 CHOICES = (
-    f"Chosen here: token vectors of {M} features that are drawn, BERT's uncased WordPiece entries; a linear head that "
-    f"begins at zeros over the Contextualizer and as torch's Linear over the others; {HEADS} heads of attention; "
-    f"bi-GRU of {HIDDEN} units a direction under SAN and LAMA+ctx, LAMA over the token vectors themselves; SAN with "
-    f"350 units and penalty {PENALTY}; TE of one layer and 4 heads; CNN of 100 filters of each width 3, 4 and 5; "
-    "Contextualizer of K 3 and u 64 without positions, the library's defaults.",
+    f"Our choices: randomly initialised token vectors of {M} features, BERT's uncased WordPiece entries; a linear "
+    f"head initialised with zeros over the Contextualizer and as torch's Linear over the others; {HEADS} heads of "
+    f"attention; bi-GRU of {HIDDEN} units a direction under SAN and LAMA+ctx, LAMA over the token vectors "
+    f"themselves; SAN with 350 units and penalty {PENALTY}; TE of one layer and 4 heads; CNN of 100 filters "
+    "of each width 3, 4 and 5; Contextualizer of K 3 and u 64 without positions, the library's defaults.",
     f"The systems with a bi-GRU and TE read the first {TOKENS} tokens of a text, the others all.",
 )
-UNKNOWN_FIGURES = "The paper's figures are not known here."
+UNKNOWN_FIGURES = "We could not find the paper's numbers."
 
 
 def _settings(system: str, task: str, **changes: Any) -> Settings:
@@ -116,7 +116,7 @@ LAMA_FIGURE3 = Experiment(
     quick_training,
 )
 
-# The attention alone, without a bi-GRU; the Contextualizer's rank stands where the others have heads.
+# The attention only, without a bi-GRU; for the Contextualizer the rank is counted instead of heads.
 COUNTED: dict[str, tuple[str, dict[str, Any], str]] = {
     SAN: ("san", {}, "heads"),
     LAMA: ("lama", {}, "heads"),
@@ -131,7 +131,7 @@ def _counted(system: str, count: int) -> Settings:
 
 
 def count_parameters(settings: Settings, part: str, workplace: Workplace) -> Figures:
-    """The parameters of a system beside its token table."""
+    """Return the number of a system's parameters, excluding its token table."""
     module = sample(settings["layer"], settings["dimension"], **settings["options"])
     return {"parameters": parameter_count(module)}
 
@@ -142,8 +142,8 @@ LAMA_FIGURE4 = Experiment(
     f"{PAPER}, Figure 4",
     (
         f"m {M}; counted, not trained: SAN with 350 units, LAMA with the mean as context, TE of one layer with a "
-        "feed-forward width of 4 m, whose heads share m features so that its count stays; the Contextualizer has no "
-        "heads: one step whose rank u stands in their place.",
+        "feed-forward width of 4 m, whose heads share m features, so its count is constant; the Contextualizer has no "
+        "heads: one step, by rank u instead.",
         UNKNOWN_FIGURES,
     ),
     ("system", "heads or rank"),

@@ -11,12 +11,13 @@ from ctx_embed.eval.reproduce.experiment import Outcome
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Of an outcome the points of its line.
+# Returns the points of an outcome's line.
 Points = Callable[[Outcome], tuple[Sequence[float], Sequence[float]]]
 
 
 def bars(name: str, label: str) -> Callable[[Axes, Sequence[Outcome]], None]:
-    """Bars of one figure by column, a colour a row, with standard deviations and the paper's figures as lines."""
+    """Return a plot of bars of one metric by column, a colour for each row, with standard deviations and the paper's
+    values as lines."""
 
     def draw(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         shown = [outcome for outcome in outcomes if name in outcome.figures]
@@ -43,7 +44,7 @@ def bars(name: str, label: str) -> Callable[[Axes, Sequence[Outcome]], None]:
                 values.append(theirs)
         axes.set_xticks(range(len(columns)), columns)
         axes.set_ylabel(label)
-        # Bars that began at 0 would look alike; the error bars stay inside the frame.
+        # Bars starting at 0 would look alike; the error bars stay inside the frame.
         room = max(1.0, 0.15 * (max(values) - min(values)))
         axes.set_ylim(max(0.0, min(values) - room), max(values) + room)
 
@@ -53,7 +54,7 @@ def bars(name: str, label: str) -> Callable[[Axes, Sequence[Outcome]], None]:
 def lines(
     points: Points, x_label: str, y_label: str, *, logarithmic: bool = False
 ) -> Callable[[Axes, Sequence[Outcome]], None]:
-    """A line for each row through the points of its outcomes."""
+    """Return a plot with a line for each row through the points of its outcomes."""
 
     def draw(axes: Axes, outcomes: Sequence[Outcome]) -> None:
         of_rows: dict[str, tuple[list[float], list[float]]] = {}

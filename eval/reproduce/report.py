@@ -31,7 +31,7 @@ PACKAGES = ("torch", "sentence-transformers", "tokenizers", "numpy")
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """All cells, unrounded: settings, the paper's figure, ours in sum and by part."""
+    """Return all cells, unrounded: settings, the paper's value, our results in summary and by part."""
     experiment = results.experiment
     return {
         "format_version": FORMAT_VERSION,
@@ -66,7 +66,7 @@ def as_json(results: Results) -> dict[str, Any]:
 
 
 def table_of(results: Results) -> Table:
-    """A row for each cell; a dash where nothing is known."""
+    """Return the table with a row for each cell; a dash marks unknown values."""
     experiment = results.experiment
 
     def row(outcome: Outcome) -> list[str]:
@@ -81,7 +81,7 @@ def table_of(results: Results) -> Table:
 
 
 def as_markdown(results: Results, plot: str | None = None) -> str:
-    """The table, the plot by its file's name, and the notes, under a heading of the second level."""
+    """Return the table, a link to the plot, and the notes under a second-level heading."""
     experiment = results.experiment
     lines = [f"- {experiment.source}.", *(f"- {note}" for note in experiment.notes)]
     if changes := results.options.changes:
@@ -89,10 +89,10 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
     if results.tokenizer:
         lines.append(f"- The vocabulary is that of {results.tokenizer.name}.")
     if results.options.quick:
-        lines.insert(0, "- **A quick run on a small sample: it tells that the work is done, not how well.**")
+        lines.insert(0, "- **A quick run on a small sample: it only checks that everything runs; ignore the numbers.**")
     lines.append(
         f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
-        f"torch {version('torch')}; {UNKNOWN}: not worked out, or not known here."
+        f"torch {version('torch')}; {UNKNOWN}: not computed, or not found in the paper."
     )
     flags = _flags(results.options, results.seed, results.tokenizer)
     command = shlex.join(["ctx-embed", "reproduce", experiment.name, *(word for flag in flags for word in flag)])
@@ -101,7 +101,7 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
 
 
 def _flags(options: RunOptions, seed: int, tokenizer: Path | None) -> list[tuple[str, ...]]:
-    """The options of the command that decide its figures, each with its value as it is read again."""
+    """Return the command's options that determine its results, each with its value as the command line reads it."""
     changes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.changes.items()}
     return [
         *([("--quick",)] if options.quick else []),
@@ -112,19 +112,19 @@ def _flags(options: RunOptions, seed: int, tokenizer: Path | None) -> list[tuple
 
 
 def report_folder(folder: Path, options: RunOptions, seed: int, tokenizer: Path | None) -> Path:
-    """Where the report goes: ``folder``; that of a quick run, other options, seed or vocabulary has one in it.
+    """Return the report's folder: ``folder``, or one in it for a quick run, other options, seeds or vocabularies.
 
     Raises:
         InputError: one of the report's files cannot be written there.
     """
     flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(options, seed, tokenizer)]
     if tokenizer:
-        # Vocabularies are often of one name, tokenizer.json.
+        # Vocabularies often share the name tokenizer.json.
         flags.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest()[:8])
     report = folder / "_".join(re.sub("[ /]", "-", flag) for flag in flags)
     for place in (folder, report):
         if os.path.lexists(place) and not place.is_dir():
-            raise InputError(f"{place} is a file, a folder is needed: move it, or name another folder with --out")
+            raise InputError(f"{place} must be a folder, got a file: move it, or name another folder with --out")
     if report.is_dir():
         for name in (RESULTS, README, PLOT):
             require_file(report / name)
@@ -132,25 +132,25 @@ def report_folder(folder: Path, options: RunOptions, seed: int, tokenizer: Path 
 
 
 def write_tables(results: Results, folder: Path) -> None:
-    """Write ``results.json`` and ``README.md``, with what other runs have kept since."""
+    """Write ``results.json`` and ``README.md``, including results that other runs have stored meanwhile."""
     with _alone(results, folder):
         _write_tables(results, folder)
 
 
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
-    """Write all files of the report; without matplotlib (extra ``plots``) a line says that there is no plot."""
+    """Write all files of the report; without matplotlib (extra ``plots``) ``tell`` is called instead of a plot."""
     with _alone(results, folder):
-        drawn = [outcome for outcome in results.outcomes if outcome.figures]
+        plotted = [outcome for outcome in results.outcomes if outcome.figures]
         if find_spec("matplotlib") is None:
             tell(f"no plot is drawn: {missing_extra('a plot', 'plots')}")
-        elif drawn:
-            _plot(results, drawn, folder / PLOT)
+        elif plotted:
+            _plot(results, plotted, folder / PLOT)
         _write_tables(results, folder)
 
 
 @contextmanager
 def _alone(results: Results, folder: Path) -> Iterator[None]:
-    """Keep other runs from the report, so that none writes an older one over a newer one."""
+    """Lock the report against other runs, so that no older report overwrites a newer one."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK):
         results.refresh()
@@ -163,21 +163,21 @@ def _write_tables(results: Results, folder: Path) -> None:
 
 
 def _write(path: Path, content: str) -> None:
-    with replaced_file(path) as beside:
-        beside.write_text(content, encoding="utf-8")
+    with replaced_file(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
 
 
-def _plot(results: Results, drawn: list[Outcome], path: Path) -> None:
+def _plot(results: Results, outcomes: list[Outcome], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure((9, 4.5))
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
-    results.experiment.draw(axes, drawn)
+    results.experiment.draw(axes, outcomes)
     handles, labels = axes.get_legend_handles_labels()
     if once := dict(zip(labels, handles, strict=True)):
         axes.legend(once.values(), once.keys(), fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1))
     axes.set_title(results.experiment.title + (" (quick run)" if results.options.quick else ""), fontsize=10)
     figure.tight_layout()
-    with replaced_file(path) as beside:
-        figure.savefig(beside, format="png", dpi=120)
+    with replaced_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)

@@ -1,4 +1,4 @@
-"""Running an experiment: cell by cell, part by part, each kept when it is done."""
+"""The run of an experiment: cell by cell, part by part, each stored when it is computed."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from ctx_embed.fingerprint import identity
 from ctx_embed.systems import option_defaults, sample
 from ctx_embed.training.supervised.train import SupervisedOptions
 
-# Raised when a cell of the same settings would come out differently.
+# Increased when the same settings would produce different results.
 FORMAT = 1
-# That weights can hold.
+# The largest value that weights can hold.
 LARGEST = torch.finfo(torch.float32).max
-# Of a cell whose data are not there, or which the changes do not fit.
+# The hash of a cell whose data are missing, or which the changes do not fit.
 UNKNOWN_RUN = "unknown"
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What is run.
+    """The options of a run.
 
     Args:
-        quick: a small sample of the same work.
-        folds: how many of the ten folds are run; None: all, of a quick run as many as the experiment says.
-        patterns: names of cells, as of files; empty: all.
-        changes: of cells' settings: options of their encoders and of their training by name, for each cell that has
-            them. A cell changed is kept beside the one that is not.
+        quick: run a small sample of the same work.
+        folds: how many of the ten folds to run; None runs all, in a quick run the experiment's ``quick_folds``.
+        patterns: cell names with wildcards as for files; empty runs all.
+        changes: new values for options of the cells' encoders and training by name, for each cell that has them. A
+            changed cell is stored in addition to the unchanged one.
     """
 
     quick: bool = False
@@ -52,14 +52,14 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class Results:
-    """What is known of an experiment's cells, those of earlier runs too.
+    """The results of an experiment's cells, including those of earlier runs.
 
     Attributes:
-        experiment, options: what was run, with which options.
-        folds: run at most.
-        seed: of the run.
+        experiment, options: the experiment and the options of the run.
+        folds: the largest number of folds run.
+        seed: the seed of the run.
         tokenizer: the vocabulary's file; None is BERT's.
-        files: of all cells in the order of the table.
+        files: the files of all cells in the order of the table.
     """
 
     experiment: Experiment
@@ -71,33 +71,33 @@ class Results:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of all cells in the order of the table."""
+        """The outcomes of all cells in the order of the table."""
         return [_outcome(self.experiment, file) for file in self.files]
 
     def refresh(self) -> None:
-        """Take up what other runs have kept since."""
+        """Load the results that other runs have stored meanwhile."""
         for file in self.files:
             file.refresh()
 
 
 def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
-    """The cells whose names match one of the patterns; all where there are none.
+    """Return the cells whose names match one of the patterns; all without patterns.
 
     Raises:
-        InputError: a pattern that matches no cell.
+        InputError: a pattern matches no cell.
     """
     patterns = [pattern.lower() for pattern in patterns]
     for pattern in patterns:
         if not any(fnmatch(cell.key, pattern) for cell in experiment.cells):
             known = ", ".join(cell.key for cell in experiment.cells)
-            raise InputError(f"--cell {pattern}: no cell of {experiment.name} matches, they are {known}")
+            raise InputError(f"--cell {pattern}: must match a cell of {experiment.name}: {known}")
     return [
         cell for cell in experiment.cells if not patterns or any(fnmatch(cell.key, pattern) for pattern in patterns)
     ]
 
 
 def changeable(settings: Settings) -> dict[str, set[str]]:
-    """The names that :func:`changed` knows of a cell, by the settings they belong to."""
+    """Return the names that :func:`changed` accepts for a cell, by the group of settings they belong to."""
     names = {"training": set(settings.get("training", ()))}
     if "encoder" in settings:
         names["architecture"] = {"dimension", *option_defaults(settings["encoder"])}
@@ -106,7 +106,7 @@ def changeable(settings: Settings) -> dict[str, set[str]]:
 
 
 def _alike(value: Any, other: Any) -> bool:
-    """Whether a value may stand for another: a word, true or false, an integer above 0, or a number from 0."""
+    """Return whether a value may replace another: a word, true or false, an integer above 0, or a number >= 0."""
     if isinstance(other, bool) or isinstance(value, bool):
         return isinstance(value, bool) and isinstance(other, bool)
     if isinstance(other, str):
@@ -117,26 +117,26 @@ def _alike(value: Any, other: Any) -> bool:
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
-    """The settings with those of the changes that fit them.
+    """Return the settings with those changes that apply to them.
 
     Raises:
-        InputError: a value of another kind than the one it would replace, or out of its range.
+        InputError: a value differs in kind from the one it would replace, or is out of range.
     """
     for group, names in changeable(settings).items():
         for name in names & changes.keys():
-            kept = 1.0 if group == INITIAL else settings[group].get(name)
-            if group != "architecture" and not _alike(changes[name], kept):
-                raise InputError(f"{name}={changes[name]}: a value like {kept} is needed")
+            current = 1.0 if group == INITIAL else settings[group].get(name)
+            if group != "architecture" and not _alike(changes[name], current):
+                raise InputError(f"{name} must be a value like {current}, got {changes[name]}")
         if fitting := {name: value for name, value in changes.items() if name in names}:
             settings = {**settings, group: {**settings.get(group, {}), **fitting}}
-            # Told now, and not when the cell's turn comes.
+            # Checked now rather than when the cell's turn comes.
             if group == "training":
                 SupervisedOptions(**settings[group])
             elif group == "architecture":
                 try:
                     sample(settings["encoder"], **settings[group])
                 except RuntimeError:
-                    raise InputError(f"{fitting}: the encoder cannot be made, its sizes are too large") from None
+                    raise InputError(f"{fitting}: the encoder cannot be created; its sizes are too large") from None
     return settings
 
 
@@ -148,36 +148,36 @@ def reproduce(
     tell: Callable[[str], None] = print,
     after_cell: Callable[[Results], None] = lambda results: None,
 ) -> Results:
-    """Work out the cells of an experiment that ``folder`` does not hold yet.
+    """Compute the cells of an experiment that ``folder`` does not hold yet.
 
-    Several runs may be at the same cells: each part is worked out by one of them.
+    Several runs may share the same cells: each part is computed by one of them.
 
     Args:
         experiment: what to run.
-        folder: of the cells' files, those of other experiments too; made where it is absent.
-        workplace: data and seed.
-        options: which part of it.
-        tell: is given a line for each part that has been worked out.
-        after_cell: is given what is known so far after each cell.
+        folder: the folder of the cells' files, which experiments may share; created if missing.
+        workplace: data, seed and vocabulary.
+        options: which cells and folds to run, and changes to their settings.
+        tell: called with a line for each part computed.
+        after_cell: called after each cell with the results so far.
 
     Returns:
-        All cells with what is known of them under the same settings, data and seed.
+        All cells with their results so far for the same settings, data and seed.
 
     Raises:
-        InputError: a pattern that matches no cell, a change that none takes, folds of cells without, data that are
-            missing, a folder that cannot be made, a cell's file that cannot be written.
+        InputError: a pattern matches no cell, a change applies to none, ``folds`` is set for cells without folds, data
+            are missing, the folder cannot be created, or a cell's file cannot be written.
     """
     options = options or RunOptions()
     if options.folds and all(
         experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
     ):
-        raise InputError(f"the cells of {experiment.name} have no folds, leave out --folds")
+        raise InputError(f"the cells of {experiment.name} have no folds; omit --folds")
     cells = chosen(experiment, options.patterns)
     wanted = {cell.key for cell in cells}
     known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
     for name in options.changes:
         if not known:
-            raise InputError(f"the cells of {experiment.name} have no options to change, leave out {name}")
+            raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
         if name not in known:
             raise unknown_name(f"option of the cells of {experiment.name}", name, known)
     folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
@@ -190,11 +190,11 @@ def reproduce(
             files.append(_file(folder, cell, workplace, options.changes, tell))
         else:
             files.append(_known(folder, cell, workplace, options.changes))
-    # Made when nothing is left to refuse.
+    # Created only once all input has been checked.
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
+        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
     todo = [
         (place, part)
         for place, file in enumerate(files)
@@ -202,7 +202,7 @@ def reproduce(
         for part in experiment.parts(file.cell.settings, folds)
         if part not in file.parts
     ]
-    # Told now, and not when the figures are there and cannot be kept.
+    # Checked now rather than when results cannot be stored.
     for place in {place for place, _ in todo}:
         require_file(files[place].path)
     held: list[tuple[int, str]] = []
@@ -212,12 +212,12 @@ def reproduce(
             with bar.external_write_mode():
                 tell(line)
 
-        # What other runs are at is left to them; if they are stopped, it is done in the end.
+        # Parts that other runs are computing are left to them; if those runs stop, the parts are computed at the end.
         for wait, turns in ((False, todo), (True, held)):
             for place, cell_turns in groupby(turns, key=itemgetter(0)):
                 for _, part in cell_turns:
                     bar.set_postfix_str(f"{files[place].cell.key} {part}")
-                    if _work_out(experiment, files[place], part, workplace, wait, say):
+                    if _compute(experiment, files[place], part, workplace, wait, say):
                         bar.update()
                     else:
                         held.append((place, part))
@@ -226,14 +226,14 @@ def reproduce(
     return results
 
 
-def _work_out(
+def _compute(
     experiment: Experiment, file: CellFile, part: str, workplace: Workplace, wait: bool, tell: Callable[[str], None]
 ) -> bool:
-    """Work out a part that nobody has kept, unless another run is at it and is not waited for; whether it is there."""
+    """Compute a part that is not stored yet; return False if another run is computing it and ``wait`` is False."""
     name = f"{experiment.name} {file.cell.key} {part}"
     with file.claimed(part, wait) as mine:
         if not mine:
-            tell(f"{name}: another run is at it")
+            tell(f"{name}: another run is computing it")
         elif part not in file.parts:
             start = time.perf_counter()
             figures = experiment.work(file.cell.settings, part, workplace)
@@ -246,13 +246,13 @@ def _work_out(
 def _file(
     folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any], tell: Callable[[str], None]
 ) -> CellFile:
-    """A changed cell, with what earlier runs have kept of it."""
+    """Return the file of a cell with the changes applied, including the parts that earlier runs stored."""
     cell = replace(cell, settings=changed(cell.settings, changes))
     return CellFile(folder, cell, identity(FORMAT, workplace.identity(cell.settings)), tell)
 
 
 def _known(folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any]) -> CellFile:
-    """The same of a cell that is not asked for: its data need not be there, nor need the changes fit it."""
+    """Return the file of a cell that was not requested: its data may be missing, and the changes need not fit."""
 
     def silent(line: str) -> None:
         pass
@@ -264,7 +264,7 @@ def _known(folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str,
 
 
 def _outcome(experiment: Experiment, file: CellFile) -> Outcome:
-    # All that is known: the folds of several runs add up.
+    # All stored parts: the folds of several runs add up.
     wanted = experiment.parts(file.cell.settings, FOLDS)
     parts = {part: file.parts[part] for part in wanted if part in file.parts}
     if not parts:

@@ -29,19 +29,19 @@ from ctx_embed.eval.tasks.probe import CONTEXTUALIZER, USE
 PAPER = "Maupome & Meurs 2022, Information 13(6):290"
 M, K, LAYERS, HEADS = 128, 5, 5, 4
 SIZES = (0.5, 1.0, 1.5, 2.0)
-# u of Tables 3 and 4: half a million parameters at K 5.
+# u of Tables 3 and 4: half a million parameters with K 5.
 RANK = 260
 
 PROTOCOL = (
-    "Encoder and linear head trained end to end by cross-entropy from drawn weights: Adam 1e-4, batches of 32, 10 "
-    "epochs, the best epoch on 10 % of the training part; stratified 10-fold, each fold with other weights; ± is the "
-    "standard deviation over the folds that were run."
+    "Encoder and linear head trained end to end by cross-entropy from random weights: Adam 1e-4, batches of 32, 10 "
+    "epochs, the best epoch on 10 % of the training part; stratified 10-fold, each fold with other initial weights; ± "
+    "is the standard deviation over the folds that were run."
 )
 CHOICES = (
-    "Open in the paper, chosen here: BERT's uncased WordPiece entries without special tokens; positions absolute "
+    "Open in the paper, chosen by us: BERT's uncased WordPiece entries without special tokens; positions absolute "
     "with weights that average 1 (`scale` mean; the paper's formula, which sums to 1, does as well); token vectors "
-    "drawn with standard deviation 0.03; layer normalisation with gain and bias; the head reads c^K and begins "
-    "at zeros, that of the other encoders as torch's Linear.",
+    "randomly initialised with standard deviation 0.03; layer normalisation with gain and bias; the head reads c^K "
+    "and is initialised with zeros, that of the other encoders as torch's Linear.",
 )
 
 
@@ -60,7 +60,7 @@ SECONDS = Column("seconds a fold", number("seconds_each", 0))
 
 
 def contextualizer(task: str, steps: int = K, rank: int = RANK, initial_context: str = "ones") -> Settings:
-    """The settings of a Contextualizer from scratch under the choices above."""
+    """Return the settings of a Contextualizer trained from scratch with the choices above."""
     return settings_of(
         task,
         "contextualizer",
@@ -73,8 +73,8 @@ def contextualizer(task: str, steps: int = K, rank: int = RANK, initial_context:
 
 
 def transformer(task: str, parameters: float, heads: int = HEADS) -> Settings:
-    """The settings of a Transformer of 5 layers whose feed-forward width gives so many parameters."""
-    # Biases and the two layer normalisations take 9 m and f a layer.
+    """Return the settings of a Transformer of 5 layers with a feed-forward width for ``parameters`` parameters."""
+    # Biases and the two layer normalisations have 9 m + f parameters a layer.
     feedforward = round((parameters / LAYERS - 4 * M * M - 9 * M) / (2 * M + 1))
     return settings_of(task, "transformer", layers=LAYERS, heads=heads, feedforward=feedforward)
 
@@ -101,11 +101,11 @@ TABLE2 = Experiment(
         PROTOCOL,
         *CHOICES,
         f"m {M}; Contextualizer of K {K} and rank u = parameters / (3 K m); Transformer of {LAYERS} layers, {HEADS} "
-        "heads and the feed-forward width that gives the size, sinusoidal positions, dropout 0.1, mean of the token "
+        "heads and the feed-forward width for that size, sinusoidal positions, dropout 0.1, mean of the token "
         "outputs. The token table is not counted.",
-        "Milliseconds are medians over one batch of 32 tokenized MR texts: forwards, and with all gradients of a "
-        "training step, to be taken on a machine without other work.",
-        "The paper's cells are not known here.",
+        "Milliseconds are medians over one batch of 32 tokenized MR texts: forward pass, and with all gradients of a "
+        "training step; measure them on a machine without other work.",
+        "We could not find the paper's values.",
     ),
     ("encoder", "size"),
     _table2(),
@@ -135,8 +135,8 @@ TABLE3 = Experiment(
         PROTOCOL,
         *CHOICES,
         f"m {M}, u {RANK} for one step and for five.",
-        "Known here of the paper's cells: uniform with K 1 (57.9), and 73.1 for another cell of K 1, ones or learned.",
-        "A uniform c^0 is drawn by the text's own tokens, the same in training and after.",
+        "Of the paper's values we know: uniform with K 1 (57.9), and 73.1 for ones or learned with K 1.",
+        "A uniform c^0 is sampled with a seed from the text's tokens, the same in training and afterwards.",
     ),
     ("first context", "steps"),
     tuple(
@@ -176,14 +176,15 @@ def _table4() -> tuple[Cell, ...]:
 TABLE4 = Experiment(
     "table4",
     "MR, CR, SUBJ and MPQA",
-    f"{PAPER}, Table 4; {USE}: Cer et al. 2018, arXiv:1803.11175, whose protocol is another",
+    f"{PAPER}, Table 4; {USE}: Cer et al. 2018, arXiv:1803.11175, with another protocol",
     (
         PROTOCOL,
         *CHOICES,
         f"From scratch: K {K}, m {M}, u {RANK}; Transformer: {LAYERS} layers, 0.5 M parameters; DAN: two layers, "
-        "bigrams in 32,768 buckets. Of the paper's baselines no figure is known here.",
-        "The default model is trained further as by `ctx-embed train --from default`: 8 epochs, batches of 64, Adam "
-        "1e-3, the head begins as the linear probe. It was distilled from all-MiniLM-L6-v2 and has seen other reviews.",
+        "bigrams in 32,768 buckets. We could not find the paper's baselines.",
+        "The default model is fine-tuned as by `ctx-embed train --from default`: 8 epochs, batches of 64, Adam "
+        "1e-3, the head is initialised as the linear probe. It was distilled from all-MiniLM-L6-v2 and has "
+        "seen other reviews.",
     ),
     ("encoder", "task"),
     _table4(),

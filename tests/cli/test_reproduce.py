@@ -71,7 +71,7 @@ def test_mistakes_are_one_line(given, monkeypatch):
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
     result = run("table3", *given, "--cell", "none")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: --cell none: no cell of table3 matches, they are ones_k-1, learned_k-1, ")
+    assert result.stderr.startswith("Error: --cell none: must match a cell of table3: ones_k-1, learned_k-1, ")
     result = run("table3", *given, "--option", "scale")
     assert result.exit_code == 2
     assert "'scale' is not name=value." in result.stderr
@@ -81,18 +81,18 @@ def test_mistakes_are_one_line(given, monkeypatch):
 
 
 def test_a_file_where_the_report_is_to_be(given, tmp_path):
-    """Told before the first cell is worked out."""
+    """Reported before the first cell is computed."""
     (tmp_path / "reproduction").mkdir()
     (tmp_path / "reproduction" / "table3").touch()
     result = run("table3", *given, "--cell", "ones_k-1")
-    message = "reproduction/table3 is a file, a folder is needed: move it, or name another folder with --out"
+    message = "reproduction/table3 must be a folder, got a file: move it, or name another folder with --out"
     assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
     assert not (tmp_path / "reproduction" / "cells").exists()
 
 
 @pytest.mark.parametrize("name", ["results.json", "README.md", "plot.png"])
 def test_a_folder_where_a_file_of_the_report_is_to_be(given, tmp_path, name):
-    """Told before the first cell is worked out."""
+    """Reported before the first cell is computed."""
     assert run("table3", *given, "--cell", "ones_k-1", "--folds", 1).exit_code == 0
     (report,) = (tmp_path / "reproduction" / "table3").iterdir()
     shutil.rmtree(report)

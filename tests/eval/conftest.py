@@ -17,7 +17,7 @@ from ctx_embed.eval.tasks.data import DataReader
 
 
 def draw(text: str) -> np.ndarray:
-    """Eight numbers decided by the text alone; the first tells whether it holds the word 'good'."""
+    """Return eight numbers that depend on the text alone; the first is larger if it holds the word 'good'."""
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     row = np.random.default_rng(seed).normal(size=8)
     row[0] += 6.0 * ("good" in text)
@@ -35,7 +35,7 @@ def drawn() -> Encoder:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data folder with 40 rows of MR, 10 pairs of STSB, the two subsets of a small STS13, R8 and a collection."""
+    """Return a data folder with 40 rows of MR, 10 pairs of STSB, two subsets of a small STS13, R8 and a collection."""
     senteval = tmp_path / "data" / "senteval"
     senteval.mkdir(parents=True)
     (senteval / "MR.tsv").write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(40)))
@@ -65,7 +65,7 @@ def write_collection(folder: Path) -> None:
 
 @pytest.fixture
 def report(folder, drawn) -> dict:
-    """The results of two encoders on four tasks of every kind."""
+    """Return the results of two encoders on four tasks of every kind."""
     other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
     tasks = find_tasks(["MR", "R8", "STS13", "adi"])
     options = Options("quick", curves=True, cost=True)

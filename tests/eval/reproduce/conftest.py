@@ -14,7 +14,7 @@ WORDS = {"0": "a dull film without one good idea", "1": "the film was a joy from
 
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory) -> Path:
-    """MR, CR, SUBJ and MPQA of 40 rows, and of AG news, R8 and IMDB 24 to train on and 12 to test."""
+    """Return a folder of MR, CR, SUBJ and MPQA (40 rows each), AG news, R8 and IMDB (24 training, 12 test rows)."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "senteval").mkdir()
     for task in ("MR", "CR", "SUBJ", "MPQA"):

@@ -16,7 +16,7 @@ from ctx_embed.eval.reproduce.report import as_markdown, report_folder
 from ctx_embed.eval.reproduce.runner import Results
 from ctx_embed.systems import parameter_count, sample
 
-# A few cells of those with many.
+# A few cells of experiments with many.
 PATTERNS = {
     "table1": ("contextualizer_*", "convolution_n"),
     "table2": ("*_0.5-m",),
@@ -33,7 +33,7 @@ def silent(line: str) -> None:
 
 
 def cells_of(markdown: str) -> dict[tuple[str, str], dict[str, str]]:
-    """The cells of the table's lines by the first two, under the heads of their columns."""
+    """Return the table's rows by their first two cells, each a dictionary by column heading."""
     lines = [line[2:-2].split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
     return {(line[0], line[1]): dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
 
@@ -52,10 +52,10 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
     assert report["experiment"] == name
     assert report["quick"] is True
     assert [cell["cell"] for cell in report["cells"]] == [cell.key for cell in experiment.cells]
-    worked_out = [cell for cell in report["cells"] if cell["figures"]]
-    assert worked_out
-    assert all(cell["figures"]["seconds"] > 0 for cell in worked_out)
-    for cell in worked_out:
+    computed = [cell for cell in report["cells"] if cell["figures"]]
+    assert computed
+    assert all(cell["figures"]["seconds"] > 0 for cell in computed)
+    for cell in computed:
         assert 0 <= cell["figures"].get("accuracy", 50.0) <= 100
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(f"## {name}: {experiment.title}\n\n| ")

@@ -28,7 +28,7 @@ def silent(line: str) -> None:
 
 
 def measured(results) -> list[dict]:
-    """The figures by part without their times."""
+    """Return the results by part without their times."""
     return [
         {part: {name: value for name, value in figures.items() if name != "seconds"} for part, figures in parts.items()}
         for parts in (outcome.parts for outcome in results.outcomes)
@@ -36,7 +36,7 @@ def measured(results) -> list[dict]:
 
 
 def counting(experiment, done: list[str], stop_before: str | None = None):
-    """The experiment, noting the parts that are worked out; interrupted before one."""
+    """Return the experiment, recording the parts it computes; interrupted before one."""
 
     def work(settings, part, workplace):
         if part == stop_before:
@@ -47,7 +47,7 @@ def counting(experiment, done: list[str], stop_before: str | None = None):
     return replace(experiment, work=work)
 
 
-def test_an_interrupted_run_goes_on_after_its_last_fold(workplace, tmp_path):
+def test_an_interrupted_run_resumes_after_its_last_fold(workplace, tmp_path):
     whole = reproduce(TABLE3, tmp_path / "whole", workplace, ONE, silent)
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt):
@@ -66,7 +66,7 @@ def wait_for(path: Path, text: str, process: subprocess.Popen) -> None:
         time.sleep(0.005)
 
 
-def test_a_killed_command_goes_on_with_the_same_figures(data_folder, vocabulary, tmp_path):
+def test_a_killed_command_resumes_with_the_same_results(data_folder, vocabulary, tmp_path):
     script = "from ctx_embed.cli.main import run; run()"
     given = ["--data", data_folder, "--tokenizer", vocabulary, "--out", tmp_path, "--cell", "*_k-5", "--folds", 10]
     command = [sys.executable, "-c", script, "reproduce", "table3", "--quick", *map(str, given)]
@@ -96,13 +96,13 @@ def test_a_killed_command_goes_on_with_the_same_figures(data_folder, vocabulary,
         lambda text: text.replace('"accuracy": ', '"accuracy": 1'),
     ],
 )
-def test_a_damaged_cell_is_worked_out_anew(workplace, tmp_path, damage):
+def test_a_damaged_cell_is_computed_again(workplace, tmp_path, damage):
     whole = reproduce(TABLE3, tmp_path, workplace, ONE, silent)
     (file,) = tmp_path.glob("ones_k-1-*.json")
     file.write_text(damage(file.read_text()))
     told: list[str] = []
     again = reproduce(TABLE3, tmp_path, workplace, ONE, told.append)
-    assert told[0] == f"{file}: damaged, the cell is worked out anew"
+    assert told[0] == f"{file}: damaged; the cell will be computed again"
     assert len(told) == 4
     assert measured(again) == measured(whole)
 
@@ -121,7 +121,7 @@ def test_runs_add_up(workplace, tmp_path):
 
 
 def test_two_shells_at_one_table(workplace, tmp_path):
-    """What another run has kept meanwhile stands in the report, and is not written over."""
+    """What another run has stored meanwhile is in the report and is not overwritten."""
     other = replace(ONE, patterns=("learned_k-1",))
     beside: list[str] = []
 
@@ -141,7 +141,7 @@ def test_two_shells_at_one_table(workplace, tmp_path):
     assert known == [{"ones_k-1": folds, "learned_k-1": folds}]
 
 
-def test_a_report_has_what_other_runs_have_kept_since(workplace, tmp_path):
+def test_a_report_has_what_other_runs_have_stored_meanwhile(workplace, tmp_path):
     first = reproduce(TABLE3, tmp_path / "cells", workplace, ONE, silent)
     second = reproduce(TABLE3, tmp_path / "cells", workplace, replace(ONE, patterns=("learned_k-1",)), silent)
     for write in (lambda: write_tables(first, tmp_path), lambda: write_report(first, tmp_path, silent)):
@@ -152,7 +152,7 @@ def test_a_report_has_what_other_runs_have_kept_since(workplace, tmp_path):
 
 
 def test_runs_at_one_cell_share_its_folds(workplace, tmp_path):
-    """Each fold is worked out by one of them, and both know all in the end; the tables need not be the same."""
+    """Each fold is computed by one of them, and both know all in the end; the tables need not be the same."""
     table2 = find_experiment("table2")
     fold = RunOptions(quick=True, folds=3, patterns=("contextualizer_0.5-m",))
     done: list[str] = []
@@ -176,7 +176,7 @@ def test_runs_at_one_cell_share_its_folds(workplace, tmp_path):
         results = reproduce(replace(table2, work=work), tmp_path, workplace, fold, silent)
         beside = futures[0].result()
     assert (done, others) == (["speed", "fold 1"], ["fold 2", "fold 3"])
-    assert told[0] == "table3 ones_k-5 fold 1: another run is at it"
+    assert told[0] == "table3 ones_k-5 fold 1: another run is computing it"
     assert list(results.outcomes[0].parts) == ["speed", "fold 1", "fold 2", "fold 3"]
     (same,) = (outcome for outcome in beside.outcomes if outcome.cell.key == "ones_k-5")
     assert list(same.parts) == ["fold 1", "fold 2", "fold 3"]
@@ -211,7 +211,7 @@ def test_what_another_run_leaves_undone_is_done_in_the_end(workplace, tmp_path):
     assert done == ["fold 1", "fold 3", "fold 2"]
 
 
-def test_cells_that_a_change_makes_the_same_are_worked_out_once(workplace, tmp_path):
+def test_cells_that_a_change_makes_the_same_are_computed_once(workplace, tmp_path):
     done: list[str] = []
     options = RunOptions(quick=True, folds=1, patterns=("ones_*",), changes={"steps": 1})
     results = reproduce(counting(TABLE3, done), tmp_path, workplace, options, silent)
@@ -285,19 +285,19 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (RunOptions(patterns=("ones_k-1", "k-9")), "--cell k-9: no cell of table3 matches, they are ones_k-1, "),
+        (RunOptions(patterns=("ones_k-1", "k-9")), "--cell k-9: must match a cell of table3: ones_k-1, "),
         (RunOptions(changes={"scal": 1}), "unknown option of the cells of table3 'scal': did you mean 'scale'? known"),
         (RunOptions(changes={"rank": 0}), "rank must be a positive integer, got 0"),
-        (RunOptions(changes={"rank": 10**14}), "{'rank': 100000000000000}: the encoder cannot be made, its sizes are"),
+        (RunOptions(changes={"rank": 10**14}), "{'rank': 100000000000000}: the encoder cannot be created; "),
         (RunOptions(changes={"rank": 10**21}), "rank must be below 2^63, got 1000000000000000000000"),
         (RunOptions(changes={"scale": "median"}), "unknown scale 'median': "),
-        (RunOptions(changes={"epochs": 0.5}), "epochs=0.5: a value like 10 is needed"),
-        (RunOptions(changes={"learning_rate": "fast"}), "learning_rate=fast: a value like 0.0001 is needed"),
-        (RunOptions(changes={"token_deviation": -1}), "token_deviation=-1: a value like 1.0 is needed"),
-        (RunOptions(changes={"token_deviation": float("inf")}), "token_deviation=inf: a value like 1.0 is needed"),
-        (RunOptions(changes={"initial_b": 1e39}), "initial_b=1e+39: a value like 1.0 is needed"),
-        (RunOptions(changes={"initial_b": "ones"}), "initial_b=ones: a value like 1.0 is needed"),
-        (RunOptions(changes={"head": 1}), "head=1: a value like zeros is needed"),
+        (RunOptions(changes={"epochs": 0.5}), "epochs must be a value like 10, got 0.5"),
+        (RunOptions(changes={"learning_rate": "fast"}), "learning_rate must be a value like 0.0001, got fast"),
+        (RunOptions(changes={"token_deviation": -1}), "token_deviation must be a value like 1.0, got -1"),
+        (RunOptions(changes={"token_deviation": float("inf")}), "token_deviation must be a value like 1.0, got inf"),
+        (RunOptions(changes={"initial_b": 1e39}), "initial_b must be a value like 1.0, got 1e+39"),
+        (RunOptions(changes={"initial_b": "ones"}), "initial_b must be a value like 1.0, got ones"),
+        (RunOptions(changes={"head": 1}), "head must be a value like zeros, got 1"),
         (
             RunOptions(changes={"head": "zero"}),
             "unknown head 'zero': did you mean 'zeros'? known are drawn, probe, zeros",
@@ -323,12 +323,12 @@ def test_a_change_need_not_fit_the_cells_that_are_not_asked_for(workplace, tmp_p
 
 
 def test_an_experiment_without_folds(workplace, tmp_path):
-    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no folds, leave out --folds$"):
+    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no folds; omit --folds$"):
         reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(folds=3), silent)
 
 
 def test_an_experiment_without_options(workplace, tmp_path):
-    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no options to change, leave out scale$"):
+    with pytest.raises(InputError, match=r"^the cells of lama-figure4 have no options to change; omit scale$"):
         reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(changes={"scale": 1}), silent)
 
 
@@ -360,11 +360,11 @@ def test_too_few_rows_for_ten_folds(tmp_path, vocabulary):
 
 def test_a_folder_that_cannot_be_made(workplace, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"^cannot make the folder .*file/table3: Not a directory$"):
+    with pytest.raises(InputError, match=r"^cannot create the folder .*file/table3: Not a directory$"):
         reproduce(TABLE3, tmp_path / "file" / "table3", workplace, ONE, silent)
 
 
-def test_a_cell_that_could_not_be_kept_is_not_worked_out(workplace, tmp_path):
+def test_a_cell_that_could_not_be_stored_is_not_computed(workplace, tmp_path):
     reproduce(TABLE3, tmp_path, workplace, replace(ONE, folds=1), silent)
     (file,) = tmp_path.glob("ones_k-1-*.json")
     file.unlink()

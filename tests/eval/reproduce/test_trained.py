@@ -11,8 +11,8 @@ from ctx_embed.eval.reproduce import find_experiment
 from ctx_embed.eval.reproduce.attended_words import most_attended, words_of
 from ctx_embed.eval.reproduce.classifier_cells import (
     accuracy_summary,
-    drawn,
     fold_parts,
+    initial_encoder,
     quick_training,
     settings_from,
     settings_of,
@@ -76,7 +76,7 @@ def test_speed_and_test_part(workplace):
     assert of_test["best_epoch"] in (1, 2, 3)
 
 
-def test_folds_begin_with_other_weights_and_repeat(workplace):
+def test_folds_have_different_initial_weights_and_repeat(workplace):
     settings = quick_training(contextualizer("MR", 1, 4))
     first, again, other = (train_and_test(settings, part, workplace)["loss"] for part in ("fold 1", "fold 1", "fold 2"))
     assert first == again != other
@@ -131,12 +131,12 @@ def test_words_of_a_class_stand_in_more_of_its_texts():
     assert most_attended(attention, "1") == ["film"]
 
 
-def test_what_the_weights_begin_with(workplace):
-    """Initial values that are changed, and nothing else of the weights."""
+def test_changed_initial_values(workplace):
+    """Only the named initial values change."""
     changes = {"token_deviation": 1, "initial_b": 0, "initial_gain": 0.1}
     (cell,) = chosen(find_experiment("table3"), ["ones_k-5"])
-    plain = drawn(cell.settings, workplace, 0)[0].state_dict()
-    other = drawn(changed(cell.settings, changes), workplace, 0)[0].state_dict()
+    plain = initial_encoder(cell.settings, workplace, 0)[0].state_dict()
+    other = initial_encoder(changed(cell.settings, changes), workplace, 0)[0].state_dict()
     table = plain.pop("embedding.weight")
     assert 0.025 < table.std() < 0.035
     torch.testing.assert_close(other.pop("embedding.weight"), table / 0.03)
@@ -151,4 +151,4 @@ def test_initial_values_of_other_systems(workplace):
     (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
     settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
     assert settings["initial"] == {"token_deviation": 0.5}
-    assert 0.4 < drawn(settings, workplace, 0)[0].embedding.weight.std() < 0.6
+    assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6

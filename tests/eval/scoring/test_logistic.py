@@ -14,7 +14,7 @@ CS = (1e-4, 1e-2, 1.0, 10.0)
 
 
 def problem(n: int, d: int, n_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Correlated features whose directions differ in length by orders of magnitude, and classes that overlap."""
+    """Return correlated features whose variances differ by orders of magnitude, and overlapping classes."""
     generator = np.random.default_rng(n + d + n_classes)
     X = generator.normal(size=(n, d)) @ (generator.normal(size=(d, d)) * np.exp(-np.arange(d) / 10))
     X = StandardScaler().fit_transform(X)

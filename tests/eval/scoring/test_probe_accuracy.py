@@ -1,4 +1,4 @@
-"""On real data the quick solver gives up no accuracy against a slow one that is fully converged."""
+"""On real data the fast solver is as accurate as a slow one that is fully converged."""
 
 from __future__ import annotations
 

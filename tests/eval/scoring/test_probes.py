@@ -28,7 +28,7 @@ def overlapping(y: list[str], dimension: int = 12) -> np.ndarray:
     return np.stack([0.5 * means[label] for label in y]) + GENERATOR.normal(size=(len(y), dimension))
 
 
-def test_separable_classes_are_read_off():
+def test_separable_classes_are_learned():
     X = np.zeros((300, 3))
     X[:, 1] = [1.0 if label == "yes" else -1.0 for label in BINARY]
     assert standard(X, BINARY, 0) == ProbeScore((100.0,) * 10, (CS[0],) * 10, 50.0, "1" * 300)

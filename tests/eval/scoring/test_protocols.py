@@ -158,7 +158,7 @@ def test_a_development_part_stops_the_final_network_too():
 
 
 @pytest.mark.parametrize("name", ["senteval-adam", "senteval-mlp"])
-def test_networks_read_off_what_can_be_read(name, monkeypatch):
+def test_networks_learn_separable_classes(name, monkeypatch):
     monkeypatch.setattr("ctx_embed.eval.scoring.mlp.MAX_PASSES", 8)
     y = ["no", "yes"] * 50
     X = np.array([[3.0, 1.0] if label == "yes" else [-3.0, 1.0] for label in y])

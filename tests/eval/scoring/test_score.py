@@ -35,7 +35,7 @@ def test_rows_by_length_then_label():
 
 
 def test_senteval_draws_its_folds_from_rows_by_length():
-    """Right rows come back in the order of the data, whatever the order of the folds."""
+    """Correct rows are returned in the order of the data, whatever the order of the folds."""
     rows = [("01"[i % 2], ("good " if i % 2 else "bad ") * (1 + i % 7)) for i in range(40)]
     rows[5] = ("0", rows[5][1])
     encoder = Encoder("e", lambda texts: np.array([[float("good" in text)] for text in texts]))

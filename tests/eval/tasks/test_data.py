@@ -73,7 +73,7 @@ def test_a_users_file_may_have_any_labels(tmp_path):
 
 @pytest.fixture
 def hub_task(tmp_path, monkeypatch) -> ProbeTask:
-    """A task whose hub source is a folder, which `datasets` reads by the same call."""
+    """Return a task whose hub source is a folder, which `datasets` reads by the same call."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     source = tmp_path / "hub"
     source.mkdir()
