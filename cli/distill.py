@@ -79,11 +79,8 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2))
 @click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE)
 @click.option("--averaging", default=0.0, show_default=True, type=DECAY, help="Decay of the weights' moving average.")
-@click.option("--token-dropout", default=0.0, show_default=True, type=DECAY, help="Share of the tokens not seen.")
 @click.option("--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Of the teacher's cosines.")
-@click.option("--ranking-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the teacher's near neighbours.")
 @click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
-@click.option("--neighbour-weight", default=0.0, show_default=True, type=WEIGHT, help="Of the text that follows.")
 @click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Of finding a text's partner.")
 @click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs of a batch.")
 @click.option(

@@ -70,7 +70,6 @@ class Mixture:
         weights: (texts,) how often an epoch shows each, on average; 0: it is excluded.
         genres: (texts,) the number of the file family it came from, see :func:`genre`.
         genre_names: by number.
-        followers: (texts,) the row of the text that follows in the same file, -1 where there is none.
         second_blocks: numbers of the blocks that a second teacher embeds as well.
         pairs: (P, 2) rows of texts that belong together, as a question and its answer.
     """
@@ -79,7 +78,6 @@ class Mixture:
     weights: NDArray[np.float32]
     genres: NDArray[np.int64]
     genre_names: list[str]
-    followers: NDArray[np.int64]
     texts: list[str] = field(repr=False)
     second_blocks: list[int] = field(default_factory=list)
     pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
@@ -137,10 +135,6 @@ def read_mixture(
     families = [name for block in blocks for name in block.families or [genre(block.source)] * len(block.texts)]
     names = sorted(set(families))
     number = {name: index for index, name in enumerate(names)}
-    followers = np.arange(1, sizes.sum() + 1)
-    followers[sizes.cumsum() - 1] = -1
-    fair = np.repeat([bool(block.families) for block in blocks], sizes)
-    followers[fair] = -1
     paired = [pair for block in blocks for pair in block.paired or [False] * len(block.texts)]
     first = np.flatnonzero(paired)
     second: list[int] = []
@@ -162,7 +156,6 @@ def read_mixture(
         weights,
         np.array([number[name] for name in families]),
         names,
-        followers,
         texts,
         second,
         np.stack([first, first + 1], axis=1),

@@ -1,4 +1,4 @@
-"""What a student learns: its teacher's embeddings, and beside them labels, sources, neighbours and its own words.
+"""What a student learns: its teacher's embeddings, and besides them labels, sources, partners and its own words.
 
 The loss of a batch is the sum of each objective's loss times its weight. An objective may ask for more texts to be
 embedded with the batch, so that all of them pass the student at once.
@@ -25,9 +25,8 @@ from ctx_embed.training.distillation.labelled import LabelledSpans
 WORD_TEXTS = 64
 # Held-out pairs among which partners are looked for.
 MEASURED_PAIRS = 1000
-# Of the softmax over a text's neighbours in the batch.
+# Of the softmax over the texts of a batch.
 RANKING_TEMPERATURE = 0.05
-CONTRAST_TEMPERATURE = 0.07
 
 
 @dataclass(frozen=True)
@@ -83,20 +82,6 @@ def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
     return (student @ student.T - teacher @ teacher.T).square().mean()
 
 
-def ranking_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """The mean over texts of KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) over the batch's other texts.
-
-    Near neighbours weigh more than in :func:`relation_loss`, as they do in search.
-    """
-    student = F.normalize(student, dim=1)
-    itself = torch.eye(len(student), dtype=torch.bool, device=student.device)
-
-    def log_softmax(embeddings: Tensor) -> Tensor:
-        return (embeddings @ embeddings.T / RANKING_TEMPERATURE).masked_fill(itself, -1e4).log_softmax(1)
-
-    return F.kl_div(log_softmax(student), log_softmax(teacher), log_target=True, reduction="batchmean")
-
-
 class Similarity(Objective):
     """Point to where the rotated teacher points: :func:`similarity_loss`."""
 
@@ -111,14 +96,6 @@ class Relations(Objective):
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Squared differences of cosines, averaged."""
         return relation_loss(student, batch.teacher)
-
-
-class Ranking(Objective):
-    """Keep the teacher's order of a text's neighbours: :func:`ranking_loss`."""
-
-    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """KL divergence, averaged."""
-        return ranking_loss(student, batch.teacher)
 
 
 class Labels(Objective):
@@ -185,35 +162,6 @@ class Genres(Objective):
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Cross-entropy of the genres."""
         return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)])
-
-
-class Neighbours(Objective):
-    """Lie nearer to the text that follows than to the others' followers (InfoNCE over a part of the batch).
-
-    Args:
-        texts: of the training.
-        followers: (texts,) the row that follows each, -1 where there is none.
-        count: texts of a batch whose followers are embedded.
-    """
-
-    def __init__(self, texts: PackedTexts, followers: NDArray[np.int64], count: int) -> None:
-        super().__init__()
-        self.texts = texts
-        self.followers = followers
-        self.count = count
-
-    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
-        """The followers of the first texts of the batch that have one."""
-        self._places = np.flatnonzero(self.followers[batch.rows] >= 0)[: self.count]
-        return self.texts.batch(self.followers[batch.rows[self._places]])
-
-    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Cross-entropy of each follower among all."""
-        if not len(more):
-            return student.sum() * 0
-        first = F.normalize(student[torch.from_numpy(self._places)], dim=1)
-        logits = first @ F.normalize(more, dim=1).T / CONTRAST_TEMPERATURE
-        return F.cross_entropy(logits, torch.arange(len(more), device=logits.device))
 
 
 def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor) -> Tensor:

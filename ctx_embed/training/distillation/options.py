@@ -24,9 +24,7 @@ class DistillationOptions:
         weight_decay: of AdamW.
         averaging: decay per 10 steps of the moving average of the weights, taken every 50 steps, which is what the
             student has in the end; 0 keeps the last weights.
-        token_dropout: the share of a text's tokens that the student does not see in training.
         relation_weight: of the teacher's cosines between the texts of a batch.
-        ranking_weight: of the teacher's order of a text's neighbours in the batch.
         label_weight: of the labels, where there are labelled texts.
         label_batch: labelled spans of a batch.
         labels_from: the dimensions from which labels and genres are read: ``all``, or ``spare``, those that the teacher
@@ -34,8 +32,6 @@ class DistillationOptions:
         word_weight: of the text's own words.
         words: so many of the most frequent entries are named.
         genre_weight: of the family of files that a text came from.
-        neighbour_weight: of the following text among others.
-        neighbours: texts of a batch whose followers are read.
         pair_weight: of finding a text's partner, where a source has pairs.
         pair_batch: pairs of a batch.
         second_weight: of a second teacher.
@@ -53,17 +49,13 @@ class DistillationOptions:
     warmup: float = 0.05
     weight_decay: float = 0.01
     averaging: float = 0.0
-    token_dropout: float = 0.0
     relation_weight: float = 2.0
-    ranking_weight: float = 0.0
     label_weight: float = 0.3
     label_batch: int = 64
     labels_from: str = "all"
     word_weight: float = 0.0
     words: int = 8000
     genre_weight: float = 0.0
-    neighbour_weight: float = 0.0
-    neighbours: int = 64
     pair_weight: float = 0.0
     pair_batch: int = 64
     second_weight: float = 0.5

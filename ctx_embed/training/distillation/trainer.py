@@ -33,10 +33,8 @@ from ctx_embed.training.distillation.objectives import (
     Batch,
     Genres,
     Labels,
-    Neighbours,
     Objective,
     Partners,
-    Ranking,
     Relations,
     SecondTeacher,
     Similarity,
@@ -64,14 +62,6 @@ def teacher_distance(student: TokenEncoder, texts: PackedTexts, rows: NDArray[np
     student.eval()
     parts = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
     return float(similarity_loss(torch.cat([student.embed(*texts.batch(part)) for part in parts]), target))
-
-
-def without_tokens(ids: Tensor, lengths: list[int], share: float, seed: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """Packed texts with a seeded ``share`` of their tokens left out; a text that would lose all of them loses none."""
-    document = np.repeat(np.arange(len(lengths)), lengths)
-    kept = np.random.default_rng(seed).random(len(ids)) >= share
-    kept |= (np.bincount(document[kept], minlength=len(lengths)) == 0)[document]
-    return ids[torch.from_numpy(kept)], np.bincount(document[kept], minlength=len(lengths)).tolist()
 
 
 class Distillation:
@@ -164,8 +154,6 @@ class Distillation:
         terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
         if options.relation_weight > 0:
             terms["relations"] = Relations(), options.relation_weight
-        if options.ranking_weight > 0:
-            terms["ranking"] = Ranking(), options.ranking_weight
         if labelled is not None:
             spans = LabelledSpans(self.student.text_tokenizer, *labelled, options.seed)
             terms["labels"] = Labels(read, spans, options.label_batch), options.label_weight
@@ -174,11 +162,6 @@ class Distillation:
             terms["words"] = Words(dimension, counts, options.words), options.word_weight
         if options.genre_weight > 0:
             terms["genres"] = Genres(read, mixture.genres), options.genre_weight
-        if options.neighbour_weight > 0:
-            # A held-out text is nobody's neighbour, nor is an excluded one: they are not trained on in any way.
-            absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
-            followers = np.where(np.isin(mixture.followers, absent), -1, mixture.followers)
-            terms["neighbours"] = Neighbours(self.packed, followers, options.neighbours), options.neighbour_weight
         if options.pair_weight > 0:
             absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
             same = np.unique(np.array(mixture.texts, dtype=object), return_inverse=True)[1]
@@ -258,8 +241,6 @@ class Distillation:
         torch.manual_seed(self.options.seed + self.step)
         teacher = self._teacher_rows(rows)
         ids, lengths = self.packed.batch(rows)
-        if self.options.token_dropout > 0:
-            ids, lengths = without_tokens(ids, lengths, self.options.token_dropout, [self.options.seed, 5, self.step])
         batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
         # One pass over all texts of the step: entries that several of them have are computed once.
         more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}

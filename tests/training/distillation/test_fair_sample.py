@@ -41,7 +41,6 @@ def test_a_fair_source_of_lines_labels_and_pairs(tmp_path):
     assert [len(text.split()) for text in mixture.texts[-2:]] == [1, 1]
     assert mixture.genre_names == ["a", "b", "c"]
     assert mixture.genres[mixture.texts.index("good")] == 1
-    assert (mixture.followers == -1).all()
     pairs = {tuple(mixture.texts[row] for row in pair) for pair in mixture.pairs}
     # What contradicts a text does not belong with it.
     assert pairs == {("what is it", "it is that"), ("he runs", "a man runs"), ("same", "alike")}

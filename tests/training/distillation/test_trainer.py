@@ -20,7 +20,7 @@ from ctx_embed.training.distillation.mixture import Mixture
 from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
 from ctx_embed.training.distillation.phrases import learn_phrases
 from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
-from ctx_embed.training.distillation.trainer import Distillation, teacher_distance, without_tokens
+from ctx_embed.training.distillation.trainer import Distillation, teacher_distance
 from ctx_embed.training.distillation.validation import Pairs
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
@@ -90,17 +90,6 @@ def test_the_distance_by_hand(tokenizer):
     assert teacher_distance(student, packed, np.array([1]), target[1:]) == 1
 
 
-def test_tokens_that_are_not_seen():
-    ids, lengths = torch.arange(1000), [1] * 100 + [900]
-    kept, left = without_tokens(ids, lengths, 0.25, [1])
-    assert left[:100] == [1] * 100  # a text keeps its only token
-    assert kept[:100].tolist() == list(range(100))
-    assert 0.7 * 900 < left[100] < 0.8 * 900
-    assert len(kept) == sum(left)
-    assert torch.equal(kept, without_tokens(ids, lengths, 0.25, [1])[0])
-    assert not torch.equal(kept, without_tokens(ids, lengths, 0.25, [2])[0])
-
-
 # Runs
 
 
@@ -120,9 +109,8 @@ def teacher(tiny_model, texts, tokenizer):
 @pytest.fixture(scope="module")
 def mixture(texts) -> Mixture:
     count = len(texts)
-    followers = np.append(np.arange(1, count), -1)
     genres = (np.arange(count) >= count // 2).astype(np.int64)
-    return Mixture([Block("a", tuple(texts))], np.ones(count, np.float32), genres, ["a", "b"], followers, texts)
+    return Mixture([Block("a", tuple(texts))], np.ones(count, np.float32), genres, ["a", "b"], texts)
 
 
 @pytest.fixture
@@ -182,10 +170,9 @@ def test_a_seeded_part_is_held_out(start, monkeypatch, teacher):
         return train(self, rows, total)
 
     monkeypatch.setattr(Distillation, "_train_batch", watched)
-    run = start(DistillationOptions(epochs=2, batch_size=16, held_out=16, neighbour_weight=1.0))
+    run = start(DistillationOptions(epochs=2, batch_size=16, held_out=16))
     held_out = run.held_out_rows
     assert len(held_out) == 16
-    assert not set(run.objectives["neighbours"][0].followers) & set(held_out)
     run.run(progress=False)
     shown = np.bincount(np.concatenate(seen), minlength=64)
     assert (shown[held_out] == 0).all()
@@ -270,16 +257,6 @@ def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
     assert run.step == 0
 
 
-def test_an_excluded_text_is_nobodys_neighbour(start, mixture):
-    weights = np.ones(64, np.float32)
-    weights[[5, 6, 40]] = 0
-    options = DistillationOptions(batch_size=16, held_out=16, neighbour_weight=1.0)
-    run = start(options, mixture=replace(mixture, weights=weights))
-    followers = set(run.objectives["neighbours"][0].followers)
-    assert followers & {4, 7, 8, 39, 41}
-    assert not followers & {5, 6, 40}
-
-
 def test_too_few_sentences(start):
     assert OPTIONS.trained_on(48) == 32
     message = (
@@ -327,7 +304,7 @@ def test_progress_goes_to_stderr_only(start, capfd):
 
 
 EVERYTHING = DistillationOptions(
-    epochs=2,
+    epochs=3,
     batch_size=8,
     held_out=8,
     label_batch=8,
@@ -335,11 +312,7 @@ EVERYTHING = DistillationOptions(
     word_weight=0.1,
     words=20,
     averaging=0.5,
-    token_dropout=0.1,
-    ranking_weight=0.1,
     genre_weight=0.1,
-    neighbour_weight=0.1,
-    neighbours=4,
 )
 
 
@@ -401,7 +374,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
         return [{key: value for key, value in entry.items() if key != "batches_a_second"} for entry in entries]
 
     assert logged("out") == logged("whole")
-    terms = {"similarity", "relations", "ranking", "labels", "words", "genres", "neighbours"}
+    terms = {"similarity", "relations", "labels", "words", "genres"}
     (second,) = [entry for entry in logged("whole") if entry["step"] == 2]
     assert set(second) == {"step", "loss", "learning_rate", *terms}
     assert second["loss"] == pytest.approx(sum(second[term] for term in terms), rel=1e-5)
