@@ -14,7 +14,7 @@ from ctx_embed.cli.output import counted
 @click.option("--append", is_flag=True, help="Add to an existing index.")
 @click.option("--upsert", is_flag=True, help="Add to an existing index, replacing documents with the same ids.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing index once the new one is complete.")
-@click.option("--resume", is_flag=True, help="Continue the same command where it was interrupted, or start.")
+@click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
 @field_option
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
 @click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")

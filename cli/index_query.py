@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(context_settings={"show_default": True})
 @click.argument("path", metavar="INDEX")
 @click.argument("texts", metavar="TEXT...", nargs=-1)
-@click.option("--queries", "source", metavar="FILE", help="Read queries from a file, one per line; - is stdin.")
+@click.option("--queries", "source", metavar="FILE", help="Read queries from a file or - (stdin), one per line.")
 @click.option("-k", default=10, type=click.IntRange(min=1), help="Hits for each query.")
 @click.option(
     "--mode",

@@ -158,7 +158,7 @@ def test_seventy_kills_while_building(tmp_path, hash_model):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 1 MB; only the superuser can make one."""
+    """Yield the folder of a 1 MB file system; only the superuser can make one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
