@@ -26,12 +26,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-$(VENV)/installed: $(VENV)/bin/python pyproject.toml
-	$(BIN)/python -m pip install --quiet -e . --config-settings editable_mode=compat
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings editable_mode=compat -e .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings editable_mode=compat -e ".[dev,peers,plots,mteb,integrations,docs]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings editable_mode=compat -e ".[dev,peers,plots,mteb,integrations,docs,onnx]"
 	touch $@
 
 clients:
