@@ -92,7 +92,7 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
         lines.insert(0, "- **A quick run on a small sample: it only checks that everything runs; ignore the numbers.**")
     lines.append(
         f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
-        f"torch {version('torch')}; {UNKNOWN}: not computed, or not found in the paper."
+        f"torch {version('torch')}; {UNKNOWN}: not computed, or a published value that we could not find."
     )
     flags = _flags(results.options, results.seed, results.tokenizer)
     command = shlex.join(["ctx-embed", "reproduce", experiment.name, *(word for flag in flags for word in flag)])

@@ -135,8 +135,8 @@ TABLE3 = Experiment(
         PROTOCOL,
         *CHOICES,
         f"m {M}, u {RANK} for one step and for five.",
-        "Of the paper's values we know: uniform with K 1 (57.9), and 73.1 for ones or learned with K 1.",
-        "A uniform c^0 is sampled with a seed from the text's tokens, the same in training and afterwards.",
+        "Of the paper's values we know: uniform with K 1 (57.9), and 73.1 for either ones or learned with K 1.",
+        "A uniform c^0 is sampled with the text's own tokens as the seed, the same in training and afterwards.",
     ),
     ("first context", "steps"),
     tuple(

@@ -91,7 +91,7 @@ def test_two_encoders_of_one_name(folder, drawn):
         evaluate([drawn, drawn], find_tasks(["MR"]), DataReader(folder))
 
 
-def test_an_encoder_that_suits_none_of_the_tasks(folder):
+def test_an_encoder_that_suits_no_task(folder):
     with pytest.raises(InputError, match=r"^majority can only be scored on probe tasks, got none; add one"):
         evaluate([load_encoder("majority")], find_tasks(["STSB", "adi"]), DataReader(folder))
 

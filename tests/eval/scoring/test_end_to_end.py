@@ -58,7 +58,7 @@ def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(enc
 
 
 @pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("mean", "drawn")])
-def test_the_head_that_a_fold_begins_with_is_among_the_options_it_is_kept_by(tokenizer, name, head):
+def test_the_initial_head_is_among_the_options_that_key_a_fold(tokenizer, name, head):
     encoder = as_encoder(untrained(name, tokenizer, 8), name)
     assert training_options(encoder).head == head
 

@@ -29,7 +29,7 @@ def liblinear(C: float, X, y):
 
 
 def nested(X, labels) -> tuple[list[float], list[float]]:
-    """Outer and inner stratified 10-fold with SentEval's seed, C of 2^-2..2^3 by the rounded mean inner accuracy."""
+    """Return accuracies and C of stratified nested 10-fold, C of 2^-2..2^3 by the rounded mean inner accuracy."""
     accuracies, chosen = [], []
     for train, test in StratifiedKFold(10, shuffle=True, random_state=1111).split(X, labels):
         means = []
