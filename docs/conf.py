@@ -34,7 +34,8 @@ myst_enable_extensions = ["dollarmath"]
 # Tutorials run when their text changes; an error in one stops the build.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(Path(__file__).parent / "_build" / "notebooks")
-os.environ["PYTHONWARNINGS"] = "ignore"  # other packages' remarks are no output of a tutorial
+# Remarks of other packages and progress bars are no output of a tutorial.
+os.environ.update(PYTHONWARNINGS="ignore", TQDM_DISABLE="1", COLUMNS="110")
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_merge_streams = True
@@ -59,6 +60,15 @@ def _to_pages(app: object, page: str, source: list[str]) -> None:
         source[0] = re.sub(rf"\]\((\.\./)+{re.escape(target)}", f"]({name}", source[0])
 
 
+def _formulas(app: object, what: str, name: str, item: object, options: object, lines: list[str]) -> None:
+    """Show the indented lines of a docstring, its formulas, as they are written."""
+    for at in range(len(lines) - 1, 1, -1):
+        above = lines[at - 2]
+        if lines[at].startswith("    ") and not lines[at - 1] and above and not above.startswith((" ", "- ", "::")):
+            lines[at:at] = ["::", ""]
+
+
 def setup(app: Sphinx) -> None:
-    """Let Sphinx call what stands above."""
+    """Let Sphinx call the functions above."""
     app.connect("source-read", _to_pages)
+    app.connect("autodoc-process-docstring", _formulas, priority=400)  # before the sections are parsed

@@ -6,7 +6,7 @@ commands alone. ``{code-cell}`` blocks are those of a notebook: Python, in which
 ``...`` stands for any text and decimal numbers may differ slightly. A block below a comment
 ``<!-- not run: REASON -->`` is left out, a page that begins with one as a whole.
 
-``python -m tests.docs.pages README.md docs/search.md`` runs pages and writes what they print into them.
+``python -m tests.docs.pages README.md docs/search-index.md`` runs pages and writes what they print into them.
 """
 
 from __future__ import annotations
