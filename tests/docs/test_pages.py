@@ -28,7 +28,7 @@ def has_steps(page: Path) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")  # as a user sees it: what other packages deprecate says nothing
-@pytest.mark.parametrize("page", filter(has_steps, PAGES), ids=name)
+@pytest.mark.parametrize("page", list(filter(has_steps, PAGES)), ids=name)
 def test_the_blocks_of_a_page(page, tmp_path, monkeypatch):
     # A reader has the data of the examples alone.
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
