@@ -263,6 +263,8 @@ def _read(job: DistillationJob) -> _Material:
     mixture = read_mixture(job.sources, job.options.seed, read_excluded(job.exclude), job.text_field)
     options = job.options.of_texts(len(mixture.texts))
     options.trained_on(len(mixture.texts), mixture.excluded)
+    if options.pair_weight > 0 and not len(mixture.pairs):
+        raise InputError("--pair-weight needs pairs: give a recipe with a fair source of them (.jsonl)")
     if job.exclude and job.progress:
         # None is worth a look at the files: a wrong one leaves out nothing.
         tqdm.write(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded", file=sys.stderr)

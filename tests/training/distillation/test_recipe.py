@@ -366,6 +366,7 @@ FAILURES = [
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions is 8, of 8 at most 7 can be spare"),
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts: give second_texts to a source of the recipe"),
+    ({"pair_weight": 0.5}, "--pair-weight needs pairs: give a recipe with a fair source of them (.jsonl)"),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
     ({"start": "a", "tokenizer": "b"}, "--from brings its own vocabulary: leave out --tokenizer"),
     ({"phrases": -1}, "phrases is -1, 0 or a positive number is needed"),
