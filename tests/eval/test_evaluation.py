@@ -114,7 +114,7 @@ def test_baselines(folder):
     assert result.scores["tfidf", "adi"].mean > result.scores["random", "adi"].mean
     # The majority has no cosines; it was not asked for them.
     assert ("majority", "STS13") not in result.scores
-    assert (result.asked, result.failures) == (7, ["STS13: all 7 pairs have the same cosine, there is nothing to rank"])
+    assert (result.asked, result.failures) == (7, ["STS13: all 7 pairs have the same cosine; there is nothing to rank"])
 
 
 def test_float16_and_words_as_labels_and_empty_texts(tmp_path):
