@@ -1,4 +1,4 @@
-"""`ctx-embed demo`: the whole way on text that every machine has, the docstrings of Python's standard library."""
+"""`ctx-embed demo`: index and search text that every machine has, the docstrings of Python's standard library."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _docstrings(node: ast.Module | ast.ClassDef, name: str) -> Iterator[tuple[st
 
 
 def standard_library_docstrings() -> dict[str, str]:
-    """Return the docstrings of the standard library's public names, each text once; nothing is imported or run."""
+    """Return the docstrings of the standard library by public name, each text once, without importing anything."""
     root = Path(sysconfig.get_paths()["stdlib"])
     named: dict[str, str] = {}
     for path in sorted(root.rglob("*.py")):
@@ -71,13 +71,13 @@ def standard_library_docstrings() -> dict[str, str]:
 
 
 def _document(name: str, docstring: str) -> str:
-    """Return what is indexed: the words of the name, and the docstring."""
+    """Return the text to index: the words of the name, and the docstring."""
     return f"{name.replace('.', ' ').replace('_', ' ')}: {docstring}"
 
 
 @click.command()
 @click.option("--query", "queries", multiple=True, metavar="TEXT", help="Ask this instead of the sample queries.")
-@click.option("-k", default=3, show_default=True, type=click.IntRange(min=1), help="Hits of a query.")
+@click.option("-k", default=3, show_default=True, type=click.IntRange(min=1), help="Number of hits for each query.")
 def demo(queries: tuple[str, ...], k: int) -> None:
     """Index the docstrings of the Python standard library and answer a few queries, by meaning and by words.
 
@@ -87,7 +87,7 @@ def demo(queries: tuple[str, ...], k: int) -> None:
 
     named = standard_library_docstrings()
     if not named:
-        raise InputError("this Python comes without the sources of its standard library, there is nothing to index")
+        raise InputError("this Python has no sources of its standard library, so there is nothing to index")
     with tempfile.TemporaryDirectory(prefix="ctx-embed-") as folder:
         start = time.perf_counter()
         with SearchIndex.create(Path(folder) / "docstrings.index") as index:

@@ -1,4 +1,4 @@
-"""`ctx-embed distill`: train an encoder to give a teacher's embeddings."""
+"""`ctx-embed distill`: train an encoder to reproduce a teacher's embeddings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
         given = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score"}
         names = {option.name or "" for option in context.command.params} - given | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
-        # As on the command line, numbers are parsed from text: 1.5 epochs are refused, not cut to 1.
+        # Numbers are parsed from text as on the command line, so that 1.5 epochs are refused, not cut to 1.
         context.default_map = {
             name: option if isinstance(option, list) else str(option)
             for name, option in recipe.items()
@@ -46,7 +46,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     "--corpus",
     multiple=True,
     metavar="FILE...",
-    help="Texts: a sentence a line, or a row of CSV, TSV, JSONL or Parquet.",
+    help="Files of texts: one sentence per line, or per row of CSV, TSV, JSONL or Parquet.",
 )
 @click.argument("more", nargs=-1, metavar="[FILE...]")
 @click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
@@ -61,51 +61,121 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     expose_value=False,
     callback=_read_recipe,
     metavar="FILE.toml",
-    help="Options by name; those given here go first.",
+    help="TOML file of option values; the command line overrides it.",
 )
 @field_options
 @data_option
-@click.option("--cache", type=OUTPUT, metavar="DIR", help="Keeps the teacher's embeddings; else OUT.teacher.")
-@click.option("--sentences", type=click.IntRange(min=1), help="Read about so many sentences; else all.")
-@encoder_options
-@click.option("--tokenizer", metavar="FILE", help="tokenizer.json; else learned from the corpus.")
-@click.option("--vocabulary-size", default=32_000, show_default=True, type=click.IntRange(min=3))
-@click.option("--phrases", default=0, show_default=True, type=click.IntRange(min=0), help="Entries of several words.")
 @click.option(
-    "--spare-dimensions", default=0, show_default=True, type=click.IntRange(min=0), help="0 in the teacher's."
+    "--cache", type=OUTPUT, metavar="DIR", help="Store the teacher's embeddings here.  [default: OUT.teacher]"
+)
+@click.option("--sentences", type=click.IntRange(min=1), help="Number of sentences to read, roughly.  [default: all]")
+@encoder_options
+@click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; else a vocabulary is learned from the corpus.")
+@click.option(
+    "--vocabulary-size",
+    default=32_000,
+    show_default=True,
+    type=click.IntRange(min=3),
+    help="Maximum number of entries of a learned vocabulary.",
+)
+@click.option(
+    "--phrases",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Number of frequent phrases that become vocabulary entries.",
+)
+@click.option(
+    "--spare-dimensions",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Dimensions reserved for labels; zero in the teacher's target.",
 )
 @architecture_options(dimension=256, steps=3, rank=64, positions="none", scale="mean", initial_context="ones")
-@click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1))
-@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2))
-@click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE)
+@click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1), help="Passes over the texts.")
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2), help="Texts in a batch.")
+@click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE, help="Peak learning rate.")
 @click.option("--averaging", default=0.0, show_default=True, type=DECAY, help="Decay of the weights' moving average.")
+<<<<<<< HEAD
 @click.option("--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Of the teacher's cosines.")
 @click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
 @click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Of finding a text's partner.")
 @click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs of a batch.")
+=======
+@click.option(
+    "--token-dropout", default=0.0, show_default=True, type=DECAY, help="Fraction of tokens dropped in training."
+)
+@click.option(
+    "--relation-weight",
+    default=2.0,
+    show_default=True,
+    type=WEIGHT,
+    help="Loss weight: match the teacher's cosines between texts.",
+)
+@click.option(
+    "--ranking-weight",
+    default=0.0,
+    show_default=True,
+    type=WEIGHT,
+    help="Loss weight: match the teacher's order of near neighbours.",
+)
+@click.option(
+    "--genre-weight",
+    default=0.0,
+    show_default=True,
+    type=WEIGHT,
+    help="Loss weight: predict which corpus file a text comes from.",
+)
+@click.option(
+    "--neighbour-weight",
+    default=0.0,
+    show_default=True,
+    type=WEIGHT,
+    help="Loss weight: recognise the text that follows.",
+)
+>>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 @click.option(
     "--held-out",
     type=click.IntRange(min=2),
-    help="Texts that are not trained on and measure the distance.  [default: 10 %, at most 4096]",
+    help="Number of texts held out to measure the distance to the teacher.  [default: 10 %, at most 4096]",
 )
 @click.option(
-    "--exclude", multiple=True, metavar="FILE", help="Texts, or columns of them, that must not be trained on."
+    "--exclude", multiple=True, metavar="FILE", help="Never train on the texts in this file, in any of its columns."
 )
 @click.option(
-    "--labelled", multiple=True, metavar="FILE", help="label<TAB>text, or a table, to learn beside the teacher."
+    "--labelled", multiple=True, metavar="FILE", help="Also learn from labelled texts: label<TAB>text, or a table."
 )
-@click.option("--skip", metavar="FILE.json", help="Lines of the labelled files to leave out.")
-@click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Of the labels in the loss.")
+@click.option("--skip", metavar="FILE.json", help="JSON file that names lines of the labelled files to leave out.")
+@click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Loss weight: predict the labels.")
 @click.option(
-    "--labels-from", default="all", show_default=True, type=click.Choice(["all", "spare"]), help="Dimensions read."
+    "--labels-from",
+    default="all",
+    show_default=True,
+    type=click.Choice(["all", "spare"]),
+    help="Which dimensions the label heads read.",
 )
-@click.option("--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's own words.")
-@click.option("--validation", metavar="FILE", help="score<TAB>text<TAB>text, measured after each epoch.")
+@click.option(
+    "--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: predict a text's own words."
+)
+@click.option("--validation", metavar="FILE", help="Pairs to score after each epoch: score<TAB>text<TAB>text.")
 @click.option("--seed", default=0, show_default=True, type=SEED)
-@click.option("--teacher-dtype", default="float32", show_default=True, type=click.Choice(["float32", "bfloat16"]))
-@click.option("--store", default="float32", show_default=True, type=click.Choice(["float32", "float16", "int8"]))
+@click.option(
+    "--teacher-dtype",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Precision in which the teacher computes.",
+)
+@click.option(
+    "--store",
+    default="float32",
+    show_default=True,
+    type=click.Choice(["float32", "float16", "int8"]),
+    help="Precision in which the token table is saved.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
-@click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Draw the course of the training (extra plots).")
+@click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
 def distill(
     output: Path,
     corpus: tuple[str, ...],
@@ -120,12 +190,12 @@ def distill(
     score: str | None,
     **options: Any,
 ) -> None:
-    """Train an encoder over a token table to give the embeddings of a teacher.
+    """Train an encoder over a token table to reproduce a teacher's embeddings.
 
-    The teacher's embeddings are kept in shards and the training's state in OUT.partial, so that the same command
-    resumes where it was interrupted; a finished run is not repeated, and a model that another command made is kept
-    unless --overwrite is given. A recipe may name several sources of texts, with weights, in [[sources]] tables;
-    --corpus takes their place.
+    Run the same command again to resume an interrupted run: the teacher's embeddings and, in OUT.partial, the state of
+    the training are stored. A finished run is not repeated, and a model that another command made is replaced only with
+    --overwrite. A recipe may name several sources of texts, with weights, in [[sources]] tables; --corpus replaces
+    them.
 
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """

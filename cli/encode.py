@@ -23,10 +23,10 @@ def encode(
 ) -> None:
     """Embed the texts of INPUT, in order.
 
-    INPUT is text (a text a line, blank lines skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard
-    input. The suffix of OUT names its format: .npy is the float32 array (texts, dimension) alone; .jsonl and .parquet
-    hold ids, texts and metadata too, with the embedding in the field `embedding`, and .csv with a column for each
-    dimension; - prints JSONL. A file is written whole or not at all.
+    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for
+    standard input. The suffix of OUT names its format: .npy holds only the float32 array (texts, dimension); .jsonl and
+    .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has one column for
+    each dimension; - prints JSONL. A file is written whole or not at all.
 
     \b
     Example: ctx-embed encode reviews.txt -o reviews.npy
@@ -38,7 +38,7 @@ def encode(
     require_embeddings_file(output)
     documents = list(read_documents(source, field))
     if not documents:
-        raise InputError(f"{source_name(source)}: no texts, there is nothing to embed")
+        raise InputError(f"{source_name(source)}: no texts to embed")
 
     from ctx_embed.encoders import embed, load_encoder
     from ctx_embed.text.unknown import sample, unknown_share, warning

@@ -1,4 +1,4 @@
-"""`ctx-embed explain`: what the attention looked at."""
+"""`ctx-embed explain`: the attention that each token gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctx_embed.errors import InputError
     "--input",
     "source",
     metavar="FILE",
-    help="Texts: a line each, CSV, TSV, JSONL or Parquet; - for standard input, as TEXT is.",
+    help="Read texts from a file: one per line, CSV, TSV, JSONL or Parquet; - is standard input, for TEXT too.",
 )
 @field_option
 @click.option("--model", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
@@ -26,16 +26,17 @@ from ctx_embed.errors import InputError
 def explain(
     texts: tuple[str, ...], source: str | None, field: str | None, model: str, output: Path | None, as_json: bool
 ) -> None:
-    """Show what the encoder looks at in each TEXT: per cent of each step or head that fall on each token.
+    """Show what the encoder looks at in each TEXT: the share of each step or head that falls on each token, in %.
 
-    Of a Contextualizer: the exact share of each token in each correction z^k of the context, negative where it works
-    against the others, and the path of the context c^k: norms, and cosines with the context before and with the last.
-    Of systems with heads: the attention of each; of Transformers the mean over the tokens that look, and in files all.
+    For a Contextualizer: the exact share of each token in each update z^k of the context, negative where it works
+    against the others, and the path of the context c^k: norms, and cosines with the previous and the last context.
+    For systems with heads: the attention of each head; for Transformers the mean over the attending tokens (files
+    written with -o show all of them).
 
     Example: ctx-embed explain "a dull film without one good idea" -o film.html
     """
     if as_json and output:
-        raise click.UsageError("--json and -o exclude each other")
+        raise click.UsageError("give either --json or -o, not both")
     if texts == ("-",):
         texts, source = (), source or "-"
     if bool(texts) == (source is not None):
@@ -50,7 +51,7 @@ def explain(
     if source is not None:
         texts = tuple(document.text for document in read_documents(source, field))
         if not texts:
-            raise InputError(f"{'standard input' if source == '-' else source}: no texts, there is nothing to explain")
+            raise InputError(f"{'standard input' if source == '-' else source}: no texts to explain")
 
     from ctx_embed.encoders import load_encoder
     from ctx_embed.explanations import explain as explained
@@ -58,7 +59,7 @@ def explain(
 
     loaded = load_encoder(model).model
     if loaded is None:
-        raise InputError(f"{model} is no SentenceTransformer, it has no attention to explain")
+        raise InputError(f"--model must be a SentenceTransformer, got {model}, which has no attention to explain")
     explanations = [explained(loaded, well_formed(text)) for text in texts]
     if output:
         write(explanations, output, well_formed(model))

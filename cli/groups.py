@@ -1,4 +1,4 @@
-"""Groups of commands: suggestions and other names for subcommands, and what an interruption says."""
+"""Groups of commands: suggestions and aliases for subcommands, and the name of the running command."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Group(click.Group):
     """A group that knows other names of its commands and suggests the nearest one for an unknown name.
 
     Attributes:
-        aliases: what stands for another name: a command and perhaps options.
-        hints: what to say of names that are no commands here.
+        aliases: for another name, the command and perhaps options that it stands for.
+        hints: for a name that is not a command here, the advice to print.
     """
 
     aliases: Mapping[str, Sequence[str]] = {}
@@ -26,7 +26,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the arguments begin with; an unknown one is a mistake of usage."""
+        """Return the command that the arguments start with; raise a usage error for an unknown one."""
         name, *rest = args
         known = self.list_commands(ctx)
         if name not in known and name in self.aliases:

@@ -1,4 +1,4 @@
-"""The command `ctx-embed`: its commands, imported when called for, and the one place where errors become lines."""
+"""The command `ctx-embed`: its subcommands, imported on demand, and the one place where errors become one line."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from ctx_embed import __version__
 from ctx_embed.cli.groups import Group, running
 from ctx_embed.errors import InputError
 
-# Commands by the module that defines them and their line in the help text, so that `--help` loads none of them.
+# Each command, named as its module, with its line in the help text, so that `--help` imports none of them.
 COMMANDS = {
     "demo": "Index the docstrings of the Python standard library and answer a few queries.",
-    "distill": "Train an encoder to give a teacher's embeddings.",
+    "distill": "Train an encoder to reproduce a teacher's embeddings.",
     "encode": "Embed texts into a file: .npy, .csv, .jsonl or .parquet.",
     "eval": "Evaluate encoders on classification, similarity and retrieval tasks.",
-    "explain": "Show what an encoder's attention looks at in texts.",
+    "explain": "Show which tokens an encoder attends to in texts.",
     "export": "Write a model for other programs: ONNX, static embeddings.",
     "index": "Build and query search indexes.",
+<<<<<<< HEAD
     "predict": "Predict the labels of texts with a trained classifier.",
     "reproduce": "Work out the papers' tables and figures.",
+=======
+    "reproduce": "Compute the papers' tables and figures.",
+>>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",
 }
 
 
-# How to go on with a command that was interrupted.
+# How to resume an interrupted command.
 RESUME = {
     "index build": "repeat the command with --resume to continue where it stopped",
     "train": "repeat the command to continue after the last complete epoch",
@@ -62,11 +66,11 @@ class LazyGroup(Group):
     aliases = {"embed": ["encode"]}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, sorted."""
+        """Return the names of all commands, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, or None."""
+        """Return the command of that name, or None."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"ctx_embed.cli.{cmd_name}"), cmd_name)
@@ -78,16 +82,16 @@ class LazyGroup(Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a user's mistake or the system's is one line and exit code 1, a bug keeps its traceback."""
+        """Run a command: print a user's or system error as one line and exit with 1; let a bug keep its traceback."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             command = running(ctx)
-            # The first line end leaves a progress bar.
+            # The first line end moves off a progress bar.
             click.echo(f"\nInterrupted; {RESUME.get(command, 'nothing was changed')}.", err=True)
             ctx.exit(INTERRUPTED)
         except InputError as error:
-            # A file's name, or what a library says, may hold line ends.
+            # The name of a file, or a library's message, may contain line ends.
             raise click.ClickException(" ".join(str(error).split("\n"))) from None
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
@@ -97,7 +101,7 @@ class LazyGroup(Group):
                 f"this needs {package}, which the light installation leaves out: pip install ctx-embed"
             ) from None
         except OSError as error:
-            # A full disk or a name that is too long; a reader that went away is click's to end quietly.
+            # A full disk or a name that is too long; click quietly ends on a closed pipe.
             if error.errno in (None, errno.EPIPE):
                 raise
             where = f"{error.filename}: " if error.filename else ""
@@ -120,6 +124,6 @@ def main() -> None:
 
 
 def run() -> None:
-    """The entry point of the installed command; being told to end leaves no temporary files behind, as Ctrl-C does."""
+    """Run the installed command; like Ctrl-C, a signal to terminate leaves no temporary files behind."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

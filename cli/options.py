@@ -20,7 +20,7 @@ SEED = click.IntRange(0, 2**32 - 1)
 
 
 class _Finite(click.FloatRange):
-    """A finite number of a range; click alone would let ``nan`` and ``inf`` pass."""
+    """A finite number in a range; click alone would accept ``nan`` and ``inf``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         rate = super().convert(value, param, ctx)
@@ -35,7 +35,7 @@ DECAY = _Finite(min=0, max=1, max_open=True)
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: 12 s, 3 min 5 s, 2 h 10 min."""
+    """Return a duration in readable form: 12 s, 3 min 5 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -81,10 +81,10 @@ def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
             click.option(
                 "--initial-context", type=click.Choice(["ones", "learned", "uniform"]), help="The context c^0."
             ),
-            click.option("--scale", type=click.Choice(["mean", "sum"]), help="Position weights average or sum to 1."),
+            click.option("--scale", type=click.Choice(["mean", "sum"]), help="Position weights average 1 or sum to 1."),
             click.option("--positions", type=click.Choice(["none", "relative", "absolute"]), help="Position weights."),
             click.option("--rank", type=click.IntRange(min=1), help="Rank u of the attention."),
-            click.option("--steps", type=click.IntRange(min=1), help="Steps K."),
+            click.option("--steps", type=click.IntRange(min=1), help="Number of steps K."),
             click.option("--dimension", type=click.IntRange(min=1), help="Dimension m of the embedding."),
         ):
             command = option(command)
@@ -97,15 +97,15 @@ def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
     return add
 
 
-# Under this name a click context holds the recipe that a command was given.
+# The key in a click context under which the recipe of a command is stored.
 OF_RECIPE = "ctx_embed.recipe"
-# Options of an architecture that the Contextualizer alone has.
+# Options that only the Contextualizer has.
 CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
 SCORES = ["additive", "content", "dot", "general", "location", "scaled-dot"]
 
 
 def _value(text: str) -> Any:
-    """A JSON value, numbers with commas between them as a list, or the text itself."""
+    """Return a JSON value, a list for numbers separated by commas, or the text itself."""
     try:
         return json.loads(f"[{text}]" if "," in text and not text.startswith("[") else text)
     except ValueError:
@@ -113,12 +113,12 @@ def _value(text: str) -> Any:
 
 
 def named_values(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    """What ``--option name=value`` gives."""
+    """Return the values of ``--option name=value`` by name."""
     named = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not name=value.", context, parameter)
+            raise click.BadParameter(f"must be name=value, got {text!r}.", context, parameter)
         named[name] = _value(value)
     return named
 
@@ -126,14 +126,14 @@ def named_values(context: click.Context, parameter: click.Parameter, given: tupl
 def encoder_options(command: Command) -> Command:
     """Add ``--encoder`` and the options of any system; ``architecture_options`` are the Contextualizer's own."""
     for option in (
-        click.option("--score", type=click.Choice(SCORES), help="As --option score=NAME, of the system attentive."),
+        click.option("--score", type=click.Choice(SCORES), help="Score of `attentive`; same as --option score=NAME."),
         click.option(
             "--option",
             "encoder_options",
             multiple=True,
             callback=named_values,
             metavar="NAME=VALUE",
-            help="Of the system, see `ctx-embed systems --json`; may be repeated.",
+            help="An option of the system, see `ctx-embed systems --json`; may be repeated.",
         ),
         click.option(
             "--encoder",
@@ -148,11 +148,11 @@ def encoder_options(command: Command) -> Command:
 
 
 def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | None) -> dict[str, Any]:
-    """The system's own options: those given over those of a recipe, if the recipe is for the same system.
+    """Return the system's own options: those given, then those of a recipe if it is for the same system.
 
     Raises:
         InputError: an unknown system or option.
-        click.UsageError: another system was given options that the Contextualizer alone has.
+        click.UsageError: options that only the Contextualizer has were given to another system.
     """
     from ctx_embed.systems import require_options
 
@@ -168,15 +168,17 @@ def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | N
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ]
         if given:
-            raise click.UsageError(f"{', '.join(given)}: only for the contextualizer; {encoder} takes --option.")
+            raise click.UsageError(
+                f"{', '.join(given)}: only for the contextualizer; {encoder} needs --option instead."
+            )
     return options
 
 
 def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
-    """The files that are named, or that match a pattern under the data folder, in order.
+    """Return the named files, or those that match a pattern under the data folder, in order.
 
     Raises:
-        InputError: a name that is no file and matches none.
+        InputError: a name that is not a file and matches none.
     """
     from ctx_embed.errors import InputError
 
@@ -187,7 +189,7 @@ def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
             found = [data / match for match in sorted(glob(name, root_dir=data, recursive=True))]
         if not found:
             if data is not None:
-                raise InputError(f"{name}: no such file and matches nothing under {data}")
+                raise InputError(f"{name}: no such file, and nothing under {data} matches it")
             needed = "; patterns need --data or CTX_EMBED_DATA" if has_magic(name) else ""
             raise InputError(f"{name}: no such file{needed}")
         files.extend(found)

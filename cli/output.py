@@ -1,4 +1,4 @@
-"""What commands print for people: counts, single lines, and tables of hits."""
+"""Readable output of the commands: counts, single lines, and tables of hits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import click
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
 
-# Of each text in the table of hits, at most so many characters are shown; in a narrow terminal fewer.
+# The most characters of a text that the table of hits shows, and the fewest in a narrow terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 160, 40
 ID_CHARACTERS, CELL_CHARACTERS = 40, 24
 SHOWN_FIELDS = 4
-# Around the words of the query in a snippet, before they become colours: no text on its way to a terminal has them.
+# Marks around the words of the query in a snippet, later replaced by colours; printed text never contains them.
 _OPENING, _CLOSING = "\x02", "\x03"
 
 
@@ -26,8 +26,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def one_line(text: str, length: int) -> str:
-    """Return the beginning of a text without what a terminal would act on."""
-    # Only so much of the text is looked at: it may be a whole book.
+    """Return the beginning of a text without control characters."""
+    # Look only at the beginning: the text may be a whole book.
     words = "".join(c if c.isprintable() else " " for c in text[: 4 * length]).split()
     line = " ".join(words)
     return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
@@ -36,7 +36,7 @@ def one_line(text: str, length: int) -> str:
 def print_hits(query: str, hits: list[Hit]) -> None:
     """Print a table of hits under a header: scores, ids, metadata fields, and text with the words of the query.
 
-    In a terminal these words are coloured; what a text or an id could do to it or to the columns is taken out.
+    In a terminal these words are coloured; control characters in texts and ids are removed.
     """
     fused = any(hit.fused is not None for hit in hits)
     fields = list(dict.fromkeys(name for hit in hits for name, value in hit.metadata.items() if _is_shown(value)))
@@ -73,7 +73,7 @@ def _cell(value: Any) -> str:
 
 
 def _aligned(cells: list[str], widths: list[int], numeric: int) -> list[str]:
-    """Return the cells at the widths of their columns, the first ``numeric`` ones to the right."""
+    """Return the cells padded to the widths of their columns, the first ``numeric`` ones aligned to the right."""
     pairs = enumerate(zip(cells, widths, strict=True))
     return [cell.rjust(width) if place < numeric else cell.ljust(width) for place, (cell, width) in pairs]
 
@@ -88,7 +88,7 @@ def _marked(query: str, text: str, length: int) -> str:
     for number, piece in enumerate(marked.replace(_CLOSING, _OPENING).split(_OPENING)):
         words = "".join(c if c.isprintable() else " " for c in piece)
         words = words if number else words.lstrip()
-        # Runs of spaces are closed up, those at the edges of a piece to one.
+        # Runs of spaces become one space, also at the edges of a piece.
         inner = " ".join(words.split())
         words = f"{' ' * words[:1].isspace()}{inner}{' ' * (words[-1:].isspace() and bool(inner))}"
         if len(words) > room:

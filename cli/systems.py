@@ -1,4 +1,4 @@
-"""`ctx-embed systems`: what can be trained, distilled and evaluated."""
+"""`ctx-embed systems`: the systems that can be trained, distilled and evaluated."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 
 @click.command()
-@click.option("--dimension", default=256, show_default=True, type=click.IntRange(min=1), help="m, for the counts.")
+@click.option("--dimension", default=256, show_default=True, type=click.IntRange(min=1), help="Dimension m.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects, with options and their defaults.")
 def systems(dimension: int, as_json: bool) -> None:
-    """List the systems: name, parameters beside the token table at their defaults, complexity, formula and source.
+    """List the systems: name, parameters by default (excluding the token table), complexity, formula and source.
 
     \b
     Example: ctx-embed systems --json

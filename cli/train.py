@@ -1,4 +1,4 @@
-"""`ctx-embed train`: an encoder and a linear head, end to end from labels."""
+"""`ctx-embed train`: train an encoder and a linear head end to end on labelled texts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from ctx_embed.cli.options import (
 
 OF_SYSTEM = {"encoder", "encoder_options", "score", "dimension", *CONTEXTUALIZER_OPTIONS}
 FROM_SCRATCH = {"tokenizer", "vocabulary_size", *OF_SYSTEM}
-# Where a flag is not called as what it sets.
+# Flags whose name differs from that of their parameter.
 FLAGS = {"encoder_options": "option"}
 
 
 @click.command()
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
+<<<<<<< HEAD
 @click.option("--valid", "valid_file", metavar="FILE", help="Validation texts; else 10 % of TRAIN are held out.")
 @click.option("--test", "test_file", metavar="FILE", help="Also report precision, recall and F1 on these texts.")
 @click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
@@ -52,19 +53,25 @@ FLAGS = {"encoder_options": "option"}
     help="Weigh rare classes as much as frequent ones, or a class by a number; repeatable.",
 )
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json of a model from scratch; else learned from TRAIN.")
+=======
+@click.option("--valid", "valid_file", metavar="FILE", help="Validation texts.  [default: 10 % of TRAIN, held out]")
+@click.option("--test", "test_file", metavar="FILE", help="Also report the accuracy on these texts.")
+@click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
+@click.option("--tokenizer", metavar="FILE", help="tokenizer.json for a model from scratch; else learned from TRAIN.")
+>>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 @click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
 @field_options
 @encoder_options
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
 @click.option("--epochs", type=click.IntRange(min=1), help="[default: 10; with --from 8]")
 @click.option("--batch-size", type=click.IntRange(min=1), help="[default: 32; with --from 64]")
-@click.option("--learning-rate", type=LEARNING_RATE, help="Adam's.  [default: 1e-4; with --from 1e-3]")
-@click.option("--token-dropout", type=DECAY, help="Share of the tokens that training does not see.  [default: 0]")
+@click.option("--learning-rate", type=LEARNING_RATE, help="Learning rate of Adam.  [default: 1e-4; with --from 1e-3]")
+@click.option("--token-dropout", type=DECAY, help="Fraction of tokens dropped during training.  [default: 0]")
 @click.option(
     "--head",
     type=click.Choice(["zeros", "drawn", "probe"]),
-    help="What the head begins as; probe: the linear probe of the embeddings.  [default: zeros, of other encoders than "
-    "the Contextualizer drawn; with --from probe]",
+    help="Initial weights of the head: zeros, drawn (random), or probe (a linear probe of the embeddings).  [default: "
+    "zeros for the Contextualizer, drawn for other encoders; with --from probe]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
@@ -97,17 +104,27 @@ def train(
     score: str | None,
     **architecture: Any,
 ) -> None:
+<<<<<<< HEAD
     """Train a classifier on labelled texts; the best epoch on validation texts is kept.
+=======
+    """Train a classifier on labelled texts; the best epoch on the validation texts is saved.
+>>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 
     TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
     columns --field and --label-field name; plain or gzip.
 
     From scratch the defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The
+<<<<<<< HEAD
     options of the architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its
     last epoch; a finished one is not repeated, and a model that another command made is kept unless --overwrite is
     given. With --from and fewer than 500 texts the encoder stays as it is, and only the head is learned.
 
     OUT is a model folder for `ctx-embed predict`, and an encoder for `ctx-embed encode --model`.
+=======
+    options of the architecture and the vocabulary apply only to a model from scratch. Run the command again to resume
+    an interrupted run after its last epoch; a finished run is not repeated, and a model that another command made is
+    replaced only with --overwrite.
+>>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 
     \b
     Example: ctx-embed train reviews.tsv -o reviews-model --from default
@@ -119,6 +136,7 @@ def train(
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if start and given:
         named = ", ".join(f"--{FLAGS.get(name, name).replace('_', '-')}" for name in sorted(given))
+<<<<<<< HEAD
         raise click.UsageError(f"{named}: only for a model from scratch, --from {start} has its own.")
     class_weight = _class_weight(class_weights)
     chosen: dict[str, Any] = {
@@ -134,6 +152,9 @@ def train(
         raise click.UsageError(f"{named}: for a training of the encoder, which --frozen leaves as it is.")
     if frozen and not start:
         raise click.UsageError("--frozen needs --from MODEL: an encoder from scratch must be trained.")
+=======
+        raise click.UsageError(f"{named}: only for a model from scratch; leave it out, --from {start} has its own.")
+>>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 
     from ctx_embed.files import require_replaceable
     from ctx_embed.reading import read_labelled_rows

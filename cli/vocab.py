@@ -12,7 +12,9 @@ from ctx_embed.cli.options import OUTPUT, field_option
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="TOKENIZER.json", help="The tokenizer to write.")
-@click.option("--size", default=32_000, show_default=True, type=click.IntRange(min=3), help="Entries at most.")
+@click.option(
+    "--size", default=32_000, show_default=True, type=click.IntRange(min=3), help="Maximum number of entries."
+)
 @field_option
 def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) -> None:
     """Learn a lower-case WordPiece vocabulary from FILEs.

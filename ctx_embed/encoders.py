@@ -1,4 +1,4 @@
-"""Whatever embeds texts, by name or path, and texts embedded by it: in batches of similar length, checked."""
+"""Encoders by name or path, and embedding with any of them: in batches of similar length, with checked results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ctx_embed.errors import InputError, missing_extra, unknown_name
+from ctx_embed.errors import InputError, described, missing_extra, unknown_name
 from ctx_embed.text.unknown import tokenizer_of
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
@@ -28,20 +28,20 @@ MODEL2VEC = "model2vec:"
 
 @dataclass(frozen=True)
 class Encoder:
-    """Whatever turns a list of texts into an array of embeddings, a row each.
+    """Anything that turns a list of texts into an array of embeddings, one row for each text.
 
     Attributes:
         name: what the user called it.
         encode: from n texts to (n, d).
         fingerprint: the hash over its weights, tokenizer and configuration; None where that is unknown.
-        key: the hash over all that decides its embeddings, by which they are kept; None: they are not.
+        key: the hash over all that decides its embeddings, under which they are stored; None: they are not stored.
         parameters: how many numbers it has learned; None where that is unknown.
-        fit: of an encoder that is fitted inside each training fold: from all texts to their features, which are never
-            kept.
+        fit: for an encoder that is fitted inside each training fold: from all texts to their features, which are never
+            stored.
         model: the SentenceTransformer behind it, where there is one.
-        probes_only: its cosines mean nothing.
-        by_name: :func:`load_encoder` makes it from its name, in another process too.
-        batch_size: texts that it embeds at a time, at best.
+        probes_only: its cosines mean nothing, so that only linear probes use it.
+        by_name: whether :func:`load_encoder` makes it from its name, in another process too.
+        batch_size: the number of texts in one call at which it is quickest.
         tokenizer: of the model, where there is one.
     """
 
@@ -59,7 +59,7 @@ class Encoder:
 
 
 def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
-    """Anything with ``encode(list[str]) -> array`` as an :class:`Encoder`.
+    """Return anything with ``encode(list[str]) -> array`` as an :class:`Encoder`.
 
     Raises:
         InputError: it has no such method.
@@ -67,7 +67,7 @@ def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
     if isinstance(encoder, Encoder):
         return encoder
     if not callable(getattr(encoder, "encode", None)):
-        raise InputError(f"an encoder has a method encode(list of texts) -> array, {type(encoder).__name__} has none")
+        raise InputError(f"an encoder must have a method encode(list of texts) -> array, got {described(encoder)}")
     from sentence_transformers import SentenceTransformer
 
     name = name or type(encoder).__name__
@@ -81,7 +81,7 @@ def load_encoder(
 
     Args:
         name: one of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
-        backend: that runs the default model or a folder's, see :func:`ctx_embed.loading.load_embedder`.
+        backend: what runs the default model or that of a folder, see :func:`ctx_embed.loading.load_embedder`.
         others: more encoders by name.
 
     Raises:
@@ -105,7 +105,7 @@ def load_encoder(
 
     if name in SYSTEMS and not os.path.exists(name):
         return _of_model(name, untrained(name), by_name=True)
-    # A word that is all but the name of an encoder is a slip, not a model on the hub.
+    # A word that is nearly the name of an encoder is a typing mistake, not a model on the hub.
     names = encoder_names(others)
     if name not in names and not os.path.exists(name) and difflib.get_close_matches(name, names, n=1):
         raise InputError(f"{unknown_name('encoder', name, names)}, or the folder of a SentenceTransformer")
@@ -115,7 +115,7 @@ def load_encoder(
 
 
 def encoder_names(others: Iterable[str] = ()) -> list[str]:
-    """Return the names that are no paths: the default, MiniLM, ``others``, and every system, randomly initialised."""
+    """Return the names that are not paths: the default, MiniLM, ``others``, and every system, randomly initialised."""
     from ctx_embed.systems import SYSTEMS
 
     return [DEFAULT, "minilm", *others, *SYSTEMS]
@@ -129,7 +129,7 @@ def _of_model(name: str, model: SentenceTransformer, by_name: bool = False) -> E
         return embeddings
 
     known = fingerprint(model)
-    # The fingerprint leaves out how the model is asked.
+    # The fingerprint leaves out prompts, truncation and the maximum length.
     prompt = model.prompts.get(model.default_prompt_name or "")
     key = identity(known, model.max_seq_length, prompt, model.truncate_dim)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -144,7 +144,7 @@ def _model2vec(name: str) -> Encoder:
         raise missing_extra(f"{name}: model2vec", "peers") from None
     try:
         model = StaticModel.from_pretrained(path)
-    # What it raises depends on what is wrong with the folder.
+    # The type of the error depends on what is wrong with the folder.
     except Exception as error:
         reason, *_ = str(error).split("\n")
         raise InputError(f"{name}: no model2vec model there ({type(error).__name__}: {reason})") from None
@@ -159,7 +159,7 @@ def _model2vec(name: str) -> Encoder:
 def embed(
     encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS, title: str = "embedding"
 ) -> NDArray[np.float32]:
-    """Return the embeddings of ``texts``, (n, d) float32, in their order; progress goes to standard error.
+    """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error.
 
     Args:
         encoder: any.
@@ -168,11 +168,11 @@ def embed(
         title: of the progress bar.
 
     Raises:
-        InputError: the encoder gives another number of rows than texts, rows of several lengths or of no numbers, NaN,
-            or what float32 holds as infinity; or it is fitted on the texts of a task.
+        InputError: the encoder returns another number of rows than texts, rows of different lengths or without numbers,
+            NaN, or a number too large for float32; or it is fitted on the texts of a task.
     """
     if encoder.fit is not None:
-        raise InputError(f"encoder {encoder.name!r} is fitted on the texts of a task, it has no embeddings of its own")
+        raise InputError(f"encoder {encoder.name!r} has no embeddings of its own: it is fitted on the texts of a task")
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
     with tqdm(total=len(texts), desc=title, unit=" texts", leave=False, disable=None) as bar:
@@ -182,8 +182,8 @@ def embed(
                 embeddings = np.empty((len(texts), rows.shape[1]), np.float32)
             if rows.shape[1] != embeddings.shape[1]:
                 raise InputError(
-                    f"encoder {encoder.name!r} gives rows of {embeddings.shape[1]} numbers for some texts and of "
-                    f"{rows.shape[1]} for others, one length is needed"
+                    f"encoder {encoder.name!r} must return rows of one length, got {embeddings.shape[1]} numbers for "
+                    f"some texts and {rows.shape[1]} for others"
                 )
             embeddings[places] = rows
             bar.update(len(places))
@@ -194,23 +194,22 @@ def embed(
 
 def _checked(encoder: Encoder, texts: list[str]) -> NDArray[np.float32]:
     given = encoder.encode(texts)
-    if hasattr(given, "detach"):  # a tensor, perhaps of a device or a type that NumPy does not know
+    if hasattr(given, "detach"):  # a tensor, perhaps on a device or of a type that NumPy does not know
         given = given.detach().cpu().float()
     try:
         rows: NDArray[Any] = np.asarray(given)
     except ValueError:
-        raise InputError(f"encoder {encoder.name!r} gives rows of several lengths, one length is needed") from None
+        raise InputError(f"encoder {encoder.name!r} must return rows of one length, got different ones") from None
     if rows.ndim != 2 or len(rows) != len(texts):
         raise InputError(
-            f"encoder {encoder.name!r} gives an array of shape {rows.shape} for {len(texts)} texts, "
-            "one row for each is needed"
+            f"encoder {encoder.name!r} must return one row for each text, got shape {rows.shape} for {len(texts)} texts"
         )
     if rows.dtype.kind not in "biuf" or rows.shape[1] == 0:
-        raise InputError(f"encoder {encoder.name!r} gives rows of {rows.shape[1]} {rows.dtype}, numbers are needed")
+        raise InputError(f"encoder {encoder.name!r} must return numbers, got rows of {rows.shape[1]} {rows.dtype}")
     with np.errstate(over="ignore"):
         rows = rows.astype(np.float32)
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():
         text = texts[int(np.argmin(finite))]
-        raise InputError(f"encoder {encoder.name!r} gives NaN or infinity for the text {text[:40]!r}")
+        raise InputError(f"encoder {encoder.name!r} returned NaN or infinity for the text {text[:40]!r}")
     return rows

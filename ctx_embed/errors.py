@@ -1,4 +1,4 @@
-"""What a user did wrong, told in one line.
+"""Errors that a user can put right, each reported in one line.
 
 Every mistake of a user (a missing file, a broken line, an unknown name) raises :class:`InputError`; the command line
 turns it into one line and exit code 1. Any other exception is a bug of ours and keeps its traceback.
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """The input cannot be used; the message says what was got, what is needed and how to get it."""
+    """The input cannot be used; the message says what is needed, what was given and what to do."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
-    """The error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
+    """Return the error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
@@ -24,7 +24,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
 
 
 def described(value: object) -> str:
-    """Return what a value is, for a message: ``None``, ``an int``, ``a list``."""
+    """Return the kind of a value, for a message: ``None``, ``an int``, ``a list``."""
     if value is None:
         return "None"
     name = type(value).__name__

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: write beside, sync, rename."""
+"""Atomic writing of files and folders: write a temporary neighbour, sync it, rename it into place."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def require_folder(path: Path) -> None:
         InputError: saying which.
     """
     if path.name in ("", ".."):
-        raise InputError(f"cannot write {path}: it is a folder, name what is to be written in it")
+        raise InputError(f"cannot write {path}: it is a folder; name the file or folder to write in it")
     if "\0" in str(path):
-        raise InputError("cannot write to a name with a NUL character in it, choose another one")
+        raise InputError("cannot write to a name with a NUL character in it: choose another name")
     try:
         str(path).encode("utf-8")
     except UnicodeEncodeError:
-        raise InputError(f"cannot write {path}: the name is not UTF-8, choose another one") from None
+        raise InputError(f"cannot write {path}: the name must be UTF-8; choose another one") from None
     # os.path answers False where pathlib would raise, as for a name that is too long.
     if not os.path.isdir(path.parent):
-        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist, create it first")
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK):
         raise InputError(f"cannot write {path}: the folder {path.parent} is not writable")
 
@@ -68,13 +68,13 @@ def require_file(path: Path) -> None:
     """
     require_folder(path)
     if os.path.isdir(path):
-        raise InputError(f"cannot write {path}: it is a folder, a file is needed")
+        raise InputError(f"cannot write {path}: the output must be a file, got a folder")
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"cannot write {path}: it is a device or a pipe, a file is needed")
+        raise InputError(f"cannot write {path}: the output must be a file, got a device or a pipe")
 
 
 def require_replaceable(path: Path, mark: str) -> None:
-    """Refuse an output folder in whose place something other than an earlier output stands.
+    """Refuse an output folder whose place is taken by anything but an earlier output.
 
     Args:
         path: of the output.
@@ -86,13 +86,13 @@ def require_replaceable(path: Path, mark: str) -> None:
     require_folder(path)
     if os.path.isdir(path):
         if os.listdir(path) and not (path / mark).is_file():
-            raise InputError(f"cannot write {path}: a folder with other things in it (no {mark}), choose another name")
+            raise InputError(f"cannot write {path}: the folder holds other things (no {mark}); choose another name")
     elif os.path.lexists(path):
         raise InputError(f"cannot write {path}: it is a file, a folder is needed")
 
 
 def _usual(mode: int) -> int:
-    """The mode that open() and mkdir() give, for what mkstemp and mkdtemp made private."""
+    """Return the mode that open() and mkdir() would set, for what mkstemp and mkdtemp made private."""
     mask = os.umask(0)
     os.umask(mask)
     return mode & ~mask
@@ -100,7 +100,7 @@ def _usual(mode: int) -> int:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock among processes inside the block; the system lets go of that of a process that is killed.
+    """Hold a lock between processes inside the block; the system releases the lock of a process that is killed.
 
     Args:
         path: of the lock's file, which stays; its folder is made in an existing one.
@@ -130,13 +130,13 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
 @contextmanager
 def replaced_file(path: str | Path) -> Iterator[Path]:
-    """Give the path of a temporary neighbour that takes the place of ``path`` when the block ends without an error.
+    """Yield the path of a temporary file that atomically replaces ``path`` when the block ends without an error.
 
     Raises:
         InputError: as :func:`require_file`.
     """
     require_file(Path(path))
-    # A link stays, and what it points to is replaced.
+    # A link stays; the file that it points to is replaced.
     target = Path(os.path.realpath(path))
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -156,9 +156,9 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
-    """Give a temporary neighbouring folder that takes the place of ``path`` when the block ends without an error.
+    """Yield a temporary folder that atomically replaces ``path`` when the block ends without an error.
 
-    What killed processes left of earlier attempts at the same ``path`` is removed.
+    Anything that killed processes left of earlier attempts at the same ``path`` is removed.
 
     Args:
         path: of the folder.
@@ -166,7 +166,7 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
 
     Raises:
         InputError: as :func:`require_folder`; ``path`` is a file.
-        OSError: with ``new``, others have put something in its place meanwhile.
+        OSError: with ``new``, another process has put something in its place meanwhile.
     """
     require_folder(Path(path))
     target = Path(os.path.realpath(path))
@@ -185,13 +185,13 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
             if file.is_file():
                 sync_file(file)
                 if not file.is_symlink():
-                    # safetensors' own are for their owner alone.
+                    # safetensors writes files that only their owner can read.
                     file.chmod(mode)
         beside.chmod(_usual(0o777))
         if new:
             if target.exists():
                 target.rmdir()
-            # A folder does not take the place of one that is not empty.
+            # A folder cannot replace one that is not empty.
             beside.replace(target)
             sync_folder(target.parent)
         else:
@@ -234,7 +234,7 @@ def _exchanged(left: Path, right: Path) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder in one step as far as its name goes, then what is in it."""
+    """Remove a folder: its name in one step, then its contents."""
     shutil.rmtree(_removed(folder), ignore_errors=True)
     folder.replace(_removed(folder))
     sync_folder(folder.parent)
@@ -259,7 +259,7 @@ def _replaced(folder: Path) -> Path:
 
 
 def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
-    """A new folder beside ``target`` and what holds its lock, which the system lets go of when the process ends."""
+    """Return a new folder next to ``target`` and the handle of its lock, released when the process ends."""
     while True:
         beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=_UNFINISHED, dir=target.parent))
         if fcntl is None:
@@ -278,7 +278,7 @@ def _remove_unfinished(target: Path) -> None:
     """Remove the neighbours of ``target`` that killed processes left: those whose lock nobody holds."""
     if fcntl is None:
         return
-    # The eight characters are those of tempfile: nothing that has another name beside it is touched.
+    # The eight characters are those of tempfile: no neighbour of another name is touched.
     unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}")
     for left in list(target.parent.iterdir()):
         if unfinished.fullmatch(left.name) is None:

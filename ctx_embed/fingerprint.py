@@ -1,4 +1,4 @@
-"""Who a model is: one hash over everything that decides its embeddings."""
+"""The identity of a model: one hash over everything that decides its embeddings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_outp
 
 
 def _tokenizer_json(module: torch.nn.Module) -> str:
-    """The tokenizer's canonical JSON; padding and truncation, which calls change in passing, are left out."""
-    # A module of ours has both: its own tokenizer counts, not the view of it that transformers' users get.
+    """Return the tokenizer's canonical JSON without padding and truncation, which calls change in passing."""
+    # A module of ours has both: its own tokenizer counts, not the view of it made for transformers.
     tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if tokenizer is None or not hasattr(tokenizer, "to_str"):
@@ -36,10 +36,10 @@ def _config_json(module: torch.nn.Module) -> str:
 
 
 def fingerprint(model: SentenceTransformer) -> str:
-    """The sha256 over the modules' configs, tokenizers, and sorted tensor names, dtypes, shapes and bytes.
+    """Return the sha256 over the modules' configs, tokenizers, and sorted tensor names, dtypes, shapes and bytes.
 
-    Two models with one fingerprint give the same embeddings of the same prompted text; a bfloat16 copy of a model is
-    another model. Prompts and the default prompt are settings of a model, not part of it.
+    Two models with the same fingerprint return the same embedding of the same prompted text; a bfloat16 copy of a model
+    is another model. Prompts and the default prompt are settings of a model, not part of it.
 
     Args:
         model: any SentenceTransformer.

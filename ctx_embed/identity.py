@@ -1,4 +1,4 @@
-"""What a model says of itself to other programs: its name, and its fingerprint as its revision."""
+"""How a model identifies itself to other programs: its name, and its fingerprint as its revision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def revision(model: SentenceTransformer) -> str:
-    """Return the model's fingerprint, with eight digits more where its settings change what it gives.
+    """Return the model's fingerprint, with eight more digits where its settings change its embeddings or scores.
 
     The settings are prompts, ``truncate_dim`` and a similarity other than the cosine.
     """
@@ -45,4 +45,4 @@ class IdentifiedCard(SentenceTransformerModelCardData):
 
     @base_model_revision.setter
     def base_model_revision(self, value: str | None) -> None:
-        """Leave it: sentence-transformers would set the revision of the model that this one comes from."""
+        """Ignore the value: sentence-transformers would set the revision of the model that this one comes from."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, missing_extra, unknown_name
+from ctx_embed.errors import InputError, described, missing_extra, unknown_name
 from ctx_embed.runtime.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError, read_json
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def path() -> Path:
 
 
 def _module_class(reference: str, folder: Path) -> Any:
-    """The class that ``modules.json`` names, if it comes from a trusted package."""
+    """Return the class that ``modules.json`` names, if it comes from a trusted package."""
     if not reference.startswith(TRUSTED_PACKAGES):
         trusted = ", ".join(f"{package}*" for package in TRUSTED_PACKAGES)
         raise InputError(
-            f"{folder}: modules.json names {reference!r}, only classes of {trusted} are loaded; "
+            f"{folder}: modules.json must name classes of {trusted}, got {reference!r}; "
             "for a third party's class use SentenceTransformer(path, trust_remote_code=True)"
         )
     from sentence_transformers.base.modules.module import Module
@@ -58,7 +58,7 @@ def _module_class(reference: str, folder: Path) -> Any:
     except (ImportError, AttributeError):
         found = None
     if not (isinstance(found, type) and issubclass(found, Module)):
-        raise InputError(f"{folder}: modules.json names {reference!r}, which is no module here")
+        raise InputError(f"{folder}: modules.json names {reference!r}, which does not exist")
     return found
 
 
@@ -66,7 +66,7 @@ def require_device(device: str | torch.device | None) -> None:
     """Refuse a device that this machine does not have.
 
     Raises:
-        InputError: with the reason that torch gives.
+        InputError: torch cannot use it; the message has the reason.
     """
     import torch
 
@@ -78,7 +78,7 @@ def require_device(device: str | torch.device | None) -> None:
 
 
 def _local_folder(path: str, **hub: Any) -> Path:
-    """The folder itself, or that of the model of that name on the hub, downloaded."""
+    """Return the folder itself, or the downloaded folder of the model of that name on the hub."""
     if os.path.exists(path):
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -99,9 +99,9 @@ def _local_folder(path: str, **hub: Any) -> Path:
         if path.rpartition("/")[2].lower() == "all-minilm-l6-v2":
             hint = f"; {PEER!r} is the same model from the extra peers, without the hub"
         elif constants.HF_HUB_OFFLINE:
-            hint = "; HF_HUB_OFFLINE is set, so that nothing is fetched"
+            hint = "; HF_HUB_OFFLINE is set, so nothing is downloaded"
         raise InputError(
-            f"{path}: no such folder here, and no model of that name could be had from the hub "
+            f"{path}: no such folder, and no model of that name could be downloaded from the hub "
             f"({type(error).__name__}){hint}"
         ) from None
 
@@ -130,7 +130,7 @@ def model_folder(path: str | Path | None, **hub: Any) -> Path:
     """
     folder = DEFAULT_MODEL if path is None or str(path) == "default" else _local_folder(str(path), **hub)
     if not (folder / "modules.json").is_file():
-        raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+        raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
     return folder
 
 
@@ -139,10 +139,11 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
 
     Args:
         path: as for :func:`load`.
-        backend: ``numpy`` or ``torch``; None takes torch, and logs one line, only for models that NumPy does not run.
+        backend: ``numpy`` or ``torch``; None uses NumPy, or, where it does not run the model, torch, with one line in
+            the log.
 
     Raises:
-        UnsupportedModelError: NumPy does not run this model, and is asked for.
+        UnsupportedModelError: NumPy was asked for and does not run this model.
         InputError: there is no such model, it is damaged, or the backend is unknown.
     """
     if backend is not None and backend not in BACKENDS:
@@ -160,7 +161,7 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
 
 
 def _card_name(path: str | Path | None, folder: Path) -> str:
-    """Return the name that other programs, as MTEB, know a model by: a folder's own, or that on the hub."""
+    """Return the name under which other programs, such as MTEB, know a model: its folder's name, or that on the hub."""
     if folder == DEFAULT_MODEL:
         return DEFAULT_NAME
     return Path(os.path.abspath(folder)).name if os.path.exists(str(path)) else str(path)
@@ -187,20 +188,20 @@ def load(
     5e-5 hardly moves it.
 
     Args:
-        path: a model folder or a name on the hub; None or ``default`` gives the default model of this package,
+        path: a model folder or a name on the hub; None or ``default`` loads the default model of this package,
             ``minilm`` the all-MiniLM-L6-v2 of the extra ``peers``.
-        device: as in sentence-transformers; None chooses.
+        device: as in sentence-transformers; None chooses one.
         dtype: of the parameters, e.g. ``float32`` or ``bfloat16``; None is the model's own choice (float32
             for a Contextualizer).
-        prompts, default_prompt_name, similarity_fn_name, truncate_dim: take the place of the saved ones.
+        prompts, default_prompt_name, similarity_fn_name, truncate_dim: replace the saved ones.
         cache_folder, revision, token, local_files_only: for the hub.
-        model_kwargs: handed to every module's ``load``.
+        model_kwargs: passed to every module's ``load``.
 
     Returns:
-        The model; ``encode`` gives float32 arrays (texts, m).
+        The model; its ``encode`` returns float32 arrays (texts, m).
 
     Raises:
-        InputError: no such model, a damaged one, or one whose modules come from elsewhere.
+        InputError: no such model, a damaged one, or one whose modules come from another package.
     """
     try:
         from sentence_transformers import SentenceTransformer
@@ -218,7 +219,7 @@ def load(
     config_path = folder / "config_sentence_transformers.json"
     config = read_json(config_path) if config_path.is_file() else {}
     if not isinstance(config, dict):
-        raise InputError(f"{config_path}: a JSON {type(config).__name__}, an object is needed")
+        raise InputError(f"{config_path}: must be a JSON object, got {described(config)}")
     kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
     modules: OrderedDict[str, Any] = OrderedDict()
     forward_arguments: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Model cards: what a saved model is, how it was made and how it is loaded, from what is known and nothing else."""
+"""Model cards: what a saved model is, how it was made and how to load it, as far as that is recorded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 CARD = "README.md"
 PACKAGES = ("ctx-embed", "sentence-transformers", "tokenizers", "torch")
 TAGS = ("sentence-transformers", "feature-extraction", "ctx-embed")
-# Of a card's metadata, what a model passes on to those made from it.
+# The metadata that a model passes on to the models made from it.
 INHERITED = ("language", "license")
-# What sentence-transformers' trainer knows of a model, and the hub reads.
+# The metadata that sentence-transformers' trainer sets and the hub reads.
 OF_TRAINER = ("base_model", "datasets")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide what a training gives."""
+    """Return the versions of Python and of the packages that decide the result of a training."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
@@ -36,19 +36,19 @@ def inherited(folder: Path | None) -> dict[str, Any]:
     """Return the language and licence that the card in a model's folder states; nothing where it states none."""
     try:
         stated = metadata_load(folder / CARD) if folder is not None else None
-    # Absent, or not YAML, of which each library has errors of its own.
+    # The card is absent or not YAML; each library raises errors of its own.
     except Exception:
         stated = None
     return {name: stated[name] for name in INHERITED if stated and stated.get(name)}
 
 
 def name_of(folder: Path) -> str:
-    """Return what cards call the model in a folder: the name of the default model, or the folder's."""
+    """Return the name that cards use for the model in a folder: that of the default model, or the folder's name."""
     return DEFAULT_NAME if folder == DEFAULT_MODEL else folder.resolve().name
 
 
 def front_matter(values: Mapping[str, Any]) -> str:
-    """Return the YAML block that a card begins with; values that are empty are left out."""
+    """Return the YAML block at the top of a card; empty values are left out."""
     tags = list(dict.fromkeys([*TAGS, *values.get("tags", ())]))
     stated = {name: value for name, value in values.items() if value}
     return f"---\n{ModelCardData(**{**stated, 'library_name': 'sentence-transformers', 'tags': tags}).to_yaml()}\n---"
@@ -67,7 +67,7 @@ def listed(values: Mapping[str, Any]) -> str:
 
 
 def described(model: SentenceTransformer, *more: tuple[str, str]) -> str:
-    """Return what kind of model it is, as a Markdown table with ``more`` rows at its end."""
+    """Return a description of the model as a Markdown table, with ``more`` rows at its end."""
     module: Any = model[0]
     rows = [("dimension", f"{model.get_embedding_dimension()} ({str(model.dtype).removeprefix('torch.')})")]
     if hasattr(module, "entry_texts"):
@@ -92,11 +92,11 @@ def usage(name: str) -> str:
 
 
 def licence(origin: str | None, stated: Mapping[str, Any]) -> str:
-    """Return what is known of the licence of a model.
+    """Return the sentence about the licence of a model.
 
     Args:
         origin: the model that it was made from, if any.
-        stated: what that one's card states, see :func:`inherited`.
+        stated: the metadata of that model's card, see :func:`inherited`.
     """
     if "license" in stated:
         return (
@@ -114,30 +114,30 @@ def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> s
 
 
 class Card(IdentifiedCard):
-    """What ``save_pretrained`` writes as the card of a model over a token table.
+    """The card that ``save_pretrained`` writes for a model over a token table.
 
-    A model that is still what it was when it was loaded keeps its card; of any other, the card says what is known.
+    A model that has not changed since it was loaded keeps its card; any other gets a new one with what is recorded.
     """
 
     template_path = Path(__file__).with_suffix(".md")
 
     @property
     def source(self) -> Path | None:
-        """The folder that the model was loaded from; None where it was made in this program."""
+        """The folder that the model was loaded from; None if it was made in this program."""
         return None if self.model is None else getattr(self.model[0], "source", None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what fills the template: the whole ``card``."""
+        """Return the values of the template: the whole ``card``."""
         origin = self._fingerprint_of_source()
         came_with = self._came_with(origin)
         return {"card": self._text(super().to_dict(), origin) if came_with is None else came_with}
 
     def to_yaml(self, line_break: str | None = None, original_order: list[str] | None = None) -> str:
-        """Return nothing: the card has its metadata in it."""
+        """Return an empty string: the card already contains its metadata."""
         return ""
 
     def _came_with(self, origin: str | None) -> str | None:
-        """Return the card in the folder that the model was loaded from, if it is still that model, ``origin``."""
+        """Return the card of the folder that the model came from, if the model still has the fingerprint ``origin``."""
         if self.source is None or "generated_from_trainer" in self.tags or not (self.source / CARD).is_file():
             return None
         if self.model is None or fingerprint(self.model) != origin:
@@ -156,13 +156,13 @@ class Card(IdentifiedCard):
                 cast(Any, type(module)).load(str(self.source), subfolder=entry["path"], local_files_only=True)
                 for module, entry in zip(self.model, entries, strict=True)
             ]
-        # Whatever is wrong with that folder now, this model can be saved.
+        # This model can be saved whatever is wrong with that folder now.
         except Exception:
             return None
         return fingerprint(SentenceTransformer(modules=modules, device="cpu"))
 
     def _text(self, known: Mapping[str, Any], fingerprint_of_source: str | None) -> str:
-        """Return a card of what sentence-transformers' trainer and the model itself tell."""
+        """Return a card made from what sentence-transformers' trainer and the model itself record."""
         assert self.model is not None
         name = self.model_id or Path(self.save_dir or "").name or "model"
         stated = inherited(self.source)

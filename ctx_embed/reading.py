@@ -27,7 +27,7 @@ from ctx_embed.texts import Document
 
 GZIP_MAGIC = b"\x1f\x8b"
 TEXT_FIELD, LABEL_FIELD = "text", "label"
-# A cell is read as a number where it is written as one in the usual way: 007 and 1e5 stay strings.
+# A cell is read as a number if it is written in the usual way: 007 and 1e5 stay strings.
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(\.\d+)?")
 _ROWS_AT_ONCE = 2048
 _SAMPLED_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def _open(source: str | Path) -> IO[bytes]:
             raise InputError("standard input is closed")
         return sys.stdin.buffer
     if os.path.isdir(source):
-        raise InputError(f"{source}: is a folder, a file is needed")
+        raise InputError(f"{source}: must be a file, got a folder")
     try:
         return open(source, "rb")
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def _open(source: str | Path) -> IO[bytes]:
 
 @contextmanager
 def _unpacked(source: str | Path) -> Iterator[IO[bytes]]:
-    """The bytes of ``source`` (``-``: standard input), decompressed where they begin like gzip."""
+    """Yield ``source`` (``-``: standard input) as a binary file, decompressed if it starts like gzip."""
     raw = _open(source)
     buffered = cast("io.BufferedReader", raw if hasattr(raw, "peek") else io.BufferedReader(cast(Any, raw)))
     try:
@@ -74,7 +74,7 @@ def _unpacked(source: str | Path) -> Iterator[IO[bytes]]:
 
 
 def read_lines(source: str | Path) -> Lines:
-    """The lines of ``source`` with their numbers from 1, split on ``\\n`` only, without the line's end.
+    """Yield the lines of ``source`` with their numbers from 1, split on ``\\n`` only, without the line ends.
 
     Args:
         source: a path, plain or gzip, or ``-`` for standard input; UTF-8, with or without a byte order mark.
@@ -90,7 +90,7 @@ def read_lines(source: str | Path) -> Lines:
                 yield number, text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
         where = f"{source_name(source)}, line {number}"
-        raise InputError(f"{where}: not UTF-8 (byte {error.start + 1} of the line), convert it first") from None
+        raise InputError(f"{where}: must be UTF-8 (see byte {error.start + 1} of the line); convert the file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{source_name(source)}: broken gzip after line {number} ({error})") from None
     except OSError as error:
@@ -102,10 +102,10 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents of a file, in order and in bounded memory.
 
-    The name of a file (also with ``.gz``) says what it holds: ``.jsonl``, ``.ndjson`` and ``.json`` an object a line,
-    ``.csv`` and ``.tsv`` a table with a header, ``.parquet`` a table, and any other name a text a line, blank lines
-    skipped. Standard input is JSONL if its first line is a JSON object, else text; with ``text_field`` it, and a file
-    of another name, may also be a table whose first line names the field.
+    The suffix of a file (also before ``.gz``) names its format: ``.jsonl``, ``.ndjson`` and ``.json`` hold one object
+    per line, ``.csv`` and ``.tsv`` a table with a header, ``.parquet`` a table, and any other file one text per line
+    (blank lines are skipped). Standard input is JSONL if its first line is a JSON object, else text. With
+    ``text_field``, standard input and files of other names may also be tables whose first line names the field.
 
     The field ``id`` (or ``_id``) of a row is its id; all others except the text are its metadata. Empty cells of CSV
     and TSV and nulls and NaN of Parquet are left out; cells that are numbers are read as numbers.
@@ -116,8 +116,8 @@ def read_documents(
         blank_lines: a blank line of a text file is a document too, an empty one.
 
     Raises:
-        InputError: as :func:`read_lines`; a row that cannot be read or lacks the field; the place is named. A text
-            file, where a field is named.
+        InputError: as :func:`read_lines`; a row that cannot be read or lacks the field (the message says where); a text
+            file although a field is named.
     """
     needed = {text_field or TEXT_FIELD: "--field"}
     reader, lines = READERS.get(_suffix(source)), read_lines(source)
@@ -192,13 +192,13 @@ def read_labelled(
     """
     rows = list(read_labelled_rows(source, text_field, label_field, several=several))
     if not rows:
-        raise InputError(f"{source_name(source)}: no rows, lines of label<TAB>text are needed")
+        raise InputError(f"{source_name(source)}: no rows; give lines of label<TAB>text")
     _, labels, texts = zip(*rows, strict=True)
     return list(labels), list(texts)
 
 
 def header_hint(labels: Sequence[str]) -> str:
-    """Return what to look at where the first label alone occurs once, and an empty string elsewhere."""
+    """Return advice if only the first label occurs just once, as a header would; otherwise an empty string."""
     once = [label for label, count in Counter(labels).items() if count == 1]
     if len(labels) < 2 or once != [labels[0]]:
         return ""
@@ -223,7 +223,7 @@ def read_columns(source: str | Path) -> Iterator[str]:
 
 
 def expanded(sources: Sequence[str | Path]) -> list[str]:
-    """Return the files that sources name, those of folders by name, hidden ones left out; ``-`` is standard input.
+    """Return the files that sources name, those of a folder sorted and without hidden ones; ``-`` is standard input.
 
     Raises:
         InputError: no source, a folder without files that can be read, or standard input named twice.
@@ -233,14 +233,14 @@ def expanded(sources: Sequence[str | Path]) -> list[str]:
         if str(source) != "-" and os.path.isdir(source):
             found = sorted(_files_of(source))
             if not found:
-                raise InputError(f"{source}: a folder without a file of {', '.join(FOLDER_SUFFIXES)}")
+                raise InputError(f"{source}: a folder must hold a file ending in {', '.join(FOLDER_SUFFIXES)}")
             files += found
         else:
             files.append(str(source))
     if not files:
-        raise InputError("no source of documents, a file, a folder or - is needed")
+        raise InputError("no source of documents: give a file, a folder or - (standard input)")
     if files.count("-") > 1:
-        raise InputError("standard input is named twice, it can be read once")
+        raise InputError("standard input is named twice, but can be read only once")
     return files
 
 
@@ -253,7 +253,7 @@ def _files_of(source: str | Path) -> Iterator[str]:
 
 
 def estimated_count(files: Sequence[str]) -> int | None:
-    """Return about how many rows files hold, from their sizes and beginnings; None if that cannot be known."""
+    """Estimate the number of rows of files from their sizes and first lines; return None if that is impossible."""
     total = 0.0
     for file in files:
         if not os.path.isfile(file):
@@ -300,7 +300,7 @@ def _is_json_object(line: str) -> bool:
 
 
 def _recognised(lines: Lines, needed: Mapping[str, str] | None) -> tuple[_Reader | None, Lines]:
-    """Return what reads lines of unknown format, by the first that is not blank (None: text), and all the lines.
+    """Return the reader for lines of unknown format (None: text), chosen by the first that is not blank, and all lines.
 
     A table is recognised by a header with the needed fields; None: only JSONL is.
     """
@@ -323,7 +323,7 @@ def _require_fields(where: str, names: Sequence[str], needed: Mapping[str, str])
     for name, option in needed.items():
         if name not in names:
             known = ", ".join(map(repr, names)) or "none"
-            raise InputError(f"{where}: no field {name!r} (fields: {known}), name the right one with {option}")
+            raise InputError(f"{where}: no field {name!r} (fields: {known}); name the right one with {option}")
 
 
 def _with(needed: Mapping[str, str]) -> str:
@@ -371,7 +371,7 @@ def _document(where: str, row: dict[str, Any], text_field: str) -> Document:
 
 
 class _Reader:
-    """Yields the rows of one format with their numbers."""
+    """A reader of the rows of one format."""
 
     unit = "line"
 
@@ -403,7 +403,7 @@ class _Delimited(_Reader):
         self.dialect = dialect
 
     def cells(self, line: str) -> list[str]:
-        """Return the cells of one line, none if it cannot be read."""
+        """Return the cells of one line; an empty list if it cannot be read."""
         try:
             return next(csv.reader([line], strict=True, **self.dialect), [])
         except csv.Error:
@@ -415,14 +415,14 @@ class _Delimited(_Reader):
         try:
             header = next((row for row in table if row), None)
             if header is None:
-                raise InputError(f"{name}: empty, a header{_with(needed)} is needed")
+                raise InputError(f"{name}: must begin with a header{_with(needed)}, got an empty file")
             _check_header(name, header, needed)
             for row in table:
                 if not row:
                     continue
                 if len(row) != len(header):
                     count = f"{len(row)} {'field' if len(row) == 1 else 'fields'}"
-                    raise InputError(f"{name}, line {table.line_num}: {count}, the header has {len(header)}")
+                    raise InputError(f"{name}, line {table.line_num}: {count}, but the header has {len(header)}")
                 cells = zip(header, row, strict=True)
                 yield (
                     table.line_num,
@@ -435,7 +435,7 @@ class _Delimited(_Reader):
 def _check_header(name: str, header: Sequence[str], needed: Mapping[str, str]) -> None:
     double = next((field for place, field in enumerate(header) if field in header[:place]), None)
     if double is not None:
-        raise InputError(f"{name}: the field {double!r} stands twice in the header")
+        raise InputError(f"{name}: the header names the field {double!r} twice")
     _require_fields(name, header, needed)
 
 
@@ -471,7 +471,7 @@ class _Parquet(_Reader):
 
 @contextmanager
 def _seekable(file: str) -> Iterator[str]:
-    """Yield the path of a file without gzip: of a temporary copy if it is compressed."""
+    """Yield the path of an uncompressed file: a temporary copy if the file is gzip."""
     with open(file, "rb") as opened:
         packed = opened.read(2) == GZIP_MAGIC
     if not packed:
@@ -485,7 +485,7 @@ def _seekable(file: str) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of Parquet as JSON has it: dates as ISO 8601, decimals as numbers, NaN as null."""
+    """Return a value of Parquet as a JSON value: dates as ISO 8601, decimals as numbers, NaN as null."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, datetime.date | datetime.time):
@@ -508,5 +508,5 @@ READERS: dict[str, _Reader] = {
     ".tsv": _TSV,
     ".parquet": _Parquet(),
 }
-# Of a folder these are read; a .json file there is more often a configuration than documents.
+# The files of a folder that are read; a .json file there is more often a configuration than documents.
 FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# A batch is padded to its longest text by many models: so many characters, padding included, at most.
+# Many models pad a batch to its longest text: the most characters of a batch, padding included.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 256
 
@@ -21,7 +21,7 @@ class Document:
 
 
 def well_formed(text: str) -> str:
-    """``text`` with each lone surrogate replaced by U+FFFD, so that it can be encoded as UTF-8."""
+    """Return ``text`` with each lone surrogate replaced by U+FFFD, so that it can be encoded as UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -30,7 +30,7 @@ def well_formed(text: str) -> str:
 
 
 def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[list[int]]:
-    """The positions of ``texts`` in batches of like length, of at most ``most`` texts and bounded padded characters."""
+    """Yield the positions of ``texts`` in batches of similar length, of at most ``most`` texts and bounded size."""
     batch: list[int] = []
     for position in sorted(range(len(texts)), key=lambda place: len(texts[place])):
         # Sorted by length, so that this text is the longest so far.

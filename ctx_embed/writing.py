@@ -23,7 +23,7 @@ EMBEDDING = "embedding"
 
 
 def require_embeddings_file(path: Path) -> None:
-    """Refuse an output of unknown format, or one that cannot be written.
+    """Raise an error for an output of unknown format, or one that cannot be written.
 
     Raises:
         InputError: saying which.

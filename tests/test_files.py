@@ -212,14 +212,14 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
 def test_outputs_that_cannot_be_made(tmp_path, monkeypatch, call):
     missing = tmp_path / "no" / "output"
     assert (
-        error(call, missing) == f"cannot write {missing}: the folder {tmp_path / 'no'} does not exist, create it first"
+        error(call, missing) == f"cannot write {missing}: the folder {tmp_path / 'no'} does not exist; create it first"
     )
     long = tmp_path / ("n" * 300)
     assert error(call, long) == f"cannot write {long}: File name too long"
     for path in (Path("."), Path(""), Path(".."), Path("/")):
-        assert error(call, path) == f"cannot write {path}: it is a folder, name what is to be written in it"
+        assert error(call, path) == f"cannot write {path}: it is a folder; name the file or folder to write in it"
     undecodable = tmp_path / "n\udcff"
-    assert error(call, undecodable) == f"cannot write {undecodable}: the name is not UTF-8, choose another one"
+    assert error(call, undecodable) == f"cannot write {undecodable}: the name must be UTF-8; choose another one"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     shut = tmp_path / "output"
     assert error(call, shut) == f"cannot write {shut}: the folder {tmp_path} is not writable"
@@ -229,7 +229,7 @@ def test_outputs_that_cannot_be_made(tmp_path, monkeypatch, call):
 def test_a_folder_stands_where_a_file_is_wanted(tmp_path):
     path = tmp_path / "output"
     path.mkdir()
-    message = f"cannot write {path}: it is a folder, a file is needed"
+    message = f"cannot write {path}: the output must be a file, got a folder"
     assert error(replaced_file, path) == refusal(require_file, path) == message
 
 
@@ -245,7 +245,7 @@ def test_a_file_stands_where_a_folder_is_wanted(tmp_path):
 def test_a_device_is_not_replaced_by_a_file(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    message = f"cannot write {path}: it is a device or a pipe, a file is needed"
+    message = f"cannot write {path}: the output must be a file, got a device or a pipe"
     assert error(replaced_file, path) == refusal(require_file, path) == message
     assert path.is_fifo()
 
@@ -257,7 +257,7 @@ def test_only_an_earlier_output_may_be_replaced(tmp_path):
     require_replaceable(path, "mark")
     (path / "thesis.txt").write_text("years of work")
     assert refusal(require_replaceable, path, "mark") == (
-        f"cannot write {path}: a folder with other things in it (no mark), choose another name"
+        f"cannot write {path}: the folder holds other things (no mark); choose another name"
     )
     (path / "mark").write_text("")
     require_replaceable(path, "mark")

@@ -142,7 +142,7 @@ def test_the_default_model(folder, monkeypatch):
     monkeypatch.setattr(loading, "DEFAULT_MODEL", folder)
     assert np.array_equal(load().encode("garden"), load("default").encode("garden"))
     monkeypatch.setattr(loading, "DEFAULT_MODEL", folder / "absent")
-    assert error() == f"{folder / 'absent'}: no modules.json, this is no SentenceTransformer model folder"
+    assert error() == f"{folder / 'absent'}: not a SentenceTransformer model folder (no modules.json)"
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_foreign_classes_are_refused(folder, reference):
     entries[1]["type"] = reference
     (folder / "modules.json").write_text(json.dumps(entries))
     assert error(folder) == (
-        f"{folder}: modules.json names {reference!r}, only classes of ctx_embed.modules.*, ctx_embed.systems.*, "
-        "sentence_transformers.* are loaded; for a third party's class use "
+        f"{folder}: modules.json must name classes of ctx_embed.modules.*, ctx_embed.systems.*, "
+        f"sentence_transformers.*, got {reference!r}; for a third party's class use "
         "SentenceTransformer(path, trust_remote_code=True)"
     )
 
@@ -173,7 +173,7 @@ def test_what_is_no_module_is_refused(folder, reference):
     entries = json.loads((folder / "modules.json").read_text())
     entries[0]["type"] = reference
     (folder / "modules.json").write_text(json.dumps(entries))
-    assert error(folder) == f"{folder}: modules.json names {reference!r}, which is no module here"
+    assert error(folder) == f"{folder}: modules.json names {reference!r}, which does not exist"
 
 
 def test_no_such_folder(tmp_path):
@@ -182,16 +182,16 @@ def test_no_such_folder(tmp_path):
     assert error("./missing") == "./missing: no such model folder"
     assert error("a/b/c") == "a/b/c: no such model folder"
     assert error("no-such-model-anywhere") == (
-        "no-such-model-anywhere: no such folder here, and no model of that name could be had from the hub "
-        "(LocalEntryNotFoundError); HF_HUB_OFFLINE is set, so that nothing is fetched"
+        "no-such-model-anywhere: no such folder, and no model of that name could be downloaded from the hub "
+        "(LocalEntryNotFoundError); HF_HUB_OFFLINE is set, so nothing is downloaded"
     )
 
 
 def test_a_folder_that_is_no_model(tmp_path):
-    assert error(tmp_path) == f"{tmp_path}: no modules.json, this is no SentenceTransformer model folder"
+    assert error(tmp_path) == f"{tmp_path}: not a SentenceTransformer model folder (no modules.json)"
     file = tmp_path / "file"
     file.write_text("x")
-    assert error(file) == f"{file}: no modules.json, this is no SentenceTransformer model folder"
+    assert error(file) == f"{file}: not a SentenceTransformer model folder (no modules.json)"
 
 
 DAMAGE = [
@@ -200,7 +200,7 @@ DAMAGE = [
     ("modules.json", "[1]", "the model cannot be loaded (TypeError: "),
     ("modules.json", "[]", "the model cannot be loaded (ValueError: An empty modules list"),
     ("config_sentence_transformers.json", "no", "config_sentence_transformers.json: cannot be read as JSON (Expec"),
-    ("config_sentence_transformers.json", "[]", "config_sentence_transformers.json: a JSON list, an object is needed"),
+    ("config_sentence_transformers.json", "[]", "config_sentence_transformers.json: must be a JSON object, got a list"),
     ("config_sentence_transformers.json", '{"similarity_fn_name": "taste"}', "'taste'"),
     ("config_sentence_transformers.json", '{"default_prompt_name": "q"}', "the model cannot be loaded (ValueError: "),
     ("contextualizer_config.json", "{", "the model cannot be loaded (JSONDecodeError: "),
@@ -374,7 +374,7 @@ def test_minilm_is_named_where_the_hub_is_away():
     for name in ("all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"):
         with pytest.raises(InputError, match=r"; 'minilm' is the same model from the extra peers, without the hub$"):
             load(name)
-    with pytest.raises(InputError, match=r"; HF_HUB_OFFLINE is set, so that nothing is fetched$"):
+    with pytest.raises(InputError, match=r"; HF_HUB_OFFLINE is set, so nothing is downloaded$"):
         load("nobody/nothing")
 
 

@@ -97,7 +97,7 @@ def test_a_file_is_closed_when_its_reader_stops_early(file, monkeypatch):
 def test_a_source_that_cannot_be_opened(tmp_path, file):
     missing = tmp_path / "missing.txt"
     assert error(read_lines, missing) == f"{missing}: no such file"
-    assert error(read_lines, tmp_path) == f"{tmp_path}: is a folder, a file is needed"
+    assert error(read_lines, tmp_path) == f"{tmp_path}: must be a file, got a folder"
     inside = file(b"x") / "y"
     assert error(read_lines, inside) == f"{inside}: cannot be read (Not a directory)"
     assert error(read_lines, "n" * 5000) == f"{'n' * 5000}: cannot be read (File name too long)"
@@ -139,11 +139,11 @@ def test_a_closed_standard_input(monkeypatch):
 
 def test_bytes_that_are_not_utf8(file, standard_input):
     path = file(b"fine\ncaf\xe9\n")
-    assert error(read_lines, path) == f"{path}, line 2: not UTF-8 (byte 4 of the line), convert it first"
+    assert error(read_lines, path) == f"{path}, line 2: must be UTF-8 (see byte 4 of the line); convert the file"
     path = file(b"\xef\xbb\xbfab\xff\n")
-    assert error(read_lines, path) == f"{path}, line 1: not UTF-8 (byte 6 of the line), convert it first"
+    assert error(read_lines, path) == f"{path}, line 1: must be UTF-8 (see byte 6 of the line); convert the file"
     standard_input("utf-16\n".encode("utf-16"))
-    assert error(read_lines, "-") == "standard input, line 1: not UTF-8 (byte 1 of the line), convert it first"
+    assert error(read_lines, "-") == "standard input, line 1: must be UTF-8 (see byte 1 of the line); convert the file"
 
 
 def test_broken_gzip(file):
@@ -213,8 +213,8 @@ def test_standard_input_is_jsonl_where_it_begins_with_an_object(standard_input):
         (b"[1]", "must be a JSON object with the field 'text', got a list"),
         (b"7", "must be a JSON object with the field 'text', got an int"),
         (b"null", "must be a JSON object with the field 'text', got null"),
-        (b'{"body": 1, "n": 2}', "no field 'text' (fields: 'body', 'n'), name the right one with --field"),
-        (b"{}", "no field 'text' (fields: none), name the right one with --field"),
+        (b'{"body": 1, "n": 2}', "no field 'text' (fields: 'body', 'n'); name the right one with --field"),
+        (b"{}", "no field 'text' (fields: none); name the right one with --field"),
         (b'{"text": 5}', "the field 'text' must be a string, got an int"),
         (b'{"text": null}', "the field 'text' must be a string, got null"),
         (b'{"text": "x", "id": 1.5}', "the id must be a string or an integer, got a float"),
@@ -253,9 +253,9 @@ def test_a_line_without_a_label(file, line):
 
 def test_no_rows(file, standard_input):
     path = file(b"\n \n")
-    assert error(read_labelled, path) == f"{path}: no rows, lines of label<TAB>text are needed"
+    assert error(read_labelled, path) == f"{path}: no rows; give lines of label<TAB>text"
     standard_input(b"")
-    assert error(read_labelled, "-") == "standard input: no rows, lines of label<TAB>text are needed"
+    assert error(read_labelled, "-") == "standard input: no rows; give lines of label<TAB>text"
 
 
 # Tables
@@ -342,16 +342,16 @@ def test_folders_are_read_by_name(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "", "{path}: empty, a header with the field 'text' is needed"),
-        ("a.csv", "body,n\nx,1\n", "{path}: no field 'text' (fields: 'body', 'n'), name the right one with --field"),
-        ("a.csv", "text,n,n\nx,1,2\n", "{path}: the field 'n' stands twice in the header"),
-        ("a.csv", "text,n\nx,1\ny\n", "{path}, line 3: 1 field, the header has 2"),
-        ("a.csv", "text,n\nx,1,2\n", "{path}, line 2: 3 fields, the header has 2"),
+        ("a.csv", "", "{path}: must begin with a header with the field 'text', got an empty file"),
+        ("a.csv", "body,n\nx,1\n", "{path}: no field 'text' (fields: 'body', 'n'); name the right one with --field"),
+        ("a.csv", "text,n,n\nx,1,2\n", "{path}: the header names the field 'n' twice"),
+        ("a.csv", "text,n\nx,1\ny\n", "{path}, line 3: 1 field, but the header has 2"),
+        ("a.csv", "text,n\nx,1,2\n", "{path}, line 2: 3 fields, but the header has 2"),
         ("a.csv", 'text\n"open\n', "{path}, line 2: cannot be read (unexpected end of data)"),
         ("a.csv", 'text\n"a"b\n', "{path}, line 2: cannot be read (',' expected after '\"')"),
-        ("a.csv", b"text\n\xff\n", "{path}, line 2: not UTF-8 (byte 1 of the line), convert it first"),
-        ("a.tsv", "text\tn\nx\n", "{path}, line 2: 1 field, the header has 2"),
-        ("a.tsv", "n\n1\n", "{path}: no field 'text' (fields: 'n'), name the right one with --field"),
+        ("a.csv", b"text\n\xff\n", "{path}, line 2: must be UTF-8 (see byte 1 of the line); convert the file"),
+        ("a.tsv", "text\tn\nx\n", "{path}, line 2: 1 field, but the header has 2"),
+        ("a.tsv", "n\n1\n", "{path}: no field 'text' (fields: 'n'); name the right one with --field"),
         (
             "a.jsonl",
             '{"text": "a"}\n{"text"\n',
@@ -365,7 +365,7 @@ def test_folders_are_read_by_name(tmp_path):
         ("a.parquet", b"PAR1 nothing", "{path}: cannot be read as Parquet ("),
         ("a.parquet", b"", "{path}: cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99)[:-4], "{path}: cannot be read as Parquet ("),
-        ("a.txt", b"fine\n\xff\xfe\n", "{path}, line 2: not UTF-8 (byte 1 of the line), convert it first"),
+        ("a.txt", b"fine\n\xff\xfe\n", "{path}, line 2: must be UTF-8 (see byte 1 of the line); convert the file"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
@@ -378,7 +378,7 @@ def test_files_that_cannot_be_read(tmp_path, name, content, message):
 
 def test_tables_of_parquet_that_cannot_be_used(tmp_path):
     cases = [
-        ({"body": ["x"]}, "no field 'text' (fields: 'body'), name the right one with --field"),
+        ({"body": ["x"]}, "no field 'text' (fields: 'body'); name the right one with --field"),
         ({"text": [1]}, ", row 1: the field 'text' must be a string, got an int"),
         ({"text": ["a", None]}, ", row 2: the field 'text' must be a string, got null"),
         ({"text": ["a"], "id": [1.5]}, ", row 1: the id must be a string or an integer, got a float"),
@@ -393,11 +393,11 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
 def test_sources_that_cannot_be_used(tmp_path):
     (tmp_path / "empty").mkdir()
     for sources, message in [
-        ([], "no source of documents, a file, a folder or - is needed"),
-        (["-", "-"], "standard input is named twice, it can be read once"),
+        ([], "no source of documents: give a file, a folder or - (standard input)"),
+        (["-", "-"], "standard input is named twice, but can be read only once"),
         (
             [tmp_path / "empty"],
-            f"{tmp_path / 'empty'}: a folder without a file of .txt, .jsonl, .ndjson, .csv, .tsv, .parquet",
+            f"{tmp_path / 'empty'}: a folder must hold a file ending in .txt, .jsonl, .ndjson, .csv, .tsv, .parquet",
         ),
     ]:
         with pytest.raises(InputError) as caught:
@@ -471,7 +471,7 @@ def test_labels_of_parquet(tmp_path):
 def test_labelled_tables_that_cannot_be_used(file):
     path = file(b"text,stars\ngood,1\n", "a.csv")
     assert error(read_labelled, path) == (
-        f"{path}: no field 'label' (fields: 'text', 'stars'), name the right one with --label-field"
+        f"{path}: no field 'label' (fields: 'text', 'stars'); name the right one with --label-field"
     )
     assert error(read_labelled, path, "stars", "stars") == "--field and --label-field must differ, got 'stars' twice"
     path = file(b"text,label\ngood,1\nbad, \n", "a.csv")

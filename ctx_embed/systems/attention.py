@@ -1,7 +1,7 @@
 """The attention of the systems as pure tensor functions over packed tokens.
 
-Dimensions: B documents, N tokens in all, n of one document, m features, h heads. ``offsets`` (B + 1,) tells where each
-document begins among the N packed tokens, ``lengths`` the same as a list of B numbers of tokens.
+Dimensions: B documents, N tokens in all, n of one document, m features, h heads. ``offsets`` (B + 1,) holds the start
+of each document among the N packed tokens, ``lengths`` is the list of the B numbers of tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ctx_embed.systems.groups import Group, rows_of_documents, rows_of_tokens
 
 
 def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
-    """The greatest value of each feature over each document.
+    """Return the greatest value of each feature over each document.
 
     Args:
         values: (N, d).
@@ -36,12 +36,12 @@ def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
-    """The mean of each document's rows (N, d), (B, d), zero for one without tokens; in float32 or better."""
+    """Return the mean (B, d) of each document's rows (N, d), in float32 or better; zero for one without tokens."""
     return segment_sum(values, offsets) / offsets.diff()[:, None].clamp(min=1)
 
 
 def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
-    """The softmax of each document's scores over its own tokens.
+    """Return the softmax of each document's scores over its own tokens.
 
     A_{i,j} = exp(s_{i,j}) / sum_i' exp(s_{i',j}), i' over the tokens of i's document.
 
@@ -59,7 +59,7 @@ def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
 
 
 def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
-    """S = A H of each document: a weighted sum of its tokens a head.
+    """Return S = A H of each document: one weighted sum of its tokens per head.
 
     Args:
         weights: (N, h), A^T.
@@ -76,7 +76,7 @@ def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[G
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors (..., d) divided by their lengths, in float32 or better; zeros stay zeros, with a finite gradient."""
+    """Return vectors (..., d) scaled to unit length, in float32 or better; zeros stay zeros, with a finite gradient."""
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     length = vectors.norm(dim=-1, keepdim=True)
     return vectors / torch.where(length > 0, length, 1)
@@ -86,7 +86,7 @@ def unit(vectors: Tensor) -> Tensor:
 
 
 def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offsets: Tensor) -> Tensor:
-    """The scores of LAMA: a bilinear form of rank one a head, between the context and each token.
+    """Return the scores of LAMA: for each head a bilinear form of rank one between the context and each token.
 
     e_t = tanh((P^T c) * (Q^T h_t)), divided by its length over the heads.
 
@@ -103,13 +103,13 @@ def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offse
     """
     asked = context @ P
     asked = asked if asked.dim() == 1 else asked[document_ids(offsets)]
-    # In float16 the products of small factors would be lost.
+    # In float16 the products of small factors would underflow.
     exact = torch.promote_types(tokens.dtype, torch.float32)
     return unit(torch.tanh(asked.to(exact) * (tokens @ Q).to(exact)))
 
 
 def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor) -> Tensor:
-    """One head's e_t = c^T W h_t, (N, 1).
+    """Return one head's e_t = c^T W h_t, (N, 1).
 
     Args:
         tokens: (N, m).
@@ -125,7 +125,7 @@ def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor)
 
 
 def structured_scores(tokens: Tensor, W1: Tensor, W2: Tensor) -> Tensor:
-    """The scores of structured self-attention, W2 tanh(W1 H^T), (N, h).
+    """Return the scores of structured self-attention, W2 tanh(W1 H^T), as (N, h).
 
     Args:
         tokens: (N, m).
@@ -138,11 +138,11 @@ def structured_scores(tokens: Tensor, W1: Tensor, W2: Tensor) -> Tensor:
 
 
 def redundancy(weights: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:
-    """The mean over documents with tokens of ||A A^T - I||_F^2: how much the heads look at the same.
+    """Return the mean over documents with tokens of ||A A^T - I||_F^2: how much the heads overlap.
 
     Args:
         weights: (N, h), A^T.
-        lengths, groups: as those of :func:`attended`.
+        lengths, groups: as for :func:`attended`.
 
     Returns:
         A scalar, 0 where no document has a token.
@@ -184,11 +184,11 @@ def _scaled_dot(h: Tensor, q: Tensor, position: Tensor, given: Mapping[str, Tens
 
 
 class Score(NamedTuple):
-    """How well a token answers a query.
+    """A score of how well a token answers a query.
 
     Args:
-        function: of tokens h (N, m), the query q (m,), positions (N,) from 0 and the parameters, giving (N,).
-        shapes: of the parameters, given m and the number of positions told apart.
+        function: maps tokens h (N, m), the query q (m,), positions (N,) from 0 and the parameters to (N,).
+        shapes: the shapes of the parameters, given m and the number of distinct positions.
     """
 
     function: Callable[[Tensor, Tensor, Tensor, Mapping[str, Tensor]], Tensor]
@@ -215,7 +215,7 @@ SCORES: dict[str, Score] = {
 
 
 def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group], scale: float) -> Tensor:
-    """softmax(scale * Q K^T) V within each document, in memory that is linear in its length.
+    """Return softmax(scale * Q K^T) V within each document, in memory that is linear in its length.
 
     Args:
         query, key, value: (N, h, d), h heads of d features.
@@ -236,5 +236,5 @@ def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group
 
 
 def self_attention_weights(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """softmax(scale * Q K^T) of one document, (h, n, n) from (n, h, d); row i is what token i looks at."""
+    """Return softmax(scale * Q K^T) of one document, (h, n, n) from (n, h, d); row i is what token i looks at."""
     return torch.softmax(scale * torch.einsum("ihd,jhd->hij", query, key), dim=2)

@@ -1,4 +1,4 @@
-"""Attentive pooling: one learned query asks all tokens, by any of the scores the literature has."""
+"""Attentive pooling: one learned query attends to all tokens, with any of the scores in the literature."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class AttentivePooling(HeadsEncoder):
 
     Shapes: H (n, d); q (d,); W, W_q, W_h (d, d), under location (locations, d); v (d,); the embedding (d,). d is m, or
     2 hidden. Parameters: d, and 2 d^2 + d under additive, locations * d under location, d^2 under general. Cost: O(n
-    d), O(n d^2) under additive. Text without a token gives zeros (the map's bias).
+    d), O(n d^2) under additive. Text without tokens is embedded as zeros (the map's bias).
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         score: one of the above.
-        locations: positions that location tells apart; all later ones share the last score.
-        hidden: units a direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
-        output_dimension: features after a linear map of the whole; None: no map.
+        locations: distinct positions under ``location``; all later ones share the last score.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a final linear map; None: no map.
 
     Raises:
         InputError: a size below 1 or an unknown score.
 
-    Source: beside each score.
+    Source: next to each score above.
     """
 
     config_file_name = "attentive_config.json"
@@ -72,7 +72,7 @@ class AttentivePooling(HeadsEncoder):
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """softmax(e) of packed states (N, d), (N, 1)."""
+        """Return softmax(e), (N, 1), of packed states (N, d)."""
         position = token_positions(offsets)
         scores = SCORES[self.score].function(states, self.q, position, dict(self.of_score.items()))
         return segment_softmax(scores[:, None], offsets)

@@ -14,18 +14,18 @@ from ctx_embed.systems.encoder import SystemEncoder, TableOptions, offsets_of, r
 
 
 class BiGru(SystemEncoder):
-    """A bi-directional GRU and, of each of its features, the greatest value over the text.
+    """A bi-directional GRU with max pooling: the greatest value of each feature over the text.
 
         h_t = [GRU_forward(h_{t-1}, e(w_t)); GRU_backward(h_{t+1}, e(w_t))]
         sentence embedding = max_t h_t, feature by feature
 
     Shapes: h_t (2 hidden,); the embedding likewise, or (output_dimension,) after a linear map. Parameters: 6 hidden (m
-    + hidden + 2). Cost: O(n hidden (m + hidden)), one token after the other. Text without a token gives zeros (the
-    map's bias). sentence-transformers' own recurrent module is an LSTM.
+    + hidden + 2). Cost: O(n hidden (m + hidden)), one token after the other. Text without tokens is embedded as zeros
+    (the map's bias). sentence-transformers' own recurrent module is an LSTM.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
-        hidden: units a direction; None: m.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+        hidden: units per direction; None: m.
         output_dimension: features after a linear map; None: no map.
 
     Raises:
@@ -56,17 +56,17 @@ class BiGru(SystemEncoder):
 
     @property
     def natural_dimension(self) -> int:
-        """The features of both directions."""
+        """The number of features of both directions."""
         return 2 * self.hidden
 
     def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The greatest value of each feature, (B, 2 hidden), zero for a text without tokens."""
+        """Return the greatest value of each feature, (B, 2 hidden); zero for a text without tokens."""
         offsets = offsets_of(lengths, ids.device)
         return segment_max(recurrent_states(self.recurrent, self.embedding(ids), offsets), offsets)
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """The share of the features whose greatest value each token has, (1, n) a text."""
+        """Return for each text the share of features whose greatest value falls on each token, (1, n)."""
         states = recurrent_states(self.recurrent, self.embedding(ids), offsets_of(lengths, ids.device))
         return [
             torch.bincount(part.argmax(0), minlength=len(part))[None].to(part.dtype) / part.shape[1]

@@ -18,21 +18,21 @@ from ctx_embed.systems.groups import groups_of, rows_of_documents
 
 
 class Convolution(SystemEncoder):
-    """A convolutional network (CNN): of each filter, the greatest value over all windows of the text.
+    """A convolutional network (CNN) with max pooling: the greatest value of each filter over all windows of the text.
 
         c_j = relu(F_w [e(w_j); ...; e(w_{j+w-1})] + b_w), widths w of 3, 4 and 5
         sentence embedding = max_j c_j, all widths one after the other
 
     Each text is read with w - 1 zero vectors on both sides, so that it has n + w - 1 windows however short it is.
     Shapes: F_w (filters, w m); the embedding (widths * filters,), or (output_dimension,) after a linear map.
-    Parameters: filters (m sum(w) + widths). Cost: O(n m filters sum(w)). Text without a token gives zeros (the map's
-    bias). sentence-transformers' own CNN module takes odd widths only and lets padding reach the text's last windows.
+    Parameters: filters (m sum(w) + widths). Cost: O(n m filters sum(w)). Text without tokens is embedded as zeros (the
+    map's bias). sentence-transformers' own CNN module takes odd widths only, and padding reaches a text's last windows.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
-        filters: of each width.
-        widths: in tokens.
-        dropout: of the embedding, in training.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
+        filters: number for each width.
+        widths: of the windows, in tokens.
+        dropout: rate on the embedding, in training.
         output_dimension: features after a linear map; None: no map.
 
     Raises:
@@ -73,11 +73,11 @@ class Convolution(SystemEncoder):
 
     @property
     def natural_dimension(self) -> int:
-        """The features of all filters."""
+        """The number of features of all filters."""
         return len(self.widths) * self.filters
 
     def _greatest(self, tokens: Tensor, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """For each width the greatest values over windows and the windows that have them, (G, filters) each.
+        """Return for each width the greatest values over windows and the windows that hold them, (G, filters) each.
 
         Args:
             tokens: (G, L, m), zero where ``mask`` (G, L) is False.
@@ -85,13 +85,13 @@ class Convolution(SystemEncoder):
         found = []
         for convolution, width in zip(self.convolutions, self.widths, strict=True):
             values = convolution(tokens.transpose(1, 2))
-            # A window counts if it begins before the text's end: n + w - 1 of them, w - 1 before its first token.
+            # The n + w - 1 windows that start before the text's end count; w - 1 of them start before its first token.
             counts = F.pad(mask, (width - 1, 0), value=True)[:, None]
             found.append(tuple(values.masked_fill(~counts, -torch.inf).max(2)))
         return found
 
     def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The greatest values, (B, widths * filters), zero for a text without tokens."""
+        """Return the greatest values, (B, widths * filters); zero for a text without tokens."""
         tokens = self.embedding(ids)
         groups = list(groups_of(lengths, ids.device))
         parts = [
@@ -103,14 +103,14 @@ class Convolution(SystemEncoder):
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """The share of the filters whose greatest window each token stands in, (1, n) a text.
+        """Return for each text the share of filters whose greatest window contains each token, (1, n).
 
         A window's share is divided evenly among its tokens.
         """
         return [self._shares(part) for part in self.embedding(ids).split(lengths)]
 
     def _shares(self, tokens: Tensor) -> Tensor:
-        """The shares (1, n) of one text's tokens (n, m)."""
+        """Return the shares (1, n) of one text's tokens (n, m)."""
         n = len(tokens)
         shares = tokens.new_zeros(1, n)
         if not n:
@@ -118,7 +118,7 @@ class Convolution(SystemEncoder):
         mask = torch.ones(1, n, dtype=torch.bool, device=tokens.device)
         for (_, windows), width in zip(self._greatest(tokens[None], mask), self.widths, strict=True):
             wins = torch.bincount(windows[0], minlength=n + width - 1)
-            # Window j holds the tokens j - w + 1 .. j as far as there are any.
+            # Window j holds the tokens j - w + 1 .. j, as far as they exist.
             begin = torch.arange(n + width - 1, device=tokens.device) - width + 1
             inside = (begin + width).clamp(max=n) - begin.clamp(min=0)
             each = wins.to(tokens.dtype) / inside

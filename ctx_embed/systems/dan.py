@@ -19,7 +19,7 @@ from ctx_embed.systems.encoder import TableOptions, offsets_of
 
 
 def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
-    """The hash bucket of each pair of neighbouring tokens of a document.
+    """Return the hash bucket of each pair of neighbouring tokens of a document.
 
     Args:
         ids: (N,) packed.
@@ -27,12 +27,12 @@ def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, 
         buckets: their number.
 
     Returns:
-        The bigrams' buckets one after the other, and where each document's begin, (B + 1,).
+        The buckets of all bigrams one after the other, and the start of each document among them, (B + 1,).
     """
     documents = document_ids(offsets)
     together = documents[1:] == documents[:-1]
     first, second = ids[:-1][together].to(torch.int64), ids[1:][together].to(torch.int64)
-    # Odd multipliers that spread over 32 bits; the low bits of a product are its weakest.
+    # Odd multipliers that spread over 32 bits; the low bits of a product are the least mixed.
     mixed = (first * 0x9E3779B1 + second * 0x85EBCA6B) >> 15
     counts = (offsets.diff() - 1).clamp(min=0)
     return mixed % buckets, F.pad(counts.cumsum(0), (1, 0))
@@ -45,11 +45,11 @@ class DeepAveraging(TokenEncoder):
         sentence embedding = W_L relu(... relu(W_1 x + b_1)) + b_L
 
     g is a table of its own whose rows the bigrams share by hashing. Shapes: x (m,); g (buckets, m); W_1 (f, m), W_L
-    (m, f), between them (f, f). Parameters beside both tables: m f + f + (L - 2)(f^2 + f) + f m + m, for one layer m^2
-    + m. Cost: O(n m + m f), the quickest after the mean. Text without a token gives the network's value at 0.
+    (m, f), between them (f, f). Parameters, excluding both tables: m f + f + (L - 2)(f^2 + f) + f m + m, for one layer
+    m^2 + m. Cost: O(n m + m f), the quickest after the mean. Text without tokens: the network's value at 0.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         layers: L.
         hidden: f; None: m.
         buckets: rows of the bigram table.
@@ -86,9 +86,9 @@ class DeepAveraging(TokenEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Begin as the mean of the words, which takes one layer or hidden units of twice the dimension.
+        """Initialise the network as the mean of the words, which needs one layer or at least 2 m hidden units.
 
-        x = relu(x) - relu(-x): of each layer's units the first 2 m carry the two, what was drawn of the others stays.
+        x = relu(x) - relu(-x): the first 2 m units of each layer carry both terms, the others stay random.
         """
         m, carried = self.dimension, 2 * self.dimension
         linears = list(cast(Iterable[nn.Linear], self.maps))
@@ -114,7 +114,7 @@ class DeepAveraging(TokenEncoder):
         return len(self.maps)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The network's output for packed documents, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
+        """Return the network's output for packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
         offsets = offsets_of(lengths, ids.device)
         buckets, starts = bigram_buckets(ids, offsets, self.buckets)
         words = F.embedding_bag(ids, self.embedding.weight, offsets, mode="sum", include_last_offset=True)

@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class Description(NamedTuple):
-    """What a system is.
+    """The description of a system.
 
-    Letters: m features of a token and d of a state (m, or 2 hidden over a bi-GRU), n tokens of a text, h heads, and the
-    options by their names.
+    Symbols: m features of a token and d of a state (m, or 2 hidden over a bi-GRU), n tokens of a text, h heads; all
+    others are option names.
 
     Args:
         formula: of the sentence embedding.
-        parameters: beside the tables, under the default options.
-        complexity: of a text.
-        source: where it comes from.
+        parameters: their number with the default options, excluding the tables.
+        complexity: of embedding one text.
+        source: the publication.
     """
 
     formula: str
@@ -93,7 +93,7 @@ DESCRIPTIONS: dict[str, Description] = {
     ),
 }
 
-# What `ctx-embed eval run --encoder` knows beside systems and model folders: fitted inside each training fold.
+# The names that `ctx-embed eval run --encoder` accepts besides systems and model folders, fitted in each training fold.
 EVALUATION_BASELINES = {
     "tfidf": "tf-idf vectors, fitted inside each training fold",
     "majority": "the training fold's most frequent class",

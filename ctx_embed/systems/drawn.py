@@ -1,4 +1,4 @@
-"""A system with drawn weights, for what its form alone is worth."""
+"""A system with random weights: the baseline that shows what its architecture alone contributes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def untrained(
     weights: Tensor | np.ndarray[Any, Any] | None = None,
     **options: Any,
 ) -> SentenceTransformer:
-    """A SentenceTransformer of the system of that name whose weights are drawn by a seed, then l2-normalised.
+    """Return a SentenceTransformer of a system with randomly initialised weights; its embeddings are l2-normalised.
 
     Args:
-        name: see :data:`ctx_embed.systems.SYSTEMS`.
-        tokenizer: None: that of the shipped default model, whose token table is taken too.
+        name: of the system, see :data:`ctx_embed.systems.SYSTEMS`.
+        tokenizer: None: that of the shipped default model, together with its token table.
         dimension: m; None: 256, or that of the shipped table.
-        seed: of all weights drawn; the state of torch's generator is left as it was.
-        phrases: pairs of ids that are entries themselves, beside a tokenizer.
-        weights: (entries, m) token table; None draws it where a tokenizer is given.
-        **options: of the system.
+        seed: of all random weights; the state of torch's generator is unchanged afterwards.
+        phrases: pairs of ids that are entries themselves; only with a tokenizer.
+        weights: (entries, m) token table; None with a tokenizer initialises it randomly.
+        **options: options of the system.
 
     Raises:
         InputError: an unknown name or option, or a dimension that the shipped table does not have.
@@ -51,8 +51,8 @@ def untrained(
         tokenizer, phrases, weights = shipped.backend_tokenizer, shipped.phrases, shipped.embedding.weight.detach()
         if dimension not in (None, shipped.dimension):
             raise InputError(
-                f"dimension {dimension} is not the shipped token table's {shipped.dimension}: leave it out, or give a "
-                "tokenizer, for which a table is drawn"
+                f"dimension must be {shipped.dimension} for the shipped token table, got {dimension}; leave it out, or "
+                "give a tokenizer for a randomly initialised table"
             )
         dimension, labelled_texts = shipped.dimension, shipped.labelled_texts
     with torch.random.fork_rng(devices=[]):

@@ -1,4 +1,4 @@
-"""What the systems share: a natural output, and a linear map to a dimension asked for."""
+"""The base class of the systems: a natural output, and an optional linear map to a given dimension."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
 from ctx_embed.second_order import document_ids, token_positions
 
-# Places of padded documents for each token, beyond which a recurrent network reads them packed.
+# Above this many padded positions per token, a recurrent network reads documents packed.
 MOST_PADDING = 4
 
 
 class TableOptions(TypedDict, total=False):
-    """What every system hands on to :class:`TokenEncoder`."""
+    """The options that every system passes on to :class:`TokenEncoder`."""
 
     max_seq_length: int | None
     phrases: Tensor | np.ndarray[Any, Any] | None
@@ -28,7 +28,7 @@ class TableOptions(TypedDict, total=False):
 
 
 def require_share(name: str, value: float) -> None:
-    """Refuse what is no number from 0 to below 1.
+    """Raise an error unless the value is a number from 0 to below 1.
 
     Raises:
         InputError: with the name and the value got.
@@ -38,12 +38,12 @@ def require_share(name: str, value: float) -> None:
 
 
 def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
-    """Where each document begins, (B + 1,)."""
+    """Return the start of each document and the end of the last, (B + 1,)."""
     return torch.tensor([0, *lengths], device=device).cumsum(0)
 
 
 def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """The outputs of a recurrent network that reads each document by itself, whatever it is padded with.
+    """Return the outputs of a recurrent network that reads each document by itself.
 
     Args:
         network: of one or two directions.
@@ -56,13 +56,13 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
     lengths = offsets.diff()
-    # Other devices have kernels for packed sequences.
+    # Other devices than CPUs have kernels for packed sequences.
     pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= MOST_PADDING * len(tokens)
     return (_padded_states if pads else _packed_states)(network, tokens, offsets)
 
 
 def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """:func:`recurrent_states` in memory that does not depend on how the lengths differ."""
+    """Return :func:`recurrent_states` in memory that does not depend on how much the lengths differ."""
     lengths = offsets.diff()
     # The longest document first, and all first tokens before all second ones, as torch packs sequences.
     rank = lengths.argsort(descending=True, stable=True).argsort()
@@ -75,10 +75,10 @@ def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """:func:`recurrent_states` over padded documents, whose gradient takes a time that is linear in their length.
+    """Return :func:`recurrent_states` over padded documents, whose gradient takes time linear in their length.
 
-    That of torch's packed sequences is quadratic on a CPU. What is read behind a document's end reaches no state of it:
-    each direction reads the documents from its own beginning.
+    The gradient of torch's packed sequences takes quadratic time on a CPU. Padding behind a document's end never
+    reaches its states: each direction starts at its own end of the document.
     """
     lengths = offsets.diff()
     documents = document_ids(offsets)
@@ -98,24 +98,24 @@ def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
 class SystemEncoder(TokenEncoder):
     """A token encoder whose natural output may have other features than its table.
 
-    Subclasses give :attr:`natural_dimension` and :meth:`pooled`, and end their making with :meth:`begin_output`.
+    Subclasses define :attr:`natural_dimension` and :meth:`pooled`, and call :meth:`begin_output` last in ``__init__``.
     """
 
     output_dimension: int | None = None
 
     @property
     def ids_name_rows(self) -> bool:
-        """True: what is pooled are the rows alone."""
+        """True: only the rows are pooled."""
         return True
 
     @property
     @abstractmethod
     def natural_dimension(self) -> int:
-        """The features of :meth:`pooled`."""
+        """The number of features of :meth:`pooled`."""
 
     @abstractmethod
     def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The natural output (B, natural dimension); arguments as those of :meth:`TokenEncoder.embed`."""
+        """Return the natural output (B, natural dimension); arguments as for :meth:`TokenEncoder.embed`."""
 
     def begin_output(self, output_dimension: int | None) -> None:
         """Add the linear map to ``output_dimension`` features, unless that is None."""
@@ -125,11 +125,11 @@ class SystemEncoder(TokenEncoder):
         self.output_dimension = output_dimension
 
     def get_embedding_dimension(self) -> int:
-        """The features of a sentence embedding."""
+        """Return the number of features of a sentence embedding."""
         return self.output_dimension or self.natural_dimension
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The embeddings of packed documents, mapped to ``output_dimension`` where that is given.
+        """Return the embeddings of packed documents, mapped to ``output_dimension`` if that is given.
 
         Args:
             ids: (N,) the documents' token ids one after the other.

@@ -1,4 +1,4 @@
-"""Packed tokens in padded groups of documents of like length, for what a product over packed tokens cannot do."""
+"""Packed tokens as padded groups of documents of similar length, for operations that need padded tensors."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Token places of a group: its intermediate values then stay in cache.
+# Token positions of a group, so that its intermediate values stay in cache.
 GROUP_TOKENS = 8192
-# A group's shortest document has at least this share of its longest, so that most places hold a token.
+# A group's shortest document has at least this share of its longest, so that most positions hold a token.
 LIKE_LENGTH = 0.75
 
 
 class Group(NamedTuple):
-    """Documents of like length and where their tokens stand.
+    """Documents of similar length and the positions of their tokens.
 
     Args:
-        documents: (G,) their numbers.
-        places: (G, L) the place of each token among all packed ones; any valid place where ``mask`` is False.
-        mask: (G, L) True where there is a token.
+        documents: (G,) their indices.
+        places: (G, L) the index of each token among all packed ones; any valid index where ``mask`` is False.
+        mask: (G, L) True for tokens, False for padding.
     """
 
     documents: Tensor
@@ -29,17 +29,17 @@ class Group(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether every place holds a token."""
+        """Whether every position holds a token."""
         return bool(self.mask.all())
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """Rows of packed tokens (N, ...) as (G, L, ...), zero where there is no token."""
+        """Return rows of packed tokens (N, ...) as (G, L, ...), zero for padding."""
         padded = tokens[self.places]
         return padded if self.is_full else padded * self.mask.view(*self.mask.shape, *[1] * (tokens.dim() - 1))
 
 
 def groups_of(lengths: list[int], device: torch.device) -> Iterator[Group]:
-    """Groups that hold each document of at least one token once.
+    """Yield groups that together hold each document with tokens once.
 
     Args:
         lengths: of the documents, in tokens.
@@ -67,7 +67,7 @@ def _head(alike: int, count: int, most: int) -> list[int]:
 def rows_of_documents(
     parts: list[Tensor], groups: list[Group], count: int, like: Tensor, shape: tuple[int, ...]
 ) -> Tensor:
-    """The groups' results (G, *shape) as rows of ``count`` documents, zero for those without tokens."""
+    """Return the groups' results (G, *shape) as rows of ``count`` documents, zero for those without tokens."""
     rows = like.new_zeros(count, *shape)
     if not groups:
         return rows
@@ -75,7 +75,7 @@ def rows_of_documents(
 
 
 def rows_of_tokens(parts: list[Tensor], groups: list[Group], tokens: Tensor) -> Tensor:
-    """The groups' results (G, L, ...) packed as ``tokens`` are, and in their shape and dtype."""
+    """Return the groups' results (G, L, ...) packed like ``tokens``, with their shape and dtype."""
     rows = torch.zeros_like(tokens)
     if not groups:
         return rows

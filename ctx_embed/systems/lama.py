@@ -1,4 +1,4 @@
-"""LAMA: many heads from bilinear forms of rank one, and the single-head bilinear attention that they factorise."""
+"""LAMA: multi-head attention by bilinear forms of rank one, and the single-head bilinear attention they factorise."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class _AskedByContext(HeadsEncoder):
     """Heads whose scores compare each state with one context c of the text."""
 
     def begin_context(self, context: str) -> None:
-        """Make c: the mean of the text's states, or a learned vector that begins as the mean state of all entries."""
+        """Set up c: the mean of the text's states, or a learned vector initialised as the mean state of all entries."""
         if context not in CONTEXTS:
             raise unknown_name("context", context, CONTEXTS)
         self.context = context
         self.c = nn.Parameter(self.mean_state()) if context == "learned" else None
 
     def context_of(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """c of each document, (B, d), or (d,) where it is learned."""
+        """Return c of each document, (B, d), or (d,) if it is learned."""
         return segment_mean(states, offsets).to(states.dtype) if self.c is None else self.c
 
 
@@ -39,15 +39,15 @@ class Lama(_AskedByContext):
         sentence embedding = A H, flattened
 
     Shapes: H (n, d); P, Q (d, h); c (d,); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
-    is m, or 2 hidden. Parameters: 2 h d, and d where the context is learned. Cost: O(n d h). Text without a token
-    gives zeros (the map's bias).
+    is m, or 2 hidden. Parameters: 2 h d, and d if the context is learned. Cost: O(n d h). Text without tokens is
+    embedded as zeros (the map's bias).
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         heads: h.
-        context: c: ``mean`` of the text's states, or ``learned``, begun as the mean of the embeddings.
-        hidden: units a direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
-        output_dimension: features after a linear map of the whole; None: no map.
+        context: c: ``mean`` of the text's states, or ``learned``, initialised as the mean of the embeddings.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a final linear map; None: no map.
 
     Raises:
         InputError: a size below 1 or an unknown context.
@@ -77,7 +77,7 @@ class Lama(_AskedByContext):
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """A^T of packed states (N, d), (N, h)."""
+        """Return A^T, (N, h), of packed states (N, d)."""
         scores = low_rank_scores(states, self.context_of(states, offsets), self.P, self.Q, offsets)
         return segment_softmax(scores, offsets)
 
@@ -85,13 +85,13 @@ class Lama(_AskedByContext):
 class LamaCtx(Lama):
     """:class:`Lama` over the outputs of a bi-GRU (LAMA+ctx).
 
-    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as those of :class:`Lama`. Parameters: 6
+    H = [forward GRU; backward GRU]. Shapes: H (n, 2 hidden), the others as in :class:`Lama`. Parameters: 6
     hidden (m + hidden + 2) of the bi-GRU and those of :class:`Lama`. Cost: O(n (m hidden + hidden^2 + d h)), one token
     after the other.
 
     Args:
-        hidden: units a direction; None: half the dimension.
-        tokenizer, dimension, heads, context, output_dimension, max_seq_length, phrases, weights: as those of
+        hidden: units per direction; None: half the dimension.
+        tokenizer, dimension, heads, context, output_dimension, max_seq_length, phrases, weights: as for
             :class:`Lama`.
 
     Raises:
@@ -125,7 +125,7 @@ class LamaCtx(Lama):
 
 
 def half(dimension: int) -> int:
-    """Units a direction under which a bi-GRU's outputs have about as many features as its inputs."""
+    """Return the units per direction with which a bi-GRU's outputs have about as many features as its inputs."""
     return max(1, dimension // 2)
 
 
@@ -135,11 +135,11 @@ class Bilinear(_AskedByContext):
         e_t = c^T W h_t
         sentence embedding = sum_t softmax(e)_t h_t
 
-    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d where the
-    context is learned. Cost: O(d^2 + n d). Text without a token gives zeros (the map's bias).
+    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d if the
+    context is learned. Cost: O(d^2 + n d). Text without tokens is embedded as zeros (the map's bias).
 
     Args:
-        tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as those of
+        tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as for
             :class:`Lama`.
 
     Raises:
@@ -168,5 +168,5 @@ class Bilinear(_AskedByContext):
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """softmax(e) of packed states (N, d), (N, 1)."""
+        """Return softmax(e), (N, 1), of packed states (N, d)."""
         return segment_softmax(bilinear_scores(states, self.context_of(states, offsets), self.W, offsets), offsets)

@@ -9,7 +9,7 @@ from ctx_embed.systems.registry import SYSTEMS, option_defaults, parameter_count
 
 
 def listing(dimension: int) -> list[dict[str, Any]]:
-    """For each system its name, kind, formula, parameters, their count at the defaults, complexity, source and options.
+    """Return each system's name, kind, formula, parameters, their count by default, complexity, source and options.
 
     Args:
         dimension: m, for the count.
@@ -30,7 +30,7 @@ def listing(dimension: int) -> list[dict[str, Any]]:
 
 
 def baselines() -> list[dict[str, Any]]:
-    """What evaluation knows beside the systems."""
+    """Return the baselines that evaluation offers besides the systems."""
     return [
         {"name": name, "kind": "evaluation baseline", "formula": line} for name, line in EVALUATION_BASELINES.items()
     ]

@@ -42,7 +42,7 @@ SYSTEMS: dict[str, type[TokenEncoder]] = {
 
 
 def system(name: str) -> type[TokenEncoder]:
-    """The module class of that name, called as ``(tokenizer, dimension, weights=..., **options)``.
+    """Return the module class of a system, to be called as ``(tokenizer, dimension, weights=..., **options)``.
 
     Raises:
         InputError: an unknown name.
@@ -53,7 +53,7 @@ def system(name: str) -> type[TokenEncoder]:
 
 
 def option_defaults(name: str) -> dict[str, Any]:
-    """The options of the system of that name beside its dimension, and their defaults.
+    """Return the options of a system, excluding its dimension, and their defaults.
 
     Raises:
         InputError: an unknown name.
@@ -68,7 +68,7 @@ def option_defaults(name: str) -> dict[str, Any]:
 
 
 def require_options(name: str, options: Iterable[str]) -> None:
-    """Refuse options that the system of that name does not have.
+    """Raise an error for options that the system does not have.
 
     Raises:
         InputError: an unknown system or option.
@@ -80,7 +80,7 @@ def require_options(name: str, options: Iterable[str]) -> None:
 
 
 def sample(name: str, dimension: int, **options: Any) -> TokenEncoder:
-    """The system of that name over a table of one entry: it tells how large the rest is, and whether options fit.
+    """Return the system over a table of one entry, to count its other parameters or to check its options.
 
     Raises:
         InputError: an unknown name, or an option's value that does not fit.
@@ -89,6 +89,6 @@ def sample(name: str, dimension: int, **options: Any) -> TokenEncoder:
 
 
 def parameter_count(module: TokenEncoder) -> int:
-    """The parameters of a system beside its tables."""
+    """Return the number of parameters of a system, excluding its tables."""
     tables = {id(getattr(module, table).weight) for table in module.tables}
     return sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in tables)

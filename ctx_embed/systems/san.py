@@ -1,4 +1,4 @@
-"""Structured self-attention (SAN): a small perceptron gives each token a score a head."""
+"""Structured self-attention (SAN): a small perceptron scores each token for each head."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class StructuredSelfAttention(HeadsEncoder):
 
         A = softmax(W2 tanh(W1 H^T)) over the tokens
         sentence embedding = A H, flattened
-        added to a training's loss: penalty * ||A A^T - I||_F^2, the mean over the batch's texts
+        added to the training loss: penalty * ||A A^T - I||_F^2, averaged over the batch's texts
 
     Shapes: H (n, d); W1 (u, d); W2 (h, u); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
-    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). Text without a token gives zeros (the map's
+    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). Text without tokens: zeros (the map's
     bias).
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         heads: h.
         attention_dimension: u, the perceptron's units.
-        penalty: weight of the penalty; 0 leaves it out.
-        hidden: units a direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
-        output_dimension: features after a linear map of the whole; None: no map.
+        penalty: weight of the penalty; 0: none.
+        hidden: units per direction of a bi-GRU whose outputs are H; 0: H is the token embeddings.
+        output_dimension: features after a final linear map; None: no map.
 
     Raises:
         InputError: a size below 1 or a negative penalty.
@@ -79,11 +79,11 @@ class StructuredSelfAttention(HeadsEncoder):
         self.begin_output(output_dimension)
 
     def token_weights(self, states: Tensor, offsets: Tensor) -> Tensor:
-        """A^T of packed states (N, d), (N, h)."""
+        """Return A^T, (N, h), of packed states (N, d)."""
         return segment_softmax(structured_scores(states, self.W1, self.W2), offsets)
 
     def pooled(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """A H flattened, (B, h d), zero for a text without tokens; under gradients the penalty is kept too."""
+        """Return A H flattened, (B, h d), zero for a text without tokens; with gradients, also store the penalty."""
         offsets = offsets_of(lengths, ids.device)
         states = self.states(ids, offsets)
         weights = self.token_weights(states, offsets)
@@ -93,10 +93,10 @@ class StructuredSelfAttention(HeadsEncoder):
         return attended(weights, states, lengths, groups).flatten(1)
 
     def regularizer(self) -> Tensor | float:
-        """The penalty of the texts last embedded in training; given once."""
+        """Return the penalty of the texts last embedded in training, once; then 0."""
         last, self._regularizer = self._regularizer, 0.0
         return last
 
     def __getstate__(self) -> dict[str, Any]:
-        # It hangs on a graph that no copy has.
+        # The penalty belongs to an autograd graph, which a copy does not have.
         return {**self.__dict__, "_regularizer": 0.0}

@@ -15,17 +15,17 @@ from ctx_embed.systems.groups import groups_of
 
 
 class SelfAttention(TokenEncoder):
-    """Self-attention without parameters: each token is replaced by the tokens like it, and these are averaged.
+    """Self-attention without parameters: each token becomes a mean of similar tokens, and these are averaged.
 
         Y = softmax(X X^T) X, the softmax over each row
         sentence embedding = sum_t Y_t / n
 
-    Shapes: X, Y (n, m). Parameters: none beside the table. Cost: O(n^2 m). Text without a token gives zeros.
+    Shapes: X, Y (n, m). Parameters: none besides the table. Cost: O(n^2 m). Text without tokens: zeros.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
 
-    Source: Vaswani et al. (2017), arXiv 1706.03762, without its maps and its scale.
+        Source: Vaswani et al. (2017), arXiv 1706.03762, without its maps and its scale.
     """
 
     config_file_name = "self_attention_config.json"
@@ -33,18 +33,18 @@ class SelfAttention(TokenEncoder):
 
     @property
     def ids_name_rows(self) -> bool:
-        """True: the rows alone are attended to."""
+        """True: only the rows are attended to."""
         return True
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The mean of Y of packed documents, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
+        """Return the mean of Y of packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
         x = self.embedding(ids)[:, None]
         y = self_attention(x, x, x, list(groups_of(lengths, ids.device)), scale=1.0)[:, 0]
         return segment_mean(y, offsets_of(lengths, ids.device)).to(y.dtype)
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """softmax(X X^T) of each text, (n, n); row i is what token i looks at."""
+        """Return softmax(X X^T) of each text, (n, n); row i is what token i looks at."""
         return [self_attention_weights(x, x, 1.0)[0] for x in self.embedding(ids)[:, None].split(lengths)]
 
 
@@ -54,8 +54,8 @@ class ParametricSelfAttention(SelfAttention):
         Y = tanh(softmax(Q K^T / sqrt(m)) V) W_o^T, with Q = X W_q^T, K = X W_k^T, V = X W_v^T
         sentence embedding = sum_t Y_t / n
 
-    Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). Parameters: 4 m^2. Cost: O(n m^2 + n^2 m). Text without a
-    token gives zeros.
+    Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). Parameters: 4 m^2. Cost: O(n m^2 + n^2 m). Text without
+    tokens is embedded as zeros.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
@@ -76,12 +76,12 @@ class ParametricSelfAttention(SelfAttention):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Set the value and output maps to the identity: the tanh of weighted means."""
+        """Set the value and output maps to the identity: embeddings start as the tanh of weighted means."""
         for linear in (self.value, self.out):
             nn.init.eye_(linear.weight)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The mean of Y of packed documents, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
+        """Return the mean of Y of packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
         x = self.embedding(ids)
         query, key, value = (linear(x)[:, None] for linear in (self.query, self.key, self.value))
         groups = list(groups_of(lengths, ids.device))
@@ -90,7 +90,7 @@ class ParametricSelfAttention(SelfAttention):
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """softmax(Q K^T / sqrt(m)) of each text, (n, n); row i is what token i looks at."""
+        """Return softmax(Q K^T / sqrt(m)) of each text, (n, n); row i is what token i looks at."""
         x = self.embedding(ids)
         query, key = (linear(x)[:, None].split(lengths) for linear in (self.query, self.key))
         return [self_attention_weights(q, k, self.dimension**-0.5)[0] for q, k in zip(query, key, strict=True)]

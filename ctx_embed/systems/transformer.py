@@ -19,15 +19,15 @@ from ctx_embed.systems.attention import self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
 from ctx_embed.systems.groups import Group, groups_of
 
-# What the sum of a text's token outputs is divided by, given its number of tokens.
+# The divisor of the sum of a text's token outputs, given its number of tokens.
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda n: n, "sqrt": torch.sqrt}
 
-# Tokens of a text, whose mean position a student begins without.
+# Usual number of tokens of a text: a new student cancels the mean of these positions.
 USUAL_LENGTH = 20
 
 
 def sinusoids(count: int, dimension: int, device: torch.device | None = None) -> Tensor:
-    """The positions 0..count-1 as sines and cosines of geometric wavelengths, (count, dimension) in float64.
+    """Return the positions 0..count-1 as sines and cosines of geometric wavelengths, (count, dimension) in float64.
 
     PE_{t,2j} = sin(t / 10000^{2j/m}), PE_{t,2j+1} = cos(t / 10000^{2j/m}).
 
@@ -35,7 +35,7 @@ def sinusoids(count: int, dimension: int, device: torch.device | None = None) ->
     """
     feature = torch.arange(dimension, device=device)
     rate = 10_000.0 ** (-(feature - feature % 2).double() / dimension)
-    # In float64, where the angles of far positions are still exact.
+    # In float64, so that the angles of distant positions are exact.
     angle = torch.arange(count, device=device).double()[:, None] * rate
     return torch.where(feature % 2 == 0, angle.sin(), angle.cos())
 
@@ -45,10 +45,10 @@ class Layer(nn.Module):
 
     Args:
         dimension: m.
-        heads: of m / heads features.
+        heads: their number; each has m / heads features.
         feedforward: units between the two maps.
-        dropout: of what each sublayer adds.
-        norm_first: normalise what a sublayer reads instead of its sum with the residual.
+        dropout: rate on the output of each sublayer.
+        norm_first: normalise the input of a sublayer instead of its sum with the residual.
 
     Source: Vaswani et al. (2017), section 3.1.
     """
@@ -68,13 +68,13 @@ class Layer(nn.Module):
         self.feedforward_norm = nn.LayerNorm(dimension)
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The three maps of packed tokens (N, m), (N, heads, m / heads) each."""
+        """Return query, key and value of packed tokens (N, m), (N, heads, m / heads) each."""
         read = self.attention_norm(x) if self.norm_first else x
         query, key, value = self.qkv(read).unflatten(1, (3, self.heads, -1)).unbind(1)
         return query, key, value
 
     def forward(self, x: Tensor, groups: list[Group]) -> Tensor:
-        """The layer's output for packed tokens, (N, m)."""
+        """Return the layer's output for packed tokens, (N, m)."""
         query, key, value = self.query_key_value(x)
         found = self_attention(query, key, value, groups, query.shape[2] ** -0.5).flatten(1)
         x = x + self.dropout(self.out(found))
@@ -92,15 +92,15 @@ class TransformerEncoder(TokenEncoder):
         sentence embedding = sum_t x_t / n, or / sqrt(n) under ``pooling="sqrt"``
 
     Shapes: x (n, m); the query, key and value maps, and the output map (m, m) each with bias; W_1 (f, m); W_2 (m, f).
-    Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) a layer. Text without a token gives zeros.
+    Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per layer. Text without tokens: zeros.
 
     Args:
-        tokenizer, dimension, max_seq_length, phrases, weights: as those of :class:`ctx_embed.Contextualizer`.
+        tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         layers: N.
         heads: a divisor of m.
         feedforward: f; None: 4 m.
-        dropout: of the input and of what each sublayer adds.
-        norm_first: normalise what a sublayer reads instead of its sum with the residual: steadier at high learning
+        dropout: rate on the input and on the output of each sublayer.
+        norm_first: normalise the input of a sublayer instead of its sum with the residual: more stable at high learning
             rates.
         pooling: ``mean`` or ``sqrt``.
 
@@ -157,12 +157,12 @@ class TransformerEncoder(TokenEncoder):
 
     @property
     def ids_name_rows(self) -> bool:
-        """True: the rows and their positions are all that is read."""
+        """True: only the rows and their positions are read."""
         return True
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Let the layers add nothing, and the last take away what positions add to a text of usual length."""
+        """Make the layers add nothing, and the last subtract the mean of the positions of a text of usual length."""
         for layer in self._layers:
             for linear in (layer.out, layer.down):
                 linear.weight.zero_()
@@ -187,7 +187,7 @@ class TransformerEncoder(TokenEncoder):
         return tokens + positions[position]
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The pooled outputs of packed documents, (B, m); arguments as those of :meth:`TokenEncoder.embed`."""
+        """Return the pooled outputs of packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""
         groups = list(groups_of(lengths, ids.device))
         x = self.input_dropout(self._inputs(ids, lengths))
         for layer in self.stack:
@@ -198,7 +198,7 @@ class TransformerEncoder(TokenEncoder):
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """The softmax of each layer and head of each text, (N, heads, n, n); row i is what token i looks at."""
+        """Return the softmax of each layer and head for each text, (N, heads, n, n); row i is what token i looks at."""
         groups = list(groups_of(lengths, ids.device))
         x = self._inputs(ids, lengths)
         of_layers: list[list[Tensor]] = []
@@ -211,16 +211,16 @@ class TransformerEncoder(TokenEncoder):
 
 
 class UseTransformer(TransformerEncoder):
-    """The Transformer variant of the Universal Sentence Encoder, in small: the sum of token outputs over sqrt(length).
+    """A small version of the Transformer in the Universal Sentence Encoder: the sum of token outputs over sqrt(length).
 
         sentence embedding = sum_t x_t / sqrt(n), x the outputs of :class:`TransformerEncoder`
 
-    Shapes and the other formulas as there. Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) a
-    layer. Text without a token gives zeros.
+    Shapes and the other formulas as there. Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per
+    layer. Text without tokens is embedded as zeros.
 
     Args:
         tokenizer, dimension, layers, heads, feedforward, dropout, norm_first, max_seq_length, phrases, weights: as
-            those of :class:`TransformerEncoder`.
+            for :class:`TransformerEncoder`.
 
     Raises:
         InputError: as :class:`TransformerEncoder`.

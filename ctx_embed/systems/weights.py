@@ -1,4 +1,4 @@
-"""Which tokens a model looks at, for each system in its own terms."""
+"""Attention weights: which tokens a model looks at, in the terms of each system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class AttentionWeights:
     Attributes:
         tokens: n vocabulary entries; a phrase is its words with spaces between them.
         weights: float array whose last axis is the tokens'.
-        axes: what its axes are, such as ``("head", "token")``.
+        axes: the names of the axes of ``weights``, such as ``("head", "token")``.
     """
 
     tokens: tuple[str, ...]
@@ -33,26 +33,26 @@ class AttentionWeights:
 
 
 def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[AttentionWeights]:
-    """How much each token of each text counts in its embedding.
+    """Return how much each token of each text contributes to its embedding.
 
-    What the weights are depends on the system, as ``axes`` tells: (step, token) of a Contextualizer: the exact share of
-    each token in the correction z^k, summing to 1, negative where a token works against the others; (head, token) of
-    systems with heads, and of the mean, 1/n; (token, token) of self-attention and (layer, head, token, token) of
-    Transformers: row i is what token i looks at; (share, token) of max pooling (bigru, cnn): the share of the features
-    that each token wins. Those of a row a token take memory that is quadratic in the text.
+    The meaning of the weights depends on the system; ``axes`` names it. (step, token) for a Contextualizer: the exact
+    share of each token in the update z^k, summing to 1, negative where a token works against the others. (head, token)
+    for systems with heads, and for the mean, 1/n. (token, token) for self-attention and (layer, head, token, token) for
+    Transformers: row i is what token i looks at; these take memory quadratic in the length of the text. (share, token)
+    for max pooling (bigru, cnn): the share of the features that each token wins.
 
     Args:
         model: a SentenceTransformer whose first module is a system of ctx_embed.
         texts: read with the model's default prompt, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another, or weighs no tokens; ``texts`` is no list of strings.
+        InputError: the model's first module is another or has no attention weights; ``texts`` is not a list of strings.
     """
     if isinstance(texts, str):
-        raise InputError("texts is a str, a list of strings is needed: [text]")
+        raise InputError("texts must be a list of strings, got a str; give [text]")
     for index, text in enumerate(texts):
         if not isinstance(text, str):
-            raise InputError(f"text {index} is a {type(text).__name__}, a string is needed")
+            raise InputError(f"text {index} must be a string, got {described(text)}")
     module = token_encoder(model)
     training = module.training
     module.eval()
@@ -70,22 +70,22 @@ def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[
 
 
 def token_encoder(model: SentenceTransformer) -> TokenEncoder:
-    """The model's first module.
+    """Return the model's first module.
 
     Raises:
-        InputError: it is no system of ctx_embed.
+        InputError: it is not a system of ctx_embed.
     """
     module = model[0]
     if not isinstance(module, TokenEncoder):
         raise InputError(
-            f"the model begins with {type(module).__name__}, attention weights are known of ctx_embed's own systems: "
+            f"the model's first module must be a system of ctx_embed, got {type(module).__name__}; "
             "see `ctx-embed systems`"
         )
     return module
 
 
 def token_ids(model: SentenceTransformer, text: str) -> Tensor:
-    """The ids (n,) of one text, read with the model's default prompt, on the device of its token table."""
+    """Return the ids (n,) of one text, read with the model's default prompt, on the device of its token table."""
     module = token_encoder(model)
     features = module.preprocess([text], prompt=model.prompts.get(model.default_prompt_name or ""))
     return features["input_ids"].flatten().to(module.embedding.weight.device)

@@ -69,7 +69,7 @@ def test_a_python_without_sources(small, monkeypatch):
     result = run()
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "Error: this Python comes without the sources of its standard library, there is nothing to index\n"
+        "Error: this Python has no sources of its standard library, so there is nothing to index\n"
     )
 
 
@@ -80,7 +80,7 @@ def test_no_default_model(small, monkeypatch, tmp_path_factory):
     monkeypatch.setattr(loading, "DEFAULT_MODEL", absent)
     result = run()
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: {absent}: no modules.json, this is no SentenceTransformer model folder\n"
+    assert result.stderr == f"Error: {absent}: not a SentenceTransformer model folder (no modules.json)\n"
 
 
 def test_usage():

@@ -170,7 +170,7 @@ def test_a_corpus_that_is_not_there(here, name):
     assert fails("--corpus", name) == f"{name}: no such file{hint}"
     (here / "empty").mkdir()
     if name != "/":
-        assert fails("--corpus", name, "--data", "empty") == f"{name}: no such file and matches nothing under empty"
+        assert fails("--corpus", name, "--data", "empty") == f"{name}: no such file, and nothing under empty matches it"
 
 
 def test_a_corpus_that_cannot_be_used(here):
@@ -182,7 +182,7 @@ def test_a_corpus_that_cannot_be_used(here):
     cases = {
         "empty.txt": "the corpus has no sentence: give text files with a sentence a line",
         "word.txt": f"1 texts are too few: 16 are held out and two batches of 16 are needed; {few}",
-        "latin.txt": "latin.txt, line 1: not UTF-8 (byte 4 of the line), convert it first",
+        "latin.txt": "latin.txt, line 1: must be UTF-8 (see byte 4 of the line); convert the file",
     }
     for name, message in cases.items():
         assert fails("--corpus", name) == message
@@ -195,7 +195,7 @@ def test_names_that_cannot_be_used(here):
     (here / "folder").mkdir()
     (here / "garbage.json").write_text("garbage")
     cases = [
-        ({"teacher": "folder"}, "folder: no modules.json, this is no SentenceTransformer model folder"),
+        ({"teacher": "folder"}, "folder: not a SentenceTransformer model folder (no modules.json)"),
         ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
         ({"dimension": 17}, "dimension 17 is more than the teacher's 16"),
         ({"tokenizer": "garbage.json"}, "garbage.json: not a tokenizer.json (expected value at line 1 column 1)"),
@@ -205,14 +205,14 @@ def test_names_that_cannot_be_used(here):
         ),
         ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need 51 entries"),
         ({"output": "a.txt"}, "cannot write a.txt: it is a file, a folder is needed"),
-        ({"output": "no/model"}, "cannot write no/model: the folder no does not exist, create it first"),
-        ({"output": "."}, "cannot write .: it is a folder, name what is to be written in it"),
+        ({"output": "no/model"}, "cannot write no/model: the folder no does not exist; create it first"),
+        ({"output": "."}, "cannot write .: it is a folder; name the file or folder to write in it"),
     ]
     for changes, message in cases:
         assert fails("--corpus", "a.txt", **changes) == message
     assert fails("--corpus", "a.txt", cache="a.txt").startswith("cannot make the cache folder a.txt/")
     (here / "folder" / "thesis.txt").write_text("mine")
-    message = "cannot write folder: a folder with other things in it (no modules.json), choose another name"
+    message = "cannot write folder: the folder holds other things (no modules.json); choose another name"
     assert fails("--corpus", "a.txt", output="folder") == message
 
 
@@ -324,11 +324,11 @@ def test_options_that_a_system_cannot_use(here):
     )
     assert line("--option", "heads", encoder="lama") == (
         2,
-        "Error: Invalid value for '--option': 'heads' is not name=value.",
+        "Error: Invalid value for '--option': must be name=value, got 'heads'.",
     )
     assert line("--steps", "3", encoder="lama") == (
         2,
-        "Error: --steps: only for the contextualizer; lama takes --option.",
+        "Error: --steps: only for the contextualizer; lama needs --option instead.",
     )
     assert line("--option", "output_dimension=4", encoder="lama") == (
         1,

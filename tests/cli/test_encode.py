@@ -63,7 +63,7 @@ def test_the_field_of_a_table_is_embedded(tiny_model, tmp_path):
     assert (result.exit_code, result.stdout) == (0, f"2 embeddings of dimension 16 in {tmp_path / 'out.npy'}\n")
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tiny_model.encode(["oil, again", ""]), atol=1e-6)
     fails(
-        f"{tmp_path / 'news.csv'}: no field 'text' (fields: 'id', 'headline', 'year'), name the right one with --field",
+        f"{tmp_path / 'news.csv'}: no field 'text' (fields: 'id', 'headline', 'year'); name the right one with --field",
         tmp_path / "news.csv",
         "-o",
         tmp_path / "none.npy",
@@ -130,18 +130,18 @@ def test_mistakes_leave_no_file(tmp_path):
     source, out = tmp_path / "texts.txt", tmp_path / "out.npy"
     fails(f"{source}: no such file", source, "-o", out)
     source.write_text(" \n\n")
-    fails(f"{source}: no texts, there is nothing to embed", source, "-o", out)
-    fails("standard input: no texts, there is nothing to embed", "-", "-o", out, input="")
+    fails(f"{source}: no texts to embed", source, "-o", out)
+    fails("standard input: no texts to embed", "-", "-o", out, input="")
     source.write_bytes(b"fine\n\xff\n")
-    fails(f"{source}, line 2: not UTF-8 (byte 1 of the line), convert it first", source, "-o", out)
+    fails(f"{source}, line 2: must be UTF-8 (see byte 1 of the line); convert the file", source, "-o", out)
     source.write_text("a text\n")
     fails("./absent: no such model folder", source, "-o", out, "--model", "./absent")
     absent = tmp_path / "absent" / "out.npy"
     folder = tmp_path / "folder.npy"
     folder.mkdir()
     # The output is looked at first: the input does not matter then.
-    fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "nowhere", "-o", absent)
-    fails(f"cannot write {folder}: it is a folder, a file is needed", "nowhere", "-o", folder)
+    fails(f"cannot write {absent}: the folder {absent.parent} does not exist; create it first", "nowhere", "-o", absent)
+    fails(f"cannot write {folder}: the output must be a file, got a folder", "nowhere", "-o", folder)
     folder.rmdir()
     assert list(tmp_path.iterdir()) == [source]
 

@@ -77,7 +77,7 @@ def test_a_table_is_scored_as_the_same_lines_are(reviews, tmp_path):
     again = json.loads(run("--task", reviews, "--protocol", "quick", "--json").stdout)
     assert again["tasks"][0]["sha256"] == task["sha256"]
     result = run("--task", table, "--label-field", "stars")
-    assert f"{table}: no field 'text' (fields: 'review', 'stars'), name the right one with --field" in result.stderr
+    assert f"{table}: no field 'text' (fields: 'review', 'stars'); name the right one with --field" in result.stderr
 
 
 def test_the_folder_of_results(reviews, tmp_path):
@@ -148,10 +148,10 @@ def test_an_unreachable_hub():
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     fails("nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA", "--data", "nowhere")
     absent = tmp_path / "absent" / "out.json"
-    fails(f"cannot write {absent}: the folder {absent.parent} does not exist, create it first", "--out", absent)
+    fails(f"cannot write {absent}: the folder {absent.parent} does not exist; create it first", "--out", absent)
     fails(f"cannot write {reviews}: it is a file, a folder is needed", "--out", reviews)
     (tmp_path / "results" / "results.json").mkdir(parents=True)
-    fails("cannot write results/results.json: it is a folder, a file is needed")
+    fails("cannot write results/results.json: the output must be a file, got a folder")
     shutil.rmtree(tmp_path / "results")
     fails("nowhere.tsv: no such file", "--task", "nowhere.tsv")
     known = "paper, quick, senteval, senteval-adam, senteval-mlp, standard"

@@ -75,8 +75,8 @@ def test_mistakes(tmp_path):
     out = tmp_path / "out.html"
     fails(f"{tmp_path}/absent: no such file", "--input", tmp_path / "absent", "-o", out)
     (tmp_path / "empty.txt").write_text("\n")
-    fails(f"{tmp_path}/empty.txt: no texts, there is nothing to explain", "--input", tmp_path / "empty.txt")
-    fails("standard input: no texts, there is nothing to explain", "-", input="")
+    fails(f"{tmp_path}/empty.txt: no texts to explain", "--input", tmp_path / "empty.txt")
+    fails("standard input: no texts to explain", "-", input="")
     result = run("cat", "--model", f"model2vec:{tmp_path}", "-o", out)
     assert (result.exit_code, f"model2vec:{tmp_path}: no model2vec model there" in result.stderr) == (1, True)
     fails("DeepAveraging weighs no tokens: it has no attention weights to show", "cat", "--model", "dan", "-o", out)
@@ -84,12 +84,12 @@ def test_mistakes(tmp_path):
     # The output is looked at first.
     fails(f"{tmp_path}/out.gif: unknown format '.gif': known are .html, .png", "cat", "-o", tmp_path / "out.gif")
     nowhere = tmp_path / "absent" / "out.png"
-    fails(f"cannot write {nowhere}: the folder {nowhere.parent} does not exist, create it first", "cat", "-o", nowhere)
+    fails(f"cannot write {nowhere}: the folder {nowhere.parent} does not exist; create it first", "cat", "-o", nowhere)
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
 def test_usage(tmp_path):
     fails("give either TEXT or --input FILE", code=2)
     fails("give either TEXT or --input FILE", "cat", "--input", "-", code=2)
-    fails("--json and -o exclude each other", "cat", "--json", "-o", tmp_path / "out.html", code=2)
+    fails("give either --json or -o, not both", "cat", "--json", "-o", tmp_path / "out.html", code=2)
     assert "Example: ctx-embed explain" in run("--help").stdout

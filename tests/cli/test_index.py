@@ -135,10 +135,10 @@ GOOD = b'{"text": "the cat", "id": "new"}'
 BAD_LINES = [
     (b'{"text": ', "line 2: not JSON (Expecting value: line 1 column 10 (char 9))"),
     (b"[]", "line 2: must be a JSON object with the field 'text', got a list"),
-    (b'{"body": "x"}', "line 2: no field 'text' (fields: 'body'), name the right one with --field"),
+    (b'{"body": "x"}', "line 2: no field 'text' (fields: 'body'); name the right one with --field"),
     (b'{"text": 5}', "line 2: the field 'text' must be a string, got an int"),
     (b'{"text": "x", "id": 1.5}', "line 2: the id must be a string or an integer, got a float"),
-    (b'{"text": "\xff"}', "line 2: not UTF-8 (byte 11 of the line), convert it first"),
+    (b'{"text": "\xff"}', "line 2: must be UTF-8 (see byte 11 of the line); convert the file"),
 ]
 BAD_DOCUMENTS = [
     (GOOD, "document 2: the id 'new' is also that of document 1; ids must be unique"),
@@ -201,7 +201,7 @@ def test_places_where_no_index_can_be_built(tmp_path, texts):
     missing = tmp_path / "no" / "index"
     assert (
         fails("build", texts, missing)
-        == f"cannot write {missing}: the folder {missing.parent} does not exist, create it first"
+        == f"cannot write {missing}: the folder {missing.parent} does not exist; create it first"
     )
     assert fails("build", texts, other, "--append") == f"{other}: a folder but not an index (it has no manifest.json)"
     assert fails("query", other, "x") == f"{other}: a folder but not an index (it has no manifest.json)"

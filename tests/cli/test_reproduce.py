@@ -74,7 +74,7 @@ def test_mistakes_are_one_line(given, monkeypatch):
     assert result.stderr.startswith("Error: --cell none: must match a cell of table3: ones_k-1, learned_k-1, ")
     result = run("table3", *given, "--option", "scale")
     assert result.exit_code == 2
-    assert "'scale' is not name=value." in result.stderr
+    assert "must be name=value, got 'scale'." in result.stderr
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
     result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
     assert result.stderr == "Error: nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA\n"
@@ -98,7 +98,7 @@ def test_a_folder_where_a_file_of_the_report_is_to_be(given, tmp_path, name):
     shutil.rmtree(report)
     (report / name).mkdir(parents=True)
     result = run("table3", *given, "--cell", "ones_k-1", "--folds", 2)
-    message = f"cannot write reproduction/table3/{report.name}/{name}: it is a folder, a file is needed"
+    message = f"cannot write reproduction/table3/{report.name}/{name}: the output must be a file, got a folder"
     assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
 
 

@@ -103,7 +103,7 @@ def test_a_table_trains_as_the_same_lines_do(train_file, name):
     assert {**table, "model": 0} == {**lines, "model": 0}
     if "tsv" not in name:
         fields = "'stars', 'review'" if "csv" in name else "'review', 'stars'"
-        message = f"no field 'text' (fields: {fields}), name the right one with --field"
+        message = f"no field 'text' (fields: {fields}); name the right one with --field"
         assert fails(name, "-o", "none", "--label-field", "stars").endswith(message)
 
 
@@ -175,7 +175,7 @@ def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
 def test_a_model_has_its_own_architecture(train_file, tokenizer):
     result = run(train_file, "-o", "model", "--from", "default", "--steps", "7", "--vocabulary-size", "120")
     assert result.exit_code == 2
-    line = "Error: --steps, --vocabulary-size: only for a model from scratch, --from default has its own."
+    line = "Error: --steps, --vocabulary-size: only for a model from scratch; leave it out, --from default has its own."
     assert result.stderr.splitlines()[-1] == line
 
 
@@ -211,9 +211,9 @@ def test_options_of_a_system(train_file):
     assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lama", "--option", "head=3").startswith(message)
     assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lamma").startswith("unknown encoder 'lamma': did you ")
     result = run(train_file, "-o", "new", *SYSTEM, "--encoder", "mean", "--rank", "3")
-    assert result.stderr.splitlines()[-1] == "Error: --rank: only for the contextualizer; mean takes --option."
+    assert result.stderr.splitlines()[-1] == "Error: --rank: only for the contextualizer; mean needs --option instead."
     result = run(train_file, "-o", "new", "--from", "default", "--encoder", "mean", "--option", "a=1")
-    line = "Error: --encoder, --option: only for a model from scratch, --from default has its own."
+    line = "Error: --encoder, --option: only for a model from scratch; leave it out, --from default has its own."
     assert result.stderr.splitlines()[-1] == line
 
 
@@ -320,14 +320,17 @@ def test_a_model_is_replaced_and_nothing_else(train_file, here):
     assert not (here / "model" / "stale.txt").exists()
     (here / "folder").mkdir()
     (here / "folder" / "thesis.txt").write_text("mine")
-    message = "cannot write folder: a folder with other things in it (no modules.json), choose another name"
+    message = "cannot write folder: the folder holds other things (no modules.json); choose another name"
     assert fails(train_file, "-o", "folder") == message
     assert fails(train_file, "-o", train_file) == "cannot write train.tsv: it is a file, a folder is needed"
     assert fails(train_file, "-o", "no/model") == (
-        "cannot write no/model: the folder no does not exist, create it first"
+        "cannot write no/model: the folder no does not exist; create it first"
     )
     for name in (".", ".."):
-        assert fails(train_file, "-o", name) == f"cannot write {name}: it is a folder, name what is to be written in it"
+        assert (
+            fails(train_file, "-o", name)
+            == f"cannot write {name}: it is a folder; name the file or folder to write in it"
+        )
     file("model.partial", "mine")
     message = "model.partial keeps the state of the run, but it is a file: remove it first"
     assert fails(train_file, "-o", "model", *SMALL, "--overwrite") == message
@@ -343,7 +346,7 @@ def test_a_damaged_state_is_not_taken_up(train_file, here):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], "bad.tsv: no rows, lines of label<TAB>text are needed"),
+        ([], "bad.tsv: no rows; give lines of label<TAB>text"),
         (["pos,a good film", "neg,a bad film"], "bad.tsv, line 1: 'pos,a good film' is not label<TAB>text"),
         (["pos\tfine", "", "\tno label"], "bad.tsv, line 3: '\\tno label' is not label<TAB>text"),
         (["pos\tgood"] * 20, "the training texts have one class only ('pos'), at least two are needed"),
@@ -378,7 +381,7 @@ def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
     (here / "folder").mkdir()
     file("garbage.json", "garbage")
     cases = {
-        ("--from", "folder"): "folder: no modules.json, this is no SentenceTransformer model folder",
+        ("--from", "folder"): "folder: not a SentenceTransformer model folder (no modules.json)",
         ("--from", "./nowhere"): "./nowhere: no such model folder",
         ("--tokenizer", "garbage.json"): "garbage.json: not a tokenizer.json (expected value at line 1 column 1)",
         ("--tokenizer", "x.json"): ("x.json: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o x.json"),

@@ -90,13 +90,13 @@ def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
     no_word = "the texts hold no word to learn a vocabulary from"
     cases = [
         (tmp_path / "missing", f"{tmp_path / 'missing'}: no such file"),
-        (tmp_path, f"{tmp_path}: is a folder, a file is needed"),
+        (tmp_path, f"{tmp_path}: must be a file, got a folder"),
         ("n" * 5000, f"{'n' * 5000}: cannot be read (File name too long)"),
         (file("empty", b""), no_word),
         (file("blank", b"\n \n\t\n"), no_word),
     ]
     latin = file("latin", b"caf\xe9\n")
-    cases.append((latin, f"{latin}, line 1: not UTF-8 (byte 4 of the line), convert it first"))
+    cases.append((latin, f"{latin}, line 1: must be UTF-8 (see byte 4 of the line); convert the file"))
     for source, message in cases:
         assert fails(source, "-o", output) == message
     assert "line 1: nested too deeply to be read" in fails(text, file("deep.jsonl", b"[" * 100_000), "-o", output)
@@ -113,9 +113,9 @@ def test_outputs_that_cannot_be_written(text, tmp_path, folder):
         return fails(tmp_path / "missing", "-o", output)
 
     missing = folder / "no" / "t.json"
-    assert refused(missing) == f"cannot write {missing}: the folder {missing.parent} does not exist, create it first"
-    assert refused(folder) == f"cannot write {folder}: it is a folder, a file is needed"
-    assert refused("") == "cannot write .: it is a folder, name what is to be written in it"
+    assert refused(missing) == f"cannot write {missing}: the folder {missing.parent} does not exist; create it first"
+    assert refused(folder) == f"cannot write {folder}: the output must be a file, got a folder"
+    assert refused("") == "cannot write .: it is a folder; name the file or folder to write in it"
     assert fails(text, "-o", folder / ("n" * 300)) == f"cannot write {folder / ('n' * 300)}: File name too long"
     assert os.listdir(folder) == []
 

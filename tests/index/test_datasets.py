@@ -33,7 +33,7 @@ def test_export_writes_arrays_and_lines(index, tmp_path):
 
 
 def test_export_into_nowhere(index, tmp_path):
-    with pytest.raises(InputError, match="does not exist, create it first"):
+    with pytest.raises(InputError, match="does not exist; create it first"):
         index.export(tmp_path / "no" / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
 

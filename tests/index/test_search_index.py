@@ -269,7 +269,7 @@ def test_create_needs_a_free_place(path, hash_model, tmp_path):
     with pytest.raises(InputError) as caught:
         SearchIndex.create(file, hash_model)
     assert str(caught.value) == f"cannot write {file}: it is a file, a folder is needed"
-    with pytest.raises(InputError, match="does not exist, create it first"):
+    with pytest.raises(InputError, match="does not exist; create it first"):
         SearchIndex.create(tmp_path / "no" / "index", hash_model)
     (tmp_path / "empty").mkdir()
     SearchIndex.create(tmp_path / "empty", hash_model).close()

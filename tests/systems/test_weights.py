@@ -187,8 +187,8 @@ def test_a_phrase_is_named_by_its_parts(tokenizer):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ("cat", "texts is a str, a list of strings is needed: [text]"),
-        (["cat", 3], "text 1 is a int, a string is needed"),
+        ("cat", "texts must be a list of strings, got a str; give [text]"),
+        (["cat", 3], "text 1 must be a string, got an int"),
     ],
 )
 def test_texts_that_are_no_list_of_strings(make, texts, message):
@@ -205,8 +205,7 @@ def test_what_has_no_weights(make, tokenizer):
     with pytest.raises(InputError) as caught:
         ctx_embed.attention_weights(other, ["cat"])
     assert str(caught.value) == (
-        "the model begins with StaticEmbedding, attention weights are known of ctx_embed's own systems: "
-        "see `ctx-embed systems`"
+        "the model's first module must be a system of ctx_embed, got StaticEmbedding; see `ctx-embed systems`"
     )
 
 

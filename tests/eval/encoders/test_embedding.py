@@ -34,7 +34,7 @@ def test_no_texts(drawn):
 
 
 def test_an_encoder_that_is_fitted_on_a_task():
-    message = "encoder 'tfidf' is fitted on the texts of a task, it has no embeddings of its own"
+    message = "encoder 'tfidf' has no embeddings of its own: it is fitted on the texts of a task"
     with pytest.raises(InputError, match=f"^{message}$"):
         embed(load_encoder("tfidf"), ["a"])
 
@@ -42,16 +42,16 @@ def test_an_encoder_that_is_fitted_on_a_task():
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((1, 4)), "gives an array of shape (1, 4) for 2 texts, one row for each is needed"),
-        (np.zeros(2), "gives an array of shape (2,) for 2 texts, one row for each is needed"),
+        (np.zeros((1, 4)), "must return one row for each text, got shape (1, 4) for 2 texts"),
+        (np.zeros(2), "must return one row for each text, got shape (2,) for 2 texts"),
         (np.array([[0.0, 1.0], [0.0, np.nan]]), "gives NaN or infinity for the text 'b'"),
         (np.array([[-np.inf, 1.0], [0.0, 1.0]]), "gives NaN or infinity for the text 'a'"),
         (np.array([[1.0], [1e300]]), "gives NaN or infinity for the text 'b'"),
-        (None, "gives an array of shape () for 2 texts, one row for each is needed"),
-        (np.array([["1"], ["2"]]), "gives rows of 1 <U1, numbers are needed"),
-        (np.zeros((2, 3), complex), "gives rows of 3 complex128, numbers are needed"),
-        (np.zeros((2, 0)), "gives rows of 0 float64, numbers are needed"),
-        ([[1.0], [1.0, 2.0]], "gives rows of several lengths, one length is needed"),
+        (None, "must return one row for each text, got shape () for 2 texts"),
+        (np.array([["1"], ["2"]]), "must return numbers, got rows of 1 <U1"),
+        (np.zeros((2, 3), complex), "must return numbers, got rows of 3 complex128"),
+        (np.zeros((2, 0)), "must return numbers, got rows of 0 float64"),
+        ([[1.0], [1.0, 2.0]], "must return rows of one length, got different ones"),
     ],
 )
 def test_unusable_embeddings_name_the_encoder(rows, message):
@@ -61,7 +61,7 @@ def test_unusable_embeddings_name_the_encoder(rows, message):
 
 def test_batches_of_other_lengths_than_the_first():
     encoder = Encoder("odd", lambda texts: np.ones((len(texts), len(texts[0]))))
-    message = "encoder 'odd' gives rows of 1 numbers for some texts and of 2 for others, one length is needed"
+    message = "encoder 'odd' must return rows of one length, got 1 numbers for some texts and 2 for others"
     with pytest.raises(InputError, match=f"^{message}$"):
         embed(encoder, ["a", "bb"], 1)
 

@@ -69,7 +69,9 @@ def test_anything_that_encodes(sentences):
     assert (encoder.name, encoder.key) == ("Lengths", None)
     assert encoder.encode(["abc"]) == [[3]]
     assert as_encoder(encoder) is encoder
-    with pytest.raises(InputError, match=r"^an encoder has a method encode\(list of texts\) -> array, int has none$"):
+    with pytest.raises(
+        InputError, match=r"^an encoder must have a method encode\(list of texts\) -> array, got an int$"
+    ):
         as_encoder(3)
 
 

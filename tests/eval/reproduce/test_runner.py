@@ -372,4 +372,4 @@ def test_a_cell_that_could_not_be_stored_is_not_computed(workplace, tmp_path):
     done: list[str] = []
     with pytest.raises(InputError) as caught:
         reproduce(counting(TABLE3, done), tmp_path, workplace, ONE, silent)
-    assert (str(caught.value), done) == (f"cannot write {file}: it is a folder, a file is needed", [])
+    assert (str(caught.value), done) == (f"cannot write {file}: the output must be a file, got a folder", [])
