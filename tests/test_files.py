@@ -267,7 +267,7 @@ def test_the_folder_of_an_output(tmp_path):
     require_folder(tmp_path / "output")
     require_file(tmp_path / "output")
     missing = tmp_path / "no" / "output"
-    assert refusal(require_folder, missing).endswith("does not exist, create it first")
+    assert refusal(require_folder, missing).endswith("does not exist; create it first")
 
 
 LOCKING = """

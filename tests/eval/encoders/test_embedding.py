@@ -44,9 +44,9 @@ def test_an_encoder_that_is_fitted_on_a_task():
     [
         (np.zeros((1, 4)), "must return one row for each text, got shape (1, 4) for 2 texts"),
         (np.zeros(2), "must return one row for each text, got shape (2,) for 2 texts"),
-        (np.array([[0.0, 1.0], [0.0, np.nan]]), "gives NaN or infinity for the text 'b'"),
-        (np.array([[-np.inf, 1.0], [0.0, 1.0]]), "gives NaN or infinity for the text 'a'"),
-        (np.array([[1.0], [1e300]]), "gives NaN or infinity for the text 'b'"),
+        (np.array([[0.0, 1.0], [0.0, np.nan]]), "returned NaN or infinity for the text 'b'"),
+        (np.array([[-np.inf, 1.0], [0.0, 1.0]]), "returned NaN or infinity for the text 'a'"),
+        (np.array([[1.0], [1e300]]), "returned NaN or infinity for the text 'b'"),
         (None, "must return one row for each text, got shape () for 2 texts"),
         (np.array([["1"], ["2"]]), "must return numbers, got rows of 1 <U1"),
         (np.zeros((2, 3), complex), "must return numbers, got rows of 3 complex128"),
