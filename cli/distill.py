@@ -97,44 +97,10 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2), help="Texts in a batch.")
 @click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE, help="Peak learning rate.")
 @click.option("--averaging", default=0.0, show_default=True, type=DECAY, help="Decay of the weights' moving average.")
-<<<<<<< HEAD
-@click.option("--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Of the teacher's cosines.")
-@click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Of naming the text's file.")
-@click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Of finding a text's partner.")
-@click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs of a batch.")
-=======
-@click.option(
-    "--token-dropout", default=0.0, show_default=True, type=DECAY, help="Fraction of tokens dropped in training."
-)
-@click.option(
-    "--relation-weight",
-    default=2.0,
-    show_default=True,
-    type=WEIGHT,
-    help="Loss weight: match the teacher's cosines between texts.",
-)
-@click.option(
-    "--ranking-weight",
-    default=0.0,
-    show_default=True,
-    type=WEIGHT,
-    help="Loss weight: match the teacher's order of near neighbours.",
-)
-@click.option(
-    "--genre-weight",
-    default=0.0,
-    show_default=True,
-    type=WEIGHT,
-    help="Loss weight: predict which corpus file a text comes from.",
-)
-@click.option(
-    "--neighbour-weight",
-    default=0.0,
-    show_default=True,
-    type=WEIGHT,
-    help="Loss weight: recognise the text that follows.",
-)
->>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
+@click.option("--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Loss weight: teacher's cosines.")
+@click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: name a text's file.")
+@click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: find a text's partner.")
+@click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs in a batch.")
 @click.option(
     "--held-out",
     type=click.IntRange(min=2),

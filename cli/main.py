@@ -23,12 +23,8 @@ COMMANDS = {
     "explain": "Show which tokens an encoder attends to in texts.",
     "export": "Write a model for other programs: ONNX, static embeddings.",
     "index": "Build and query search indexes.",
-<<<<<<< HEAD
     "predict": "Predict the labels of texts with a trained classifier.",
-    "reproduce": "Work out the papers' tables and figures.",
-=======
     "reproduce": "Compute the papers' tables and figures.",
->>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",

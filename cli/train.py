@@ -34,7 +34,6 @@ FLAGS = {"encoder_options": "option"}
 @click.command()
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
-<<<<<<< HEAD
 @click.option("--valid", "valid_file", metavar="FILE", help="Validation texts; else 10 % of TRAIN are held out.")
 @click.option("--test", "test_file", metavar="FILE", help="Also report precision, recall and F1 on these texts.")
 @click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
@@ -53,12 +52,6 @@ FLAGS = {"encoder_options": "option"}
     help="Weigh rare classes as much as frequent ones, or a class by a number; repeatable.",
 )
 @click.option("--tokenizer", metavar="FILE", help="tokenizer.json of a model from scratch; else learned from TRAIN.")
-=======
-@click.option("--valid", "valid_file", metavar="FILE", help="Validation texts.  [default: 10 % of TRAIN, held out]")
-@click.option("--test", "test_file", metavar="FILE", help="Also report the accuracy on these texts.")
-@click.option("--from", "start", metavar="MODEL|default", help="Start from this model instead of from scratch.")
-@click.option("--tokenizer", metavar="FILE", help="tokenizer.json for a model from scratch; else learned from TRAIN.")
->>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 @click.option("--vocabulary-size", default=16_000, show_default=True, type=click.IntRange(min=3))
 @field_options
 @encoder_options
@@ -104,27 +97,17 @@ def train(
     score: str | None,
     **architecture: Any,
 ) -> None:
-<<<<<<< HEAD
     """Train a classifier on labelled texts; the best epoch on validation texts is kept.
-=======
-    """Train a classifier on labelled texts; the best epoch on the validation texts is saved.
->>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 
     TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
     columns --field and --label-field name; plain or gzip.
 
     From scratch the defaults are the paper's protocol: Adam 1e-4, batches of 32, 10 epochs, 10 % for validation. The
-<<<<<<< HEAD
-    options of the architecture and the vocabulary are for a model from scratch. An interrupted run resumes after its
-    last epoch; a finished one is not repeated, and a model that another command made is kept unless --overwrite is
-    given. With --from and fewer than 500 texts the encoder stays as it is, and only the head is learned.
-
-    OUT is a model folder for `ctx-embed predict`, and an encoder for `ctx-embed encode --model`.
-=======
     options of the architecture and the vocabulary apply only to a model from scratch. Run the command again to resume
     an interrupted run after its last epoch; a finished run is not repeated, and a model that another command made is
-    replaced only with --overwrite.
->>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
+    replaced only with --overwrite. With --from and fewer than 500 texts only the head is trained.
+
+    OUT is a model folder for `ctx-embed predict`, and an encoder for `ctx-embed encode --model`.
 
     \b
     Example: ctx-embed train reviews.tsv -o reviews-model --from default
@@ -136,8 +119,7 @@ def train(
     given = {name for name in FROM_SCRATCH if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     if start and given:
         named = ", ".join(f"--{FLAGS.get(name, name).replace('_', '-')}" for name in sorted(given))
-<<<<<<< HEAD
-        raise click.UsageError(f"{named}: only for a model from scratch, --from {start} has its own.")
+        raise click.UsageError(f"{named}: only for a model from scratch; leave it out, --from {start} has its own.")
     class_weight = _class_weight(class_weights)
     chosen: dict[str, Any] = {
         "epochs": epochs,
@@ -152,9 +134,6 @@ def train(
         raise click.UsageError(f"{named}: for a training of the encoder, which --frozen leaves as it is.")
     if frozen and not start:
         raise click.UsageError("--frozen needs --from MODEL: an encoder from scratch must be trained.")
-=======
-        raise click.UsageError(f"{named}: only for a model from scratch; leave it out, --from {start} has its own.")
->>>>>>> 66f78d5 (Plain English in the command line's help, in reading, files, loading, model cards and the systems: errors say what is needed and what was given)
 
     from ctx_embed.files import require_replaceable
     from ctx_embed.reading import read_labelled_rows

@@ -99,7 +99,7 @@ class SearchIndex:
             InputError: the folder is not empty, there is no such model, or the factory does not fit.
         """
         folder = Path(path).absolute()
-        taken = f"{folder}: already exists and is not empty; open it or choose another folder"
+        taken = f"{folder}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(taken)
         chunking.checked_chunk(chunk)

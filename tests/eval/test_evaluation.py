@@ -77,8 +77,8 @@ def test_failures_are_reported_and_the_rest_continues(folder, drawn, tmp_path):
     assert told == [
         f"CR: {folder / 'senteval' / 'CR.tsv'} is missing; name a folder that holds it with --data or CTX_EMBED_DATA",
         "STSB: 10 rows, but the published set has 1379",
-        f"{mine}: encoder 'odd' gives NaN or infinity for the text 'one'",
-        "STSB: encoder 'odd' gives NaN or infinity for the text 'good day 0'",
+        f"{mine}: encoder 'odd' returned NaN or infinity for the text 'one'",
+        "STSB: encoder 'odd' returned NaN or infinity for the text 'good day 0'",
         f"{mine}: all 1 rows are of the class 'a'; a probe needs at least two classes",
     ]
     assert result.failures == [told[0], *told[2:]]

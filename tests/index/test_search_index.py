@@ -263,7 +263,10 @@ def test_create_needs_a_free_place(path, hash_model, tmp_path):
     SearchIndex.create(path, hash_model).close()
     with pytest.raises(InputError) as caught:
         SearchIndex.create(path, hash_model)
-    assert str(caught.value) == f"{path}: already exists and is not empty; open it or choose another folder"
+    assert (
+        str(caught.value)
+        == f"{path}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
+    )
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(InputError) as caught:
@@ -290,7 +293,10 @@ def test_of_two_who_create_an_index_the_slower_is_refused(path, hash_model, monk
     monkeypatch.setattr(search_index, "write_manifest", quicker)
     with pytest.raises(InputError) as caught:
         SearchIndex.create(path, hash_model)
-    assert str(caught.value) == f"{path}: already exists and is not empty; open it or choose another folder"
+    assert (
+        str(caught.value)
+        == f"{path}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
+    )
     with SearchIndex.open(path, hash_model) as index:
         assert index.get(0).text == "kept"
     assert [entry.name for entry in tmp_path.iterdir()] == ["index"]
