@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +10,31 @@ from typing import Any
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError
-from ctx_embed.eval.sealed import read_sealed, write_sealed
+from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
 
 # Increased when the same key would produce a different score.
 FORMAT = 2
+
+
+def _seal(content: bytes) -> bytes:
+    return b"\n" + hashlib.sha256(content).hexdigest().encode()
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Write ``content`` and its checksum; raises as :func:`ctx_embed.files.replaced_file`."""
+    with replaced_file(path) as temporary:
+        temporary.write_bytes(content + _seal(content))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """Return the content; None if the file is missing or damaged."""
+    try:
+        sealed = path.read_bytes()
+    except OSError:
+        return None
+    length = max(0, len(sealed) - len(_seal(b"")))
+    return sealed[:length] if sealed[length:] == _seal(sealed[:length]) else None
 
 
 class Store:
