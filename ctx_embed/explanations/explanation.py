@@ -1,4 +1,4 @@
-"""One text as a model read it: the weights of its tokens, and the path that a Contextualizer's context took."""
+"""The explanation of one text: the weights of its tokens, and the path of a Contextualizer's context."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Explanation:
         return [(name, weights.mean(0) if len(weights) else weights.sum(0)) for name, weights in self.parts()]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return the explanation as JSON values."""
         path = None if self.path is None else {name: list(values) for name, values in vars(self.path).items()}
         weights = self.weights.tolist()
         return {
@@ -95,7 +95,7 @@ class Explanation:
 
 @dataclass(frozen=True, eq=False)
 class Contributions:
-    """What each token adds to each correction of a Contextualizer, exactly.
+    """The exact contribution of each token to each update z^k of a Contextualizer.
 
     Attributes:
         tokens: n vocabulary entries.
@@ -113,7 +113,7 @@ class Contributions:
 
 
 def explain(model: SentenceTransformer, text: str) -> Explanation:
-    """What the model looked at in a text; one without tokens has empty weights and a path that stays at c^0.
+    """Return what the model looked at in a text; one without tokens has empty weights and a path that stays at c^0.
 
     Args:
         model: a SentenceTransformer whose first module is a system of ctx_embed.
@@ -134,7 +134,7 @@ def explain(model: SentenceTransformer, text: str) -> Explanation:
 
 
 def contributions(model: SentenceTransformer, text: str) -> Contributions:
-    """What each token of a text adds to each correction, as vectors: 8 n K m bytes.
+    """Return what each token of a text adds to each update z^k, as vectors: 8 n K m bytes.
 
     The share of a token in ``explain(model, text).weights`` is its vector's part of the length of their sum.
 
@@ -163,7 +163,7 @@ def contributions(model: SentenceTransformer, text: str) -> Contributions:
 
 
 def _path(contexts: torch.Tensor) -> ContextPath:
-    """The path through contexts (K + 1, m)."""
+    """Return the path through contexts (K + 1, m)."""
     return ContextPath(
         tuple(contexts.norm(dim=1).tolist()),
         tuple(contexts.diff(dim=0).norm(dim=1).tolist()),

@@ -1,4 +1,4 @@
-"""How a weight is coloured, alike in the terminal, on a page and in a plot."""
+"""The colours of weights, shared by the terminal, the page and the plot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOR = (0, 114, 178)
 AGAINST = (213, 94, 0)
 # The greatest weight is not quite opaque, so that text stays readable on it.
 DEEPEST = 0.6
-# So many times the mean of its line, at least, a weight has where its colour is the deepest.
+# The deepest colour needs a weight of at least this many times the mean of its line.
 EVEN = 2.0
 
 
@@ -30,21 +30,21 @@ def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def percent(weight: float, digits: int = 1) -> str:
-    """Return a weight in per cent, without the sign of a rounded zero."""
+    """Return a weight in %, without the sign of a rounded zero."""
     shown = f"{100 * weight:.{digits}f}"
     return shown.removeprefix("-") if float(shown) == 0 else shown
 
 
 def printable(token: str) -> str:
-    """``token`` with line ends and the like as spaces, and what else would act on a terminal as U+FFFD."""
+    """Return ``token`` with whitespace as spaces and other control characters as U+FFFD."""
     return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in token)
 
 
 def title(text: str) -> str:
-    """The heading over what a text's tokens weigh."""
+    """Return the heading of a text's explanation."""
     return printable(text) if text.strip() else "(empty text)"
 
 
 def absence(has_path: bool) -> str:
-    """What is said of a text without tokens."""
+    """Return the message for a text without tokens."""
     return "no tokens: the embedding is the first context c^0" if has_path else "no tokens: nothing was looked at"

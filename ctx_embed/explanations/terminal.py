@@ -1,4 +1,4 @@
-"""An explanation in the terminal: each token on the colour of its weight, with its per cent behind it."""
+"""An explanation in the terminal: each token on the colour of its weight, followed by its weight in %."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.text import Text
 from ctx_embed.explanations.explanation import ContextPath, Explanation
 from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
 
-# Below so much of the greatest weight a token has no colour of its own.
+# Tokens below this share of the greatest weight are not coloured.
 FAINTEST = 0.05
 
 
 def renderable(explanation: Explanation) -> RenderableType:
-    """The text, a line of coloured tokens for each step or head, and the path, for ``rich.print``."""
+    """Return the text, a line of coloured tokens for each step or head, and the path, for ``rich.print``."""
     # Text and not strings, in which rich would read markup.
     parts: list[RenderableType] = [Text(title(explanation.text), style="bold")]
     if explanation.tokens:

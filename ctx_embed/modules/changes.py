@@ -31,7 +31,7 @@ def optimizer_steps() -> int:
 
 
 def parameter_mark(parameter: Tensor) -> tuple[int, int, float]:
-    """What tells a parameter's present values from earlier ones, at a cost that does not grow with it.
+    """Return a mark that tells a parameter's present values from earlier ones, at a cost independent of its size.
 
     Its address changes when it is moved or loaded, its version with every recorded change in place, and a sum over 256
     of its values with unrecorded ones (``parameter.data.mul_``, copies under inference mode) that reach all of it.

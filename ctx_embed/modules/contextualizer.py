@@ -18,13 +18,13 @@ from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import Products, contributions_of_steps, shares_of_steps
 
-# Documents are taken through the steps in groups of about so many tokens: their intermediate values then stay in cache.
+# Tokens in a group of documents that go through the steps together, so that intermediate values stay in cache.
 GROUP_TOKENS = 4096
 # Longer documents are folded block by block, so that memory is bounded; shorter ones where that is cheaper.
 LONG_DOCUMENT_TOKENS = 1024
 
 
-# Features of an entry's products, beyond which those of a whole vocabulary are not held.
+# The products of a whole vocabulary are cached only up to this many features per entry.
 HELD_FEATURES = 1024
 
 
@@ -37,7 +37,7 @@ def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, l
         long: documents of more tokens are long.
 
     Returns:
-        For each run the tokens before it and its documents' lengths.
+        An iterator over runs: the number of tokens before each, and its documents' lengths.
     """
     start = total = 0
     group: list[int] = []
@@ -60,7 +60,7 @@ class Contextualizer(TokenEncoder):
         sentence embedding = c^K
 
     Shapes: x_i, a_i^k, b_k and c^k (m,); U_k, V_k (u, m); W_k (m, u). Parameters: K (3 u m + 3 m), and m each for
-    learned positions and a learned c^0. Cost: O(n u m) a step for n tokens. Text without a token gives c^0. No special
+    learned positions and a learned c^0. Cost: O(n u m) per step for n tokens. Text without tokens: c^0. No special
     tokens are added. Train it with a learning rate of about 1e-3: 5e-5, usual for Transformers, hardly moves it.
 
     Args:
@@ -70,11 +70,11 @@ class Contextualizer(TokenEncoder):
         rank: u of the attention's factors.
         positions: ``none`` (order is not seen), ``relative`` (i / n) or ``absolute`` (the paper's i).
         scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
-        initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (drawn by the text's own seed).
+        initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (random, seeded by the text itself).
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
         phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
-        weights: (entries, dimension) token table, entries the tokenizer's and the phrases; None draws it, normal, of
-            standard deviation 0.03.
+        weights: (entries, dimension) token table, those of the tokenizer and the phrases; None initialises it randomly,
+            normal with standard deviation 0.03.
 
     Raises:
         InputError: a size below 1, an unknown option, a table of another shape, a tokenizer of another kind.
@@ -85,7 +85,7 @@ class Contextualizer(TokenEncoder):
     config_file_name = "contextualizer_config.json"
     config_keys = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
     weight_axes = ("step", "token")
-    # c^K, a sum of K layer-normalised corrections, is so large that a drawn head would send noise into the encoder.
+    # c^K, a sum of K layer-normalised updates, is so large that a random head would send noise into the encoder.
     first_head = "zeros"
 
     def __init__(
@@ -114,7 +114,7 @@ class Contextualizer(TokenEncoder):
         self._held: tuple[tuple[Any, ...], Products] | None = None
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """c^K of packed documents, (B, m): long ones one at a time, the others in groups that fit into cache.
+        """Return c^K of packed documents, (B, m): long ones one at a time, the others in groups that fit into cache.
 
         Args:
             ids: (N,) the documents' token ids one after the other.
@@ -139,32 +139,32 @@ class Contextualizer(TokenEncoder):
         return torch.cat(parts) if parts else self.embedding.weight.new_zeros(0, self.dimension)
 
     def begin_as_mean(self) -> None:
-        """Begin as the layer-normalised sum of the tokens, see :meth:`SecondOrderSteps.begin_as_mean`."""
+        """Initialise as the layer-normalised sum of the tokens, see :meth:`SecondOrderSteps.begin_as_mean`."""
         self.attention.begin_as_mean()
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """The exact share of each token in each step's correction z^k of its text, (K, n); a row sums to 1."""
+        """Return the exact share of each token in each step's update z^k of its text, (K, n); a row sums to 1."""
         return list(shares_of_steps(*self._precise_steps(ids, lengths)).split(lengths, dim=1))
 
     @torch.no_grad()
     def contributions(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """What each token adds to each step's correction of its text, (K, n, m), in float64.
+        """Return what each token adds to each step's update of its text, (K, n, m), in float64.
 
         Summed over the tokens, and with the step's bias, z^k = c^k - c^{k-1}.
 
         Args:
-            ids, lengths: as those of :meth:`embed`.
+            ids, lengths: as for :meth:`embed`.
         """
         return list(torch.stack([*contributions_of_steps(*self._precise_steps(ids, lengths))]).split(lengths, dim=1))
 
     @torch.no_grad()
     def contexts(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """c^0..c^K of packed texts, (K + 1, B, m), in float64; arguments as those of :meth:`embed`."""
+        """Return c^0..c^K of packed texts, (K + 1, B, m), in float64; arguments as for :meth:`embed`."""
         return self._precise_steps(ids, lengths)[2]
 
     def _precise_steps(self, ids: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, second_order.Steps]:
-        """x, the offsets, all contexts and the steps, on the CPU in float64: parts that cancel still add up."""
+        """Return x, offsets, contexts and steps, on the CPU in float64, where cancelling parts stay exact."""
         offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)
         x = self.attention.weighted(self.embedding(ids), offsets).to("cpu", torch.float64)
         first = self.attention.first_context(ids, offsets).to("cpu", torch.float64)
@@ -176,12 +176,12 @@ class Contextualizer(TokenEncoder):
 
     @property
     def ids_name_rows(self) -> bool:
-        """Whether ids only look up rows: a uniform first context is drawn by them."""
+        """Whether ids only look up rows: not with a uniform first context, which they seed."""
         return self.initial_context != "uniform"
 
     @property
     def _position_free(self) -> bool:
-        """Whether x_i is e(w_i), so that what depends on the vocabulary entry alone is computed once an entry."""
+        """Whether x_i is e(w_i), so that its products are computed once per vocabulary entry."""
         return self.positions == "none" and self.scale == "mean"
 
     def _embed_group(self, ids: Tensor, offsets: Tensor) -> Tensor:
@@ -221,5 +221,5 @@ class Contextualizer(TokenEncoder):
         return super().train(mode)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process, or a copy, computes its own.
+        # Copies, also in other processes, compute their own products.
         return {**self.__dict__, "_held": None}

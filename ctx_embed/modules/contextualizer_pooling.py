@@ -20,7 +20,7 @@ class ContextualizerPooling(Module):
     """K steps of second-order attention over the ``token_embeddings`` of the module before it.
 
     The same steps as :class:`ctx_embed.Contextualizer`, which is this pooling over a plain token table; after a
-    Transformer it takes the place of sentence-transformers' ``Pooling``. It begins as a layer-normalised mean.
+    Transformer it replaces sentence-transformers' ``Pooling``. It is initialised as a layer-normalised mean.
 
     Args:
         dimension: m, the features of a token embedding and of the result.
@@ -62,7 +62,7 @@ class ContextualizerPooling(Module):
         self.initial_context = initial_context
 
     def get_embedding_dimension(self) -> int:
-        """The features m of a sentence embedding."""
+        """Return the number of features m of a sentence embedding."""
         return self.dimension
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The learned part that both modules share: K steps of second-order attention with their options."""
+"""The learned part of both modules: K steps of second-order attention with their options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.second_order import Steps
 
-# A document is folded in blocks of so many tokens, which bound its memory.
+# Tokens in a block of a long document, which bounds the memory that it needs.
 BLOCK_TOKENS = 4096
 
 
@@ -55,14 +55,14 @@ class SecondOrderSteps(nn.Module):
         self.b = nn.Parameter(torch.empty(steps, dimension))
         self.gain = nn.Parameter(torch.empty(steps, dimension))
         self.bias = nn.Parameter(torch.empty(steps, dimension))
-        # Absent parameters stay None, so that every saved tensor is one that the embedding depends on.
+        # Absent parameters stay None, so that the embedding depends on every saved tensor.
         self.s = nn.Parameter(torch.empty(dimension)) if positions != "none" else None
         self.c0 = nn.Parameter(torch.empty(dimension)) if initial_context == "learned" else None
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw U, V and W at a scale that keeps variances; begin with b = 1, flat positions and c^0 of ones."""
+        """Initialise U, V and W randomly, preserving variances; set b = 1, flat positions and c^0 of ones."""
         for weight in (self.U, self.V, self.W):
             weight.normal_(std=weight.shape[-1] ** -0.5)
         for ones in (self.b, self.gain, self.c0):
@@ -74,22 +74,22 @@ class SecondOrderSteps(nn.Module):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Set W = 0 and b = 1: the steps then start as the layer-normalised sum of the tokens, a static embedding."""
+        """Set W = 0 and b = 1, so that the output is the layer-normalised sum of the tokens, a static embedding."""
         self.W.zero_()
         self.b.fill_(1)
 
     @property
     def parameters_of_steps(self) -> Steps:
-        """The K steps' parameters as the mathematics takes them."""
+        """Return the parameters of the K steps in the form of :mod:`ctx_embed.second_order`."""
         return Steps(self.U, self.V, self.W, self.b, self.gain, self.bias)
 
     def first_context(self, input_ids: Tensor, offsets: Tensor) -> Tensor:
-        """c^0 of each document, (B, m)."""
+        """Return c^0 of each document, (B, m)."""
         learned = self.b[0] if self.c0 is None else self.c0
         return second_order.initial_context(self.initial_context, learned, input_ids, offsets)
 
     def weighted(self, embeddings: Tensor, offsets: Tensor) -> Tensor:
-        """The weighted tokens x_i = e(w_i) * p(i), (N, m)."""
+        """Return the weighted tokens x_i = e(w_i) * p(i), (N, m)."""
         if self.positions == "none" and self.scale == "mean":
             return embeddings
         slopes = self.b[0] if self.s is None else self.s
@@ -97,11 +97,11 @@ class SecondOrderSteps(nn.Module):
         return embeddings * weights.to(embeddings.dtype)
 
     def forward(self, embeddings: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
-        """Give the contexts of packed documents.
+        """Return the contexts of packed documents.
 
         Args:
             embeddings: (N, m) token embeddings e(w_i).
-            input_ids: (N,) token ids; read by the uniform first context alone.
+            input_ids: (N,) token ids; read only by the uniform first context.
             offsets: (B + 1,) where each document begins.
 
         Returns:
@@ -111,7 +111,7 @@ class SecondOrderSteps(nn.Module):
         return second_order.direct(self.weighted(embeddings, offsets), offsets, context, self.parameters_of_steps)
 
     def _weighted_blocks(self, table: Tensor, input_ids: Tensor) -> Iterator[Tensor]:
-        """The weighted tokens of one long document, block by block, (<= BLOCK_TOKENS, m) in float32 or better."""
+        """Yield the weighted tokens of one long document, block by block, (<= BLOCK_TOKENS, m) in float32 or better."""
         n = len(input_ids)
         dtype = torch.promote_types(table.dtype, torch.float32)
         slopes = self.b[0] if self.s is None else self.s
@@ -130,7 +130,7 @@ class SecondOrderSteps(nn.Module):
             yield table[input_ids[block]].to(dtype) * (unnormalised(block) / total)
 
     def of_long_text(self, table: Tensor, input_ids: Tensor) -> Tensor:
-        """Give the contexts of one long document in memory that does not grow with it (beyond the ids).
+        """Return the contexts of one long document, in memory that does not grow with its length (except for the ids).
 
         Args:
             table: (vocabulary, m) token embeddings.
@@ -144,7 +144,7 @@ class SecondOrderSteps(nn.Module):
         form = second_order.cheapest_sums(n, m, u, K)
         offsets = torch.tensor([0, n], device=input_ids.device)
         context = self.first_context(input_ids, offsets)
-        # Sums over a long text need float32, whatever the rest of a training computes in.
+        # Sums over a long text need float32, whatever the precision of the training.
         with torch.autocast(table.device.type, enabled=False):
             sums, t = second_order.accumulate(self._weighted_blocks(table, input_ids), self.U, form)
             return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)

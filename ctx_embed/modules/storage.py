@@ -12,7 +12,7 @@ TABLE, SCALES = "embedding.weight", "embedding.scales"
 
 
 def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest int8 rows and their scales, of which :func:`dequantized` is the inverse.
+    """Return the nearest int8 rows and their scales; :func:`dequantized` is the inverse.
 
     Args:
         table: (rows, m).
@@ -29,12 +29,12 @@ def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dequantized(levels: Tensor, scales: Tensor) -> Tensor:
-    """The float32 table (rows, m) of int8 rows and their scales."""
+    """Return the float32 table (rows, m) of int8 rows and their scales."""
     return levels.float() * scales.float()
 
 
 def require_finite(tensors: dict[str, Tensor], folder: str) -> None:
-    """Refuse weights that are infinite or undefined, of which any embedding would be undefined.
+    """Raise an error for weights that are NaN or infinite, which would make embeddings undefined.
 
     Args:
         tensors: as they are stored.
@@ -49,12 +49,12 @@ def require_finite(tensors: dict[str, Tensor], folder: str) -> None:
             count = int((~tensor.isfinite()).sum())
             raise InputError(
                 f"{folder}: {count:,} of {tensor.numel():,} numbers of {name} are NaN or infinite; "
-                "the model diverged or its file is damaged: train it anew, or copy it again"
+                "the model diverged or its file is damaged; train it again, or copy the file again"
             )
 
 
 def to_store(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A module's tensors as they are saved: a float32 token table as int8 and scales where these give it exactly."""
+    """Return a module's tensors in saved form: a token table as int8 and scales if these represent it exactly."""
     table = tensors.get(TABLE)
     if table is None or table.dtype != torch.float32:
         return tensors
@@ -65,7 +65,7 @@ def to_store(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_store(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that :func:`to_store` was given."""
+    """Return the tensors that were passed to :func:`to_store`."""
     if SCALES not in tensors:
         return tensors
     table = dequantized(tensors[TABLE], tensors[SCALES])

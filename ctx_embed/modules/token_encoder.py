@@ -1,4 +1,4 @@
-"""What all encoders over a token table share: text to packed ids, the table, and their files."""
+"""The base class of all encoders over a token table: text to packed ids, the table, saving and loading."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
-# Of a drawn token table. Layer normalisation takes the scale away, so that it decides how quickly words are learned
-# beside what was drawn: from scratch on MR by the paper's protocol 1 gives 74 and 70 % (K = 1, 5), 0.03 gives 77 %.
+# Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
+# how fast embeddings move from their initial values: from scratch on MR with the paper's protocol, accuracy is 74 and
+# 70 % with 1 (K = 1, 5) and 77 % with 0.03.
 DRAWN_DEVIATION = 0.03
-# What ``max_seq_length`` reads as where there is no limit: programs compute with it and expect an integer.
+# The value of ``max_seq_length`` without a limit: other programs compute with it and expect an integer.
 NO_LIMIT = 2**31 - 1
-# A batch of more token places than this, most of them padding, is packed instead.
+# A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
 
 
 def require_size(name: str, value: int) -> None:
-    """Refuse a size that is no positive integer, or more than torch can count.
+    """Raise an error unless the size is a positive integer that torch can count to.
 
     Raises:
         InputError: with the name and the value got.
@@ -50,7 +51,7 @@ def require_size(name: str, value: int) -> None:
 
 
 def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
-    """The dtype that ``model_kwargs`` asks for: a torch dtype or its name; float32 where none is given.
+    """Return the dtype that ``model_kwargs`` asks for, as a torch dtype or its name; float32 if none is given.
 
     Raises:
         InputError: not a floating dtype.
@@ -65,7 +66,7 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
 
 
 def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
-    """A copy of the tokenizer with padding and truncation off.
+    """Return a copy of the tokenizer with padding and truncation off.
 
     Raises:
         InputError: neither a ``tokenizers.Tokenizer`` nor a fast tokenizer of transformers, or ids with gaps.
@@ -87,29 +88,29 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
 
 
 class TokenEncoder(InputModule):
-    """A sentence-transformers input module over a token table; subclasses say how packed tokens become embeddings.
+    """A sentence-transformers input module over a token table; subclasses define how packed tokens become embeddings.
 
     Args:
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of a row of the table.
         max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
         phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
-        weights: (entries, dimension) token table, entries the tokenizer's and the phrases; None draws it, normal, of
-            standard deviation 0.03.
+        weights: (entries, dimension) token table, those of the tokenizer and the phrases; None initialises it randomly,
+            normal with standard deviation 0.03.
 
     Raises:
         InputError: a size below 1, a table of another shape, a tokenizer of another kind, phrases of no entries.
     """
 
     config_keys = ["dimension", "max_seq_length"]
-    # What the axes of :meth:`attention_weights` are, and the tables, whose rows are no parameters of the method.
+    # The axes of :meth:`attention_weights`, and the tables, which do not count as parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
     tables: tuple[str, ...] = ("embedding",)
-    # What a linear head over it begins as where it is trained from drawn weights: ``drawn``, as torch's Linear, or
+    # How a linear head over a randomly initialised encoder is initialised: ``drawn`` (random, as torch's Linear) or
     # ``zeros``.
     first_head: str = "drawn"
-    # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`. They
-    # are saved with it, and are no part of what decides its embeddings.
+    # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`; saved
+    # with it, but not part of its fingerprint.
     labelled_texts: NDArray[np.uint64] | None = None
     # The folder it was loaded from.
     source: Path | None = None
@@ -128,14 +129,14 @@ class TokenEncoder(InputModule):
         self.dimension = dimension
         self._view: TokenizerView | None = None
         self.max_seq_length = max_seq_length
-        # A tensor of the module's state, so that it is saved, and hashed, with the table whose rows it names.
+        # A tensor of the module's state, so that it is saved and hashed with the table whose rows it defines.
         self.phrases: Tensor | None
         self.register_buffer("phrases", None if phrases is None else torch.as_tensor(phrases).to(torch.int32))
         self.tokenizer = fast_tokenizer(tokenizer)
         shape = (self.entries, dimension)
         if weights is not None and np.shape(weights) != shape:
             raise InputError(f"weights have shape {tuple(np.shape(weights))}, the tokenizer and dimension need {shape}")
-        # As all other parameters, whatever numpy's default made of them.
+        # In the dtype of all other parameters, whatever numpy's default is.
         if weights is None:
             weights = torch.randn(shape) * DRAWN_DEVIATION
         table = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)
@@ -148,7 +149,7 @@ class TokenEncoder(InputModule):
 
     @abstractmethod
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The embeddings of packed documents.
+        """Return the embeddings of packed documents.
 
         Args:
             ids: (N,) the documents' token ids one after the other.
@@ -159,20 +160,20 @@ class TokenEncoder(InputModule):
         """
 
     def begin_as_mean(self) -> None:
-        """Set the parameters so that embeddings begin as (weighted) means of tokens, where the system can."""
+        """Initialise the parameters so that embeddings are (weighted) means of tokens, if the system can."""
 
     def regularizer(self) -> Tensor | float:
-        """What this encoder adds to any loss of the texts last embedded in training, a scalar; each is given once."""
+        """Return this encoder's own loss term, a scalar, for the texts last embedded in training, once; then 0."""
         return 0.0
 
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """How much each token counts in its text's embedding, see :func:`ctx_embed.attention_weights`.
+        """Return how much each token contributes to its text's embedding, see :func:`ctx_embed.attention_weights`.
 
         Args:
-            ids, lengths: as those of :meth:`embed`.
+            ids, lengths: as for :meth:`embed`.
 
         Returns:
-            For each text a tensor whose axes are ``weight_axes``; the last is the tokens'.
+            For each text a tensor whose axes are ``weight_axes``; the last one is over the tokens.
 
         Raises:
             InputError: this encoder weighs no tokens.
@@ -186,7 +187,7 @@ class TokenEncoder(InputModule):
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """The tokenizer as programs over transformers expect one, see :func:`tokenizer_view`; made at first use.
+        """The tokenizer in the form of transformers, see :func:`tokenizer_view`; made at first use.
 
         The model's own ids are those of :meth:`preprocess`. Setting it replaces the tokenizer.
         """
@@ -221,7 +222,7 @@ class TokenEncoder(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens read of a text; 2^31 - 1 where all of it is read. Set it to None to read all."""
+        """The most tokens read of a text; 2^31 - 1 without a limit. Set it to None to read all."""
         return NO_LIMIT if self._max_seq_length is None else self._max_seq_length
 
     @max_seq_length.setter
@@ -231,11 +232,11 @@ class TokenEncoder(InputModule):
         self._max_seq_length = None if value == NO_LIMIT else value
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return the options that are saved; ``max_seq_length`` is None where all of a text is read."""
+        """Return the options that are saved; ``max_seq_length`` is None without a limit."""
         return {**super().get_config_dict(), "max_seq_length": self._max_seq_length}
 
     def on_model_ready(self, model: BaseModel) -> None:
-        """Let the model say to other programs which one it is, and write a true card, however it was made.
+        """Set a model card that identifies the model to other programs, however the model was made.
 
         Called by sentence-transformers 6 for every new model; 5.7 does not.
         """
@@ -243,7 +244,7 @@ class TokenEncoder(InputModule):
             model.model_card_data.__class__ = Card
 
     def get_embedding_dimension(self) -> int:
-        """The features m of a sentence embedding."""
+        """Return the number of features m of a sentence embedding."""
         return self.dimension
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
@@ -271,7 +272,7 @@ class TokenEncoder(InputModule):
         limit = kwargs.get("max_length") or self.max_seq_length
         if lengths.max(initial=0) > limit:
             kept = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit
-            # The counts make most messages differ, so that Python's filter of repeated warnings lets them through.
+            # The counts make most messages different, so that Python does not filter them as repeated warnings.
             warnings.warn(
                 f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
                 f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
@@ -320,7 +321,7 @@ class TokenEncoder(InputModule):
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the config, ``model.safetensors`` and ``tokenizer.json`` into a folder.
 
-        A table of which int8 rows with a scale each give every number exactly is stored as these.
+        A table is stored as int8 rows with a scale each if these represent every number exactly.
 
         Raises:
             InputError: ``safe_serialization=False``: pickle is not written.
@@ -352,7 +353,7 @@ class TokenEncoder(InputModule):
         Args:
             model_name_or_path: a folder or a name on the hub.
             subfolder, token, cache_folder, revision, local_files_only: as in sentence-transformers.
-            init_defaults: not read, the saved config holds every option.
+            init_defaults: not read; the saved config holds every option.
             **kwargs: ``model_kwargs`` may give the ``dtype`` (or ``torch_dtype``) of the parameters, which is float32
                 otherwise, whatever was stored; ``backend`` may be ``torch`` alone; others are not read.
 

@@ -1,4 +1,4 @@
-"""A model's tokenizer as programs over transformers know tokenizers: for counting, splitting and decoding."""
+"""A model's tokenizer in the form of transformers: for counting, splitting and decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ctx_embed.text.phrases import Phrases
 
-# Where no text is too long; transformers warns of texts of more tokens than this.
+# A limit that no text exceeds; transformers warns about longer texts.
 UNLIMITED = 10**30
 PADDING_TOKENS = ("[PAD]", "<pad>")
 
@@ -18,7 +18,7 @@ PADDING_TOKENS = ("[PAD]", "<pad>")
 class TokenizerView(PreTrainedTokenizerFast):
     """A fast tokenizer of transformers that can also decode ids of phrases; :func:`tokenizer_view` makes it."""
 
-    # What it views, set by :func:`tokenizer_view`.
+    # The viewed tokenizer and phrases, set by :func:`tokenizer_view`.
     original: Tokenizer
     phrases: Phrases | None = None
 

@@ -1,7 +1,7 @@
 """Second-order attention: the Contextualizer's mathematics as pure tensor functions.
 
-The paper's equations stand in :mod:`ctx_embed.second_order.paper`; ``moments`` has the forms for long texts,
-``vocabulary`` the one for many short texts over one table, ``shares`` what each token contributed.
+The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``moments`` has the forms for long texts,
+``vocabulary`` the one for many short texts over one table, ``shares`` each token's contribution.
 
 Source: Maupome & Meurs (2022), Contextualizer: Connecting the Dots of Context with Second-Order Attention,
 Information 13(6):290.

@@ -1,4 +1,4 @@
-"""K steps from a document's second moments: a step needs the tokens only through sums that add up.
+"""K steps from a document's second moments: a step reads the tokens only through sums over them.
 
 Dimensions and packing as in :mod:`ctx_embed.second_order.paper`.
 """
@@ -15,7 +15,7 @@ from ctx_embed.second_order.paper import Steps, corrected, direct
 
 
 class Sums(NamedTuple):
-    """How documents are summed, and how a step reads the sums.
+    """A way to sum documents, and how a step reads the sums.
 
     Args:
         add: the sum over a block of tokens (n, m), given all steps' U stacked, (K u, m); sums of blocks add up.
@@ -37,7 +37,7 @@ SUMS: dict[str, Sums] = {
 
 
 def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, Tensor]:
-    """Read one document, block by block, into its sums; memory does not grow with its length.
+    """Return the sums of one document, read block by block in memory that does not grow with its length.
 
     Args:
         blocks: tensors (n, m) of weighted tokens, in float32 or better; at least one.
@@ -60,7 +60,7 @@ def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, 
 
 
 def recurrence(sums: Tensor, t: Tensor, offsets: Tensor, context: Tensor, steps: Steps, form: str) -> Tensor:
-    """K steps from the documents' sums, without their tokens.
+    """Return K steps computed from the documents' sums, without their tokens.
 
     sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t with G_k = sum_i x_i (U_k x_i)^T, for a step reads the
     tokens through these sums alone. It costs m u multiplications a document under ``projected`` and m^2 u under

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 LAYER_NORM_EPS = 1e-12
 
-# Above so many tokens a document, torch's cascade sum of each document is quicker and more exact than a running sum.
+# Tokens per document above which torch's cascade sum is quicker and more exact than a running sum.
 RUNNING_SUM_TOKENS = 256
 
 
@@ -97,7 +97,7 @@ SCALES = ("mean", "sum")
 
 
 def position_logits(position: Tensor, length: Tensor, s: Tensor, *, kind: str) -> Tensor:
-    """The exponents of the position weights, shifted so that their maximum over a document is 0.
+    """Return the exponents of the position weights, shifted so that their maximum over a document is 0.
 
     Args:
         position: (N,) the tokens' positions i = 1..n.
@@ -113,7 +113,7 @@ def position_logits(position: Tensor, length: Tensor, s: Tensor, *, kind: str) -
 
 
 def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Tensor:
-    """The weights p(i)_j of all tokens.
+    """Return the position weights p(i)_j of all tokens.
 
     p(i)_j = exp(i s_j) / sum_i' exp(i' s_j), a softmax over each document's own tokens, times n under ``mean``.
 
@@ -164,13 +164,13 @@ INITIAL_CONTEXTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def initial_context(kind: str, learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
-    """The first context c^0 of each document.
+    """Return the first context c^0 of each document.
 
     Args:
-        kind: ``ones``, ``learned``, or ``uniform``: drawn from (-1, 1) by a generator seeded by the document's token
-            ids, so that the same text always begins alike.
+        kind: ``ones``, ``learned``, or ``uniform``: random in (-1, 1), seeded by the document's token ids, so a text
+            always has the same c^0.
         learned: (m,), the row of ``learned``; its length, dtype and device are those of every kind.
-        input_ids: (N,) integers, read by ``uniform`` alone.
+        input_ids: (N,) integers; read only by ``uniform``.
         offsets: (B + 1,).
 
     Returns:
@@ -185,7 +185,7 @@ def initial_context(kind: str, learned: Tensor, input_ids: Tensor, offsets: Tens
 
 
 def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offsets: Tensor) -> Tensor:
-    """c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i), computed in float32 or better.
+    """Return c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i), computed in float32 or better.
 
     Args:
         context: (B, m) the context c^{k-1}.
@@ -201,12 +201,12 @@ def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offset
 
 
 def product(fresh: Tensor, other: Tensor) -> Tensor:
-    """fresh * other, into the memory of ``fresh``, which nobody else may hold, where no gradient is recorded."""
+    """Return fresh * other; without gradients, computed in place in ``fresh``, which must not be used elsewhere."""
     return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
 
 
 def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) -> Tensor:
-    """The attention a_i = W (U x_i * V c) + b of each token.
+    """Return the attention a_i = W (U x_i * V c) + b of each token.
 
     Args:
         ux: (N, u) the products U x_i.
@@ -224,14 +224,14 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
 
 def first_step_is_linear(x: Tensor, context: Tensor, steps: Steps) -> bool:
-    """Whether all documents share c^0 (an expanded row, or one alone) and one map W diag(V c^0) U is cheaper."""
+    """Return whether all documents share c^0 (an expanded or single row) and one map W diag(V c^0) U is cheaper."""
     (n, m), u = x.shape, steps.U.shape[1]
     shared = len(context) > 0 and (len(context) == 1 or context.stride(0) == 0)
     return shared and n * m + m * u < 2 * n * u
 
 
 def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
-    """K steps token by token, as they are written: the reference for the other forms, and the best for short texts.
+    """Return K steps computed token by token, as in the paper: the reference for other forms, the best for short texts.
 
     z^k = LayerNorm(sum_i (W_k (U_k x_i * V_k c^{k-1}) + b_k) * x_i), c^k = c^{k-1} + z^k.
 

@@ -1,4 +1,4 @@
-"""What each token brings about in each step's correction, exactly."""
+"""The exact contribution of each token to each step's update."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ctx_embed.second_order.paper import LAYER_NORM_EPS, Steps, attended, docume
 
 
 def contributions_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Iterator[Tensor]:
-    """The part of z^k that each token brings about, a step at a time.
+    """Yield each token's part of z^k, one step at a time.
 
     Layer normalisation is linear in the tokens once its mean and deviation are known: z^k is its bias and the sum of
     v_i = gain * (y_i - mean(y_i)) / sigma over the tokens, y_i = a_i^k * x_i, sigma the deviation of sum_i y_i.
@@ -34,9 +34,9 @@ def contributions_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: 
 
 
 def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Tensor:
-    """The share of each token in z^k.
+    """Return the share of each token in z^k.
 
-    The share of token i is its part of the length of what the tokens bring about together,
+    The share of token i is its part of the length of the tokens' total contribution,
     <v_i, sum v> / ||sum v||^2 with v_i from :func:`contributions_of_steps`. The shares of a document sum to 1; a token
     that works against the others has a negative one. Where the sum is zero all tokens have the same.
 

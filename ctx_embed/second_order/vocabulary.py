@@ -1,4 +1,4 @@
-"""K steps over a vocabulary: where positions play no part, what a step needs of a token is computed once per entry.
+"""K steps over a vocabulary: without position weights, each token's products are computed once per entry.
 
 Dimensions as in :mod:`ctx_embed.second_order.paper`; a table has E entries.
 """
@@ -15,7 +15,7 @@ from ctx_embed.second_order.paper import Steps, attended, corrected, document_id
 
 
 class Products(NamedTuple):
-    """What the steps need of each vocabulary entry alone, where x_i = e(w_i).
+    """The products of each vocabulary entry that the steps need, where x_i = e(w_i).
 
     Args:
         first: (E, m) the whole first step's a^1 * e, in float32 or better, whose sum over a text's tokens needs no
@@ -45,7 +45,7 @@ def vocabulary_products(table: Tensor, shared: Tensor | None, steps: Steps) -> P
 def over_vocabulary(
     table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor, steps: Steps
 ) -> Tensor:
-    """Return the last contexts c^K of packed rows of a table, as :func:`ctx_embed.second_order.direct` gives them.
+    """Return the last contexts c^K of packed rows of a table, as :func:`ctx_embed.second_order.direct` computes them.
 
     Args:
         table: (E, m) token embeddings.

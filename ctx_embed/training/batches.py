@@ -33,7 +33,7 @@ class PackedTexts:
         return len(self.offsets) - 1
 
     def batch(self, rows: NDArray[np.int64]) -> tuple[Tensor, list[int]]:
-        """The ids of the texts ``rows`` one after the other, (tokens,) int64, and their lengths."""
+        """Return the concatenated ids of the texts ``rows``, (tokens,) int64, and their lengths."""
         lengths = self.offsets[rows + 1] - self.offsets[rows]
         within = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
         ids = self.ids[np.repeat(self.offsets[rows], lengths) + within]
@@ -41,7 +41,7 @@ class PackedTexts:
 
 
 def weighted_rows(rows: NDArray[np.int64], weights: NDArray[np.float32], seed: int, epoch: int) -> NDArray[np.int64]:
-    """The rows of an epoch: each as often as its weight says, fractions by a seeded draw.
+    """Return the rows of an epoch: each as often as its weight says, fractions by seeded sampling.
 
     Args:
         rows: that may be shown.
@@ -62,7 +62,7 @@ def weighted_rows(rows: NDArray[np.int64], weights: NDArray[np.float32], seed: i
 
 
 def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
-    """Rows 0..count-1 in an order given by seed and epoch, in batches; a last batch of one row joins the one before."""
+    """Yield batches of rows 0..count-1, ordered by seed and epoch; a last batch of one row joins the one before."""
     order = np.random.default_rng([seed, epoch]).permutation(count)
     starts = list(range(0, count, batch_size))
     if len(starts) > 1 and count % batch_size == 1:
@@ -74,7 +74,7 @@ def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterat
 def like_length_batches(
     lengths: NDArray[np.int64], batch_size: int, seed: int, epoch: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of rows of like length: :func:`seeded_batches` within pools of rows, and the batches in a seeded order.
+    """Yield batches of rows of similar length: :func:`seeded_batches` within pools of rows, in a seeded order.
 
     Args:
         lengths: (count,) of the rows.
@@ -92,6 +92,6 @@ def like_length_batches(
 
 
 def batches_per_epoch(count: int, batch_size: int) -> int:
-    """How many batches :func:`seeded_batches` gives."""
+    """Return the number of batches of :func:`seeded_batches`."""
     full, rest = divmod(count, batch_size)
     return max(1, full + (rest > 1))

@@ -1,4 +1,4 @@
-"""The state of an interrupted run, taken up only by a run that is the same."""
+"""The state of an interrupted run, resumed only by the same run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Checkpoint:
         self.path = self.folder / "checkpoint.pt"
 
     def load(self) -> dict[str, Any] | None:
-        """The state last saved by the same run, or None where there is none that can be read."""
+        """Return the state last saved by the same run, or None if there is none that can be read."""
         try:
             state: dict[str, Any] = torch.load(self.path, weights_only=True)
             return state if state.pop("run") == self.run else None
@@ -40,7 +40,7 @@ class Checkpoint:
             return None
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep tensors, numbers, strings and containers of them."""
+        """Store a state of tensors, numbers, strings and containers of them."""
         self.folder.mkdir(exist_ok=True)
         with replaced_file(self.path) as beside:
             torch.save({**state, "run": self.run}, beside)

@@ -8,7 +8,7 @@ from ctx_embed.errors import InputError
 
 
 def require_finite(value: float, step: int) -> None:
-    """Refuse to go on from a loss or a measure that is infinite or not a number.
+    """Raise an error if a loss or a metric is infinite or NaN.
 
     Raises:
         InputError: with the step.

@@ -24,7 +24,7 @@ REPEATED_AT_ONCE = 1000
 
 
 def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> Counter[str]:
-    """How often each word, normalised and cut as the tokenizer does it, occurs in the texts."""
+    """Return how often each word, normalised and split as by the tokenizer, occurs in the texts."""
     raw: Counter[str] = Counter()
     for text in tqdm(texts, desc="vocabulary", unit=" texts", disable=None if progress else True):
         raw.update(well_formed(text).split())
