@@ -69,7 +69,7 @@ def test_weights_that_are_no_numbers(tokenizer, tmp_path, rounded, name, value):
     save_file(tensors, tmp_path / "model.safetensors")
     message = (
         f"{tmp_path}: {tensors[name][3].numel()} of {tensors[name].numel():,} numbers of {name} are NaN or infinite; "
-        "the model diverged or its file is damaged: train it anew, or copy it again"
+        "the model diverged or its file is damaged; train it again, or copy the file again"
     )
     assert error(tmp_path) == message
     with pytest.raises(InputError, match="NaN or infinite"):
