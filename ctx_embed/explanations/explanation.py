@@ -18,6 +18,9 @@ from ctx_embed.systems.weights import attention_weights, token_encoder, token_id
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+# The part of a text that the repr of its explanation shows.
+SHOWN_CHARACTERS = 60
+
 
 @dataclass(frozen=True)
 class ContextPath:
@@ -36,7 +39,7 @@ class ContextPath:
     to_last: tuple[float, ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """What a model looked at in one text.
 
@@ -53,6 +56,15 @@ class Explanation:
     weights: NDArray[np.float32]
     axes: tuple[str, ...]
     path: ContextPath | None = None
+
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= SHOWN_CHARACTERS else f"{self.text[: SHOWN_CHARACTERS - 1]}…"
+        return f"Explanation({shown!r}, {len(self.tokens)} tokens, axes {self.axes})"
+
+    def _repr_html_(self) -> str:
+        from ctx_embed.explanations.page import fragment
+
+        return fragment(self)
 
     @property
     def between_tokens(self) -> bool:

@@ -64,6 +64,11 @@ def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes
     ).encode()
 
 
+def fragment(explanation: Explanation) -> str:
+    """Return one explanation as a part of a page, for a notebook."""
+    return well_formed(_section(explanation, is_open=True))
+
+
 def _section(explanation: Explanation, is_open: bool) -> str:
     parts = []
     if explanation.tokens:

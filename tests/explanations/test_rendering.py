@@ -154,6 +154,15 @@ def test_the_page_names_the_model_and_folds():
     assert "K steps" not in page.text
 
 
+def test_a_notebook_draws_an_explanation():
+    assert repr(TWO) == "Explanation('a <b> & [red]$c$', 3 tokens, axes ('step', 'token'))"
+    assert "…" in repr(replace(TWO, text="long " * 50))
+    assert "<mark" in TWO._repr_html_()
+    assert "&lt;b&gt;" in TWO._repr_html_()
+    assert "<p>" in NONE._repr_html_()
+    HOSTILE._repr_html_().encode()
+
+
 def test_tokens_have_tooltips_and_zero_has_no_sign():
     weights = np.array([[-0.0004, 0.5, 0.5004]], np.float32)
     page = Page(html([replace(TWO, weights=weights, axes=("head", "token"), path=None)]))
