@@ -32,10 +32,12 @@ def encode(
     Example: ctx-embed encode reviews.txt -o reviews.npy
     Example: ctx-embed encode news.csv --field headline -o news.parquet
     """
+    from ctx_embed.files import require_other_file
     from ctx_embed.reading import read_documents, source_name
     from ctx_embed.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     require_embeddings_file(output)
+    require_other_file(output, source)
     documents = list(read_documents(source, field))
     if not documents:
         raise InputError(f"{source_name(source)}: no texts to embed")

@@ -116,13 +116,14 @@ def predict(
         raise click.UsageError("--label-field goes with --evaluate")
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
-    from ctx_embed.files import replaced_file, require_file
+    from ctx_embed.files import replaced_file, require_file, require_other_file
     from ctx_embed.reading import read_documents
     from ctx_embed.training.supervised.labelled import Labelled
     from ctx_embed.training.supervised.predictor import Predictor
 
     if output:
         require_file(output)
+        require_other_file(output, source)
     if source != "-" and not Path(source).exists():
         text = "" if Path(source).suffix else f"; for one text: echo {shlex.quote(source)} | ctx-embed predict MODEL -"
         raise InputError(f"{source}: no such file{text}")
@@ -146,11 +147,20 @@ def predict(
 
 
 def _predicted(predictor: Predictor, documents: Iterable[Document], found: list[Any] | None) -> Iterator[Row]:
-    """Yield a row for each document; one without text has no label. Each prediction is added to ``found``."""
+    """Yield a row for each document; one without text has no label. Each prediction is added to ``found``.
+
+    Users are warned if the model knows few tokens of the first texts.
+    """
+    from ctx_embed.text.unknown import sample, unknown_share, warning
+
     head = predictor.head
     waiting = iter(documents)
+    first = True
     while batch := list(islice(waiting, AT_ONCE)):
         texts = [well_formed(document.text) for document in batch]
+        if first and (said := warning(unknown_share(predictor.encoder.tokenizer, sample(texts)))):
+            click.echo(said, err=True)
+        first = False
         logits = predictor.logits(texts)
         chosen = head.chosen(logits)
         if found is not None:

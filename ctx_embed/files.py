@@ -73,6 +73,24 @@ def require_file(path: Path) -> None:
         raise InputError(f"cannot write {path}: the output must be a file, got a device or a pipe")
 
 
+def require_other_file(path: Path, source: str | Path) -> None:
+    """Refuse an output that would replace the file it is made from.
+
+    Args:
+        path: of the output.
+        source: the input's path, or ``-`` for standard input.
+
+    Raises:
+        InputError: they are one file, under one name or two.
+    """
+    try:
+        same = str(source) != "-" and os.path.samefile(path, source)
+    except (OSError, ValueError):  # One of them does not exist.
+        return
+    if same:
+        raise InputError(f"cannot write {path}: it is the input; choose another name")
+
+
 def require_replaceable(path: Path, mark: str) -> None:
     """Refuse an output folder whose place is taken by anything but an earlier output.
 

@@ -9,7 +9,15 @@ import pytest
 
 from ctx_embed import files
 from ctx_embed.errors import InputError
-from ctx_embed.files import locked, replaced_file, replaced_folder, require_file, require_folder, require_replaceable
+from ctx_embed.files import (
+    locked,
+    replaced_file,
+    replaced_folder,
+    require_file,
+    require_folder,
+    require_other_file,
+    require_replaceable,
+)
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")
 
@@ -307,3 +315,14 @@ def test_a_block_runs_where_no_lock_can_be(tmp_path):
     for path in (tmp_path / "file" / "a", tmp_path / "locks" / "folder", tmp_path / "none" / "none" / "a"):
         with locked(path) as free:
             assert free
+
+
+def test_an_output_never_replaces_its_input(tmp_path):
+    source, link = tmp_path / "texts.csv", tmp_path / "link.csv"
+    source.write_text("text")
+    link.symlink_to(source)
+    for name in (source, link, tmp_path / "." / "texts.csv"):
+        assert refusal(require_other_file, name, source) == f"cannot write {name}: it is the input; choose another name"
+    require_other_file(tmp_path / "new.csv", source)
+    require_other_file(source, "-")
+    require_other_file(source, tmp_path / "absent")

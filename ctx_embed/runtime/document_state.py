@@ -109,6 +109,9 @@ class DocumentState:
         self._sums = self._new_sums()
         self._cut = False
 
+    def __repr__(self) -> str:
+        return f"DocumentState({self._embedder!r})"
+
     def _new_sums(self) -> Any:
         contextualizer = self._embedder.contextualizer
         return Moments(contextualizer) if contextualizer.positions == "absolute" else Counts(contextualizer)

@@ -16,7 +16,7 @@ from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.runtime.contextualizer import Ids, Lengths, NumpyContextualizer
 from ctx_embed.runtime.document_state import Cuts, DocumentState
 from ctx_embed.runtime.fingerprint import fingerprint
-from ctx_embed.runtime.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer
+from ctx_embed.runtime.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, require_model_folder
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
@@ -94,6 +94,10 @@ class Embedder:
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
         self.max_seq_length: int | None = saved.config["max_seq_length"]
 
+    def __repr__(self) -> str:
+        name = "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
+        return f"Embedder({name!r}, {self.dimension} dimensions)"
+
     @classmethod
     def load(cls, path: str | Path | None = None) -> Embedder:
         """Load a saved Contextualizer.
@@ -106,8 +110,7 @@ class Embedder:
             InputError: there is no model, or it is damaged.
         """
         folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(path)
-        if not (folder / "modules.json").is_file():
-            raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+        require_model_folder(folder)
         return cls(SavedContextualizer.read(folder))
 
     @property

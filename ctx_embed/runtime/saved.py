@@ -142,6 +142,18 @@ class TokenTable:
         return rows
 
 
+def require_model_folder(folder: Path) -> None:
+    """Refuse what is not a saved SentenceTransformer.
+
+    Raises:
+        InputError: no folder, or one without ``modules.json``.
+    """
+    if not folder.exists():
+        raise InputError(f"{folder}: no such model folder")
+    if not (folder / "modules.json").is_file():
+        raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+
+
 @dataclass(frozen=True)
 class SavedContextualizer:
     """What a model folder holds.

@@ -150,3 +150,10 @@ def test_usage(tmp_path):
     assert run("texts.txt").exit_code == 2
     assert run("texts.txt", "-o", tmp_path / "out.npy", "--batch-size", 0).exit_code == 2
     assert "Example: ctx-embed encode" in run("--help").stdout
+
+
+def test_the_input_is_never_replaced(tmp_path):
+    source = tmp_path / "news.csv"
+    source.write_text(NEWS)
+    fails(f"cannot write {source}: it is the input; choose another name", source, "--field", "headline", "-o", source)
+    assert source.read_text() == NEWS

@@ -205,7 +205,7 @@ def test_on_torch(model):
 
 def test_mistakes(model, tiny_model_path):
     source = file("new.txt", "a text")
-    assert fails("nowhere", source) == "nowhere: no modules.json, this is no SentenceTransformer model folder"
+    assert fails("nowhere", source) == "nowhere: no such model folder"
     assert fails(tiny_model_path, source) == (
         f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
     )
@@ -217,3 +217,21 @@ def test_mistakes(model, tiny_model_path):
     assert fails(model, source, "--evaluate") == "new.txt, line 1: 'a text' is not label<TAB>text"
     message = "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -"
     assert fails(model, "great food") == message
+
+
+def test_the_input_is_never_replaced(model):
+    source = file("new.csv", "text", "a glad film")
+    assert fails(model, source, "-o", source) == "cannot write new.csv: it is the input; choose another name"
+    assert Path(source).read_text() == "text\na glad film\n"
+
+
+def test_the_default_model_has_no_labels(here):
+    expected = "default: the default model has no labels; train it with `ctx-embed train --from default`"
+    assert fails("default", file("new.txt", "a glad film")) == expected
+
+
+@pytest.mark.parametrize("device", [(), ("--device", "cpu")])
+def test_texts_of_unknown_tokens_give_a_warning(model, device):
+    result = run(model, file("ru.txt", "Привет как дела", "Ночь была темна", "good film"), *device)
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 3)
+    assert result.stderr.startswith("Warning: the model does not know ")

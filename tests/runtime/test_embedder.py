@@ -199,7 +199,7 @@ def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):
     )
     with pytest.raises(UnsupportedModelError, match="runs on torch"):
         Embedder.load(tmp_path / "mean")
-    with pytest.raises(InputError, match=r"no modules\.json"):
+    with pytest.raises(InputError, match="nothing: no such model folder"):
         Embedder.load(tmp_path / "nothing")
     for name, content in (("model.safetensors", b"\x00" * 30), ("tokenizer.json", b"{}"), ("modules.json", b"[3]")):
         folder = tmp_path / f"broken {name}"
@@ -213,3 +213,8 @@ def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):
     (folder / "model.safetensors").write_bytes(content[:-5])
     with pytest.raises(InputError, match="ends behind the file"):
         Embedder.load(folder)
+
+
+def test_names_for_people():
+    assert repr(Embedder.load()) == "Embedder('default', 320 dimensions)"
+    assert repr(Embedder.load().state()) == "DocumentState(Embedder('default', 320 dimensions))"

@@ -11,8 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizers import Tokenizer
+
 from ctx_embed.runtime import Embedder, UnsupportedModelError
 from ctx_embed.runtime.saved import DEFAULT_MODEL
+from ctx_embed.text.unknown import tokenizer_of
 from ctx_embed.training.supervised.head import Floats
 
 if TYPE_CHECKING:
@@ -30,6 +33,11 @@ class TorchEncoder:
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.model = model
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None if the model has another kind."""
+        return tokenizer_of(self.model)
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""
@@ -75,6 +83,11 @@ class SavedEncoder:
         from ctx_embed.loading import load
 
         return load(self.folder)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, without phrases."""
+        return self._embedder.tokenizer
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.errors import InputError
+from ctx_embed.runtime.saved import require_model_folder
 from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
 from ctx_embed.training.supervised.head import ClassWeight, Floats, Head, class_weights, fitted_head
 from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
@@ -34,8 +35,9 @@ class Predictor:
             InputError: no model folder, or one without a head that fits.
         """
         folder = Path(folder)
-        if not (folder / "modules.json").is_file():
-            raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+        if str(folder) == "default" and not folder.exists():
+            raise InputError("default: the default model has no labels; train it with `ctx-embed train --from default`")
+        require_model_folder(folder)
         head = Head.load(folder)
         return cls(open_encoder(folder, device), head)
 
