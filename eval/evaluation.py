@@ -97,7 +97,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         names = ", ".join(encoder.name for encoder in self.encoders)
-        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {len(self.scores)} scores)"
+        scores = "1 score" if len(self.scores) == 1 else f"{len(self.scores)} scores"
+        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores})"
 
     def __str__(self) -> str:
         from ctx_embed.eval.reports.markdown import as_markdown
