@@ -166,7 +166,7 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no rows, lines of label<TAB>text are needed"),
+        (b"", "no rows; give lines of label<TAB>text"),
         (b"joy\tgood\n" * 20, "all 20 rows are of the class 'joy'; a probe needs at least two classes"),
         (
             b"joy\tgood\n" * 20 + b"grief\tbad\n" * 3,

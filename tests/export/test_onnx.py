@@ -77,7 +77,7 @@ def test_what_cannot_be_written_writes_nothing(tokenizer, tmp_path):
     assert not (tmp_path / "onnx").exists()
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").touch()
-    with pytest.raises(InputError, match="a folder with other things in it"):
+    with pytest.raises(InputError, match="the folder holds other things"):
         export(Embedder.load(), tmp_path / "precious")
 
 

@@ -385,7 +385,7 @@ def test_places_that_are_taken(distill, tmp_path):
     assert error(distill, "file") == f"cannot write {tmp_path / 'file'}: it is a file, a folder is needed"
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("mine")
-    message = f"cannot write {tmp_path / 'folder'}: a folder with other things in it (no modules.json), "
+    message = f"cannot write {tmp_path / 'folder'}: the folder holds other things (no modules.json); "
     assert error(distill, "folder").startswith(message)
     (tmp_path / "model.partial").write_text("mine")
     message = f"{tmp_path / 'model.partial'} keeps the state of the run, but it is a file: remove it first"
