@@ -1,4 +1,4 @@
-"""Metadata filters: parse `year >= 2020 and lang = "en"` into an SQLite condition, with all values as parameters.
+"""Metadata filters: parse `year >= 2020 and lang = "en"` into a tree, and translate that into an SQLite condition.
 
     expression  = conjunction {"or" conjunction}
     conjunction = negation {"and" negation}
@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ctx_embed.errors import InputError, described
 
 Value: TypeAlias = str | int | float | bool
+# The names that lead to a field: several for a field of an object.
+Path: TypeAlias = tuple[str, ...]
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -46,6 +48,58 @@ _MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A field compared by ``operator``, one of = < <= > >=, with a value of its own type."""
+
+    path: Path
+    operator: str
+    value: Value
+
+
+@dataclass(frozen=True)
+class Among:
+    """A field that is one of some values; ``negated``: one that is there and is none of them (``!=``, ``not in``)."""
+
+    path: Path
+    values: tuple[Value, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Contains:
+    """A field that is a list with the value, or a string with it as a part."""
+
+    path: Path
+    value: Value
+
+
+@dataclass(frozen=True)
+class IsNull:
+    """A field that is null or missing; ``negated``: one that is there."""
+
+    path: Path
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Not:
+    """The opposite of a part."""
+
+    part: Filter
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Two parts or more, all of which are true (``and``), or at least one (``or``)."""
+
+    word: str
+    parts: tuple[Filter, ...]
+
+
+Filter: TypeAlias = "Comparison | Among | Contains | IsNull | Not | Junction"
+
+
+@dataclass(frozen=True)
 class Condition:
     """A condition on the columns of the table `documents`, the values of its parameters, and the fields it reads."""
 
@@ -61,8 +115,8 @@ class _Token:
     place: int
 
 
-def parse_filter(text: str) -> Condition:
-    """Return the SQL condition of a filter.
+def parse(text: str) -> Filter:
+    """Return the tree of a filter.
 
     Raises:
         InputError: the filter does not follow the grammar above; the message names the place and what is expected.
@@ -72,6 +126,26 @@ def parse_filter(text: str) -> Condition:
     return _Parser(text).parse()
 
 
+def paths(tree: Filter) -> list[Path]:
+    """Return the fields that a filter reads, each once, in order."""
+    if isinstance(tree, Not):
+        return paths(tree.part)
+    if isinstance(tree, Junction):
+        return list(dict.fromkeys(path for part in tree.parts for path in paths(part)))
+    return [tree.path]
+
+
+def parse_filter(text: str) -> Condition:
+    """Return the SQL condition of a filter.
+
+    Raises:
+        InputError: as :func:`parse`.
+    """
+    tree = parse(text)
+    condition = _condition(tree)
+    return Condition(condition.sql, condition.values, tuple(dict.fromkeys(path[0] for path in paths(tree))))
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
@@ -79,7 +153,6 @@ class _Parser:
         self.next = 0
         self.depth = 0
         self.comparisons = 0
-        self.fields: dict[str, None] = {}
         place = 0
         while text[place:].strip():
             match = _TOKEN.match(text, place)
@@ -96,11 +169,11 @@ class _Parser:
     def error(self, what: str) -> InputError:
         return InputError(f'filter {self.text[:80]!r}: {what}; an example: year >= 2020 and lang = "en"')
 
-    def parse(self) -> Condition:
-        condition = self.any()
+    def parse(self) -> Filter:
+        tree = self.any()
         if self.next < len(self.tokens):
             raise self.unexpected("'and', 'or' or the end")
-        return replace(condition, fields=tuple(self.fields))
+        return tree
 
     def unexpected(self, expected: str) -> InputError:
         if self.next >= len(self.tokens):
@@ -117,37 +190,32 @@ class _Parser:
                 return token
         return None
 
-    def any(self) -> Condition:
+    def any(self) -> Filter:
         return self.joined("or", lambda: self.joined("and", self.negation))
 
-    def joined(self, word: str, part: Callable[[], Condition]) -> Condition:
+    def joined(self, word: str, part: Callable[[], Filter]) -> Filter:
         parts = [part()]
         while self.takes(word):
             parts.append(part())
-        if len(parts) == 1:
-            return parts[0]
-        return Condition(
-            f"({f' {word.upper()} '.join(part.sql for part in parts)})",
-            tuple(value for part in parts for value in part.values),
-        )
+        return parts[0] if len(parts) == 1 else Junction(word, tuple(parts))
 
-    def negation(self) -> Condition:
+    def negation(self) -> Filter:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise self.error(f"it is nested more than {_DEEPEST} levels deep")
+        tree: Filter
         if self.takes("not"):
-            condition = self.negation()
-            condition = Condition(f"NOT {condition.sql}", condition.values)
+            tree = Not(self.negation())
         elif self.takes("("):
-            condition = self.any()
+            tree = self.any()
             if not self.takes(")"):
                 raise self.unexpected("')'")
         else:
-            condition = self.comparison()
+            tree = self.comparison()
         self.depth -= 1
-        return condition
+        return tree
 
-    def comparison(self) -> Condition:
+    def comparison(self) -> Filter:
         self.comparisons += 1
         if self.comparisons > _MOST_COMPARISONS:
             raise self.error(f"it has more than {_MOST_COMPARISONS} comparisons; use 'in' with a list")
@@ -155,16 +223,17 @@ class _Parser:
         if self.takes("is"):
             negated = self.takes("not") is not None
             self.needed("null", "'null'")
-            return _is_null(path, negated)
+            return IsNull(path, negated)
         if self.takes("contains"):
-            return _contains(path, self.value())
+            return Contains(path, self.value())
         negated = self.takes("not") is not None
         if self.takes("in"):
-            return _among(path, self.values(), negated)
+            return Among(path, tuple(self.values()), negated)
         token = None if negated else self.takes(*_OPERATORS)
         if token is None:
             raise self.unexpected("'in'" if negated else "=, !=, <, <=, >, >=, in, contains or is")
-        return _compared(path, _OPERATORS[token.text], self.value())
+        operator, value = _OPERATORS[token.text], self.value()
+        return Among(path, (value,), negated=True) if operator == "!=" else Comparison(path, operator, value)
 
     def needed(self, kind: str, name: str) -> _Token:
         token = self.takes(kind)
@@ -172,15 +241,14 @@ class _Parser:
             raise self.unexpected(name)
         return token
 
-    def path(self) -> str:
+    def path(self) -> Path:
         token = self.takes("name", "field")
         if token is None:
             raise self.unexpected("the name of a field")
         names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
             raise self.error(f"{token.text!r} cannot be the name of a field")
-        self.fields[names[0]] = None
-        return "$" + "".join(f'."{name}"' for name in names)
+        return tuple(names)
 
     def values(self) -> list[Value]:
         self.needed("(", "'('")
@@ -212,6 +280,24 @@ class _Parser:
         return token.kind == "true"
 
 
+def _condition(tree: Filter) -> Condition:
+    if isinstance(tree, Junction):
+        parts = [_condition(part) for part in tree.parts]
+        sql = f" {tree.word.upper()} ".join(part.sql for part in parts)
+        return Condition(f"({sql})", tuple(value for part in parts for value in part.values))
+    if isinstance(tree, Not):
+        part = _condition(tree.part)
+        return Condition(f"NOT {part.sql}", part.values)
+    path = "$" + "".join(f'."{name}"' for name in tree.path)
+    if isinstance(tree, IsNull):
+        return _is_null(path, tree.negated)
+    if isinstance(tree, Contains):
+        return _contains(path, tree.value)
+    if isinstance(tree, Among):
+        return _among(path, tree.values, tree.negated)
+    return _extracted(path, [tree.value], f"{tree.operator} ?")
+
+
 def _extracted(path: str, values: Sequence[Value], comparison: str) -> Condition:
     """Return a comparison of a field with values of one type; false, never NULL, if the field's type differs."""
     sql = f"ifnull(json_type(metadata, ?) IN ({_TYPES[type(values[0])]}) AND json_extract(metadata, ?) {comparison}, 0)"
@@ -222,11 +308,7 @@ def _is_null(path: str, negated: bool) -> Condition:
     return Condition(f"(ifnull(json_type(metadata, ?), 'null') {'!=' if negated else '='} 'null')", (path,))
 
 
-def _compared(path: str, operator: str, value: Value) -> Condition:
-    return _among(path, [value], negated=True) if operator == "!=" else _extracted(path, [value], f"{operator} ?")
-
-
-def _among(path: str, values: list[Value], negated: bool) -> Condition:
+def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
     groups: dict[str, list[Value]] = {}
     for value in values:
         groups.setdefault(_TYPES[type(value)], []).append(value)
