@@ -1,18 +1,24 @@
 # make demo: the main job on the shipped model; make test: the tests; make docs: the site; make check: what CI runs;
+# make check-slow: the same with the tests that take minutes;
 # make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
 PYTHON ?= python3
+# Processes that share the tests; each takes up to 2 GB.
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lint docs clients clean
+.PHONY: demo test check check-slow lint docs clients clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
 
 test: $(VENV)/installed-dev
-	HF_HUB_OFFLINE=1 $(BIN)/pytest -q
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
 
 check: lint test docs
+
+check-slow: TESTS = --slow
+check-slow: check
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .

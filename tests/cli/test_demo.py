@@ -5,11 +5,13 @@ import tempfile
 import warnings
 
 import pytest
-from click.testing import CliRunner
 
 from ctx_embed import loading
 from ctx_embed.cli import demo
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
+
+COMMAND = Command("demo")
+run = COMMAND.run
 
 DOCSTRINGS = {
     "garden.cat": "A dog barked at the cat\nin the garden.\n\nMore of it.",
@@ -17,10 +19,6 @@ DOCSTRINGS = {
     "film": "A dull film without one good idea. " * 9,
     "city.prices": "Prices in the city rise faster than wages.",
 }
-
-
-def run(*arguments: str):
-    return CliRunner().invoke(main, ["demo", *arguments])
 
 
 @pytest.fixture

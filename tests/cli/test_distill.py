@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from ctx_embed import load
-from ctx_embed.cli.main import main
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.distillation.trainer import Distillation
+from tests.helpers.cli import Command
+
+COMMAND = Command("distill")
 
 SMALL = {
     "dimension": 8,
@@ -27,7 +28,7 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch, tiny_model_path, sentences):
-    """Work in a folder with a teacher and three corpus files of 80 sentences each."""
+    """Work in a folder with a teacher and three corpus files of 80 sentences each, and no data folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
     (tmp_path / "teacher").symlink_to(tiny_model_path)
@@ -43,7 +44,7 @@ def options(**changes) -> list[str]:
 
 
 def run(*arguments, **changes):
-    return CliRunner().invoke(main, ["distill", *arguments, *options(**changes)])
+    return COMMAND.run(*arguments, *options(**changes))
 
 
 def sentences_of(result) -> int:
@@ -56,15 +57,7 @@ def sentences_of(result) -> int:
 
 
 def fails(*arguments, **changes) -> str:
-    """The one line of a data error; nothing may be left behind."""
-    before = sorted(os.listdir())
-    result = run("-o", "model", *arguments, **changes)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert sorted(os.listdir()) == before
-    return result.stderr.removeprefix("Error: ").rstrip("\n")
+    return COMMAND.fails("-o", "model", *arguments, *options(**changes))
 
 
 def record() -> dict:
@@ -223,7 +216,7 @@ def run_system(*arguments, **changes):
     """A run without the Contextualizer's own flags."""
     chosen = {"teacher": "teacher", **SYSTEM, **changes}
     flags = [part for name, value in chosen.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    return CliRunner().invoke(main, ["distill", "--corpus", "a.txt", "-o", "model", "--overwrite", *arguments, *flags])
+    return COMMAND.run("--corpus", "a.txt", "-o", "model", "--overwrite", *arguments, *flags)
 
 
 @pytest.mark.parametrize("encoder", SYSTEMS)
@@ -300,7 +293,7 @@ def test_the_recipes_in_the_repository(here, recipe):
         # The shipped model is too large for the teacher here.
         assert run("a.txt", "-o", "first", spare_dimensions=2).exit_code == 0
         arguments += ["--from", "first", "--second-teacher", "teacher", "--learning-rate", "0.005"]
-    result = CliRunner().invoke(main, ["distill", *arguments])
+    result = COMMAND.run(*arguments)
     assert result.exit_code == 0, result.output
     assert load("model").encode(["the cat"]).shape == (1, 8)
     history = record()["history"]
@@ -385,7 +378,7 @@ def recipe(here):
 
 
 def with_recipe(*arguments: str):
-    return CliRunner().invoke(main, ["distill", "-o", "model", "--overwrite", *arguments])
+    return COMMAND.run("-o", "model", "--overwrite", *arguments)
 
 
 def test_a_recipe(recipe):
@@ -452,10 +445,7 @@ def test_a_recipes_values_are_checked_as_options_are(recipe, changes, message):
 )
 def test_mistakes_of_usage(arguments, message):
     complete = [] if message.startswith("Missing") else ["--corpus", "a", "--teacher", "t", "-o", "m"]
-    result = CliRunner().invoke(main, ["distill", *complete, *arguments])
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.endswith(f"Error: {message}\n")
+    assert COMMAND.fails(*complete, *arguments, code=2) == message
 
 
 def test_real_text(data):

@@ -6,28 +6,14 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from pyarrow import parquet
 
-from ctx_embed import loading
-from ctx_embed.cli.main import main
 from ctx_embed.runtime import Embedder
+from tests.helpers.cli import Command
 
-
-@pytest.fixture(autouse=True)
-def _default_model(tiny_model_path, monkeypatch):
-    """The tiny model takes the place of the one that ships."""
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["encode", *map(str, arguments)], **options)
-
-
-def fails(message: str, *arguments, **options) -> None:
-    result = run(*arguments, **options)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1] == f"Error: {message}"
+pytestmark = pytest.mark.usefixtures("default_model")
+COMMAND = Command("encode")
+run, fails = COMMAND.run, COMMAND.fails
 
 
 def test_text_in_order(tiny_model, sentences, tmp_path):
@@ -62,11 +48,9 @@ def test_the_field_of_a_table_is_embedded(tiny_model, tmp_path):
     result = run(tmp_path / "news.csv", "-o", tmp_path / "out.npy", "--field", "headline", "--batch-size", 512)
     assert (result.exit_code, result.stdout) == (0, f"2 embeddings of dimension 16 in {tmp_path / 'out.npy'}\n")
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), tiny_model.encode(["oil, again", ""]), atol=1e-6)
-    fails(
-        f"{tmp_path / 'news.csv'}: no field 'text' (fields: 'id', 'headline', 'year'); name the right one with --field",
-        tmp_path / "news.csv",
-        "-o",
-        tmp_path / "none.npy",
+    assert (
+        fails(tmp_path / "news.csv", "-o", tmp_path / "none.npy")
+        == f"{tmp_path}/news.csv: no field 'text' (fields: 'id', 'headline', 'year'); name the right one with --field"
     )
 
 
@@ -113,35 +97,37 @@ def test_what_was_encoded_can_be_indexed(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "news.csv").write_text(NEWS)
     assert run("news.csv", "--field", "headline", "-o", name).exit_code == 0
-    built = CliRunner().invoke(main, ["index", "build", name, "news.index", "--embedding-field", "embedding"])
-    assert built.exit_code == 0, built.output
-    found = CliRunner().invoke(main, ["index", "get", "news.index", "b"])
-    assert json.loads(found.stdout) == {"text": "", "id": "b", "metadata": {"year": 2004}}
+    index = Command("index")
+    index.succeeds("build", name, "news.index", "--embedding-field", "embedding")
+    assert json.loads(index.succeeds("get", "news.index", "b")) == {"text": "", "id": "b", "metadata": {"year": 2004}}
 
 
 @pytest.mark.parametrize("name", ["out", "out.txt", "out.npy.gz"])
 def test_an_unknown_suffix(tmp_path, name):
     out = tmp_path / name
     message = f"cannot write {out}: its name must end in .npy, .csv, .jsonl, .parquet, or be - (standard output)"
-    fails(message, "nowhere.txt", "-o", out)
+    assert fails("nowhere.txt", "-o", out) == message
 
 
 def test_mistakes_leave_no_file(tmp_path):
     source, out = tmp_path / "texts.txt", tmp_path / "out.npy"
-    fails(f"{source}: no such file", source, "-o", out)
+    assert fails(source, "-o", out) == f"{source}: no such file"
     source.write_text(" \n\n")
-    fails(f"{source}: no texts to embed", source, "-o", out)
-    fails("standard input: no texts to embed", "-", "-o", out, input="")
+    assert fails(source, "-o", out) == f"{source}: no texts to embed"
+    assert fails("-", "-o", out, input="") == "standard input: no texts to embed"
     source.write_bytes(b"fine\n\xff\n")
-    fails(f"{source}, line 2: must be UTF-8 (see byte 1 of the line); convert the file", source, "-o", out)
+    assert fails(source, "-o", out) == f"{source}, line 2: must be UTF-8 (see byte 1 of the line); convert the file"
     source.write_text("a text\n")
-    fails("./absent: no such model folder", source, "-o", out, "--model", "./absent")
+    assert fails(source, "-o", out, "--model", "./absent") == "./absent: no such model folder"
     absent = tmp_path / "absent" / "out.npy"
     folder = tmp_path / "folder.npy"
     folder.mkdir()
     # The output is looked at first: the input does not matter then.
-    fails(f"cannot write {absent}: the folder {absent.parent} does not exist; create it first", "nowhere", "-o", absent)
-    fails(f"cannot write {folder}: the output must be a file, got a folder", "nowhere", "-o", folder)
+    assert (
+        fails("nowhere", "-o", absent)
+        == f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"
+    )
+    assert fails("nowhere", "-o", folder) == f"cannot write {folder}: the output must be a file, got a folder"
     folder.rmdir()
     assert list(tmp_path.iterdir()) == [source]
 
@@ -155,5 +141,8 @@ def test_usage(tmp_path):
 def test_the_input_is_never_replaced(tmp_path):
     source = tmp_path / "news.csv"
     source.write_text(NEWS)
-    fails(f"cannot write {source}: it is the input; choose another name", source, "--field", "headline", "-o", source)
+    assert (
+        fails(source, "--field", "headline", "-o", source)
+        == f"cannot write {source}: it is the input; choose another name"
+    )
     assert source.read_text() == NEWS

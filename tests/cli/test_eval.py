@@ -6,22 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ctx_embed import loading
-from ctx_embed.cli.main import main
 from ctx_embed.fingerprint import fingerprint
+from tests.helpers.cli import Command
+
+pytestmark = pytest.mark.usefixtures("default_model")
+COMMAND = Command("eval run", only_error=False)
+fails = COMMAND.fails
 
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
-
-
-@pytest.fixture(autouse=True)
-def _default_model(tiny_model, monkeypatch, tmp_path):
-    """The tiny model takes the place of the one that ships; no data but those a test names; results go to tmp_path."""
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
-    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -39,13 +32,7 @@ def reviews(tmp_path):
 
 def run(*arguments, cost=False):
     quiet = [] if cost else ["--no-cost"]
-    return CliRunner().invoke(main, ["eval", "run", *quiet, *map(str, arguments)])
-
-
-def fails(message: str, *arguments) -> None:
-    result = run(*arguments)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.splitlines()[-1] == f"Error: {message}"
+    return COMMAND.run(*quiet, *arguments)
 
 
 def rows_of(stdout: str) -> list[list[str]]:
@@ -133,7 +120,7 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
 
 
 def test_nothing_to_show_for_it(tmp_path):
-    fails("4 of 4 scores are missing, see the lines above", "--data", tmp_path, "--json")
+    assert fails("--data", tmp_path, "--json") == "4 of 4 scores are missing, see the lines above"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,16 +133,20 @@ def test_an_unreachable_hub():
 
 
 def test_mistakes_are_found_before_the_work(tmp_path, reviews):
-    fails("nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA", "--data", "nowhere")
+    assert (
+        fails("--data", "nowhere") == "nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
+    )
     absent = tmp_path / "absent" / "out.json"
-    fails(f"cannot write {absent}: the folder {absent.parent} does not exist; create it first", "--out", absent)
-    fails(f"cannot write {reviews}: it is a file, a folder is needed", "--out", reviews)
+    assert (
+        fails("--out", absent) == f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"
+    )
+    assert fails("--out", reviews) == f"cannot write {reviews}: it is a file, a folder is needed"
     (tmp_path / "results" / "results.json").mkdir(parents=True)
-    fails("cannot write results/results.json: the output must be a file, got a folder")
+    assert fails() == "cannot write results/results.json: the output must be a file, got a folder"
     shutil.rmtree(tmp_path / "results")
-    fails("nowhere.tsv: no such file", "--task", "nowhere.tsv")
+    assert fails("--task", "nowhere.tsv") == "nowhere.tsv: no such file"
     known = "paper, quick, senteval, senteval-adam, senteval-mlp, standard"
-    fails(f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}", "--protocol", "senteva")
+    assert fails("--protocol", "senteva") == f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}"
     assert list(tmp_path.iterdir()) == [reviews]
     result = run("--encoder", "defalt")
     assert result.stderr.startswith("Error: unknown encoder 'defalt': did you mean 'default'? known are attentive")
@@ -195,5 +186,5 @@ def test_the_same_text_in_several_rows_is_told(tmp_path):
 def test_usage():
     assert run("--seed", "-1").exit_code == 2
     assert run("--folds", "1").exit_code == 2
-    for arguments in (["eval", "--help"], ["eval", "run", "--help"]):
-        assert "Example: ctx-embed eval run" in CliRunner().invoke(main, arguments).stdout
+    for name in ("eval", "eval run"):
+        assert "Example: ctx-embed eval run" in Command(name).succeeds("--help")

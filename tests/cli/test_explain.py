@@ -3,28 +3,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
 import ctx_embed
-from ctx_embed import loading
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
 
-
-@pytest.fixture(autouse=True)
-def _default_model(tiny_model, monkeypatch):
-    """The tiny model takes the place of the one that ships."""
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path=None: tiny_model if path is None else load(path))
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["explain", *map(str, arguments)], **options)
-
-
-def fails(message: str, *arguments, code=1, **options) -> None:
-    result = run(*arguments, **options)
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert result.stderr.splitlines()[-1] == f"Error: {message}"
+pytestmark = pytest.mark.usefixtures("default_model")
+COMMAND = Command("explain")
+run, fails = COMMAND.run, COMMAND.fails
 
 
 def test_texts_in_the_terminal(tiny_model):
@@ -73,23 +58,31 @@ def test_a_system_by_name():
 
 def test_mistakes(tmp_path):
     out = tmp_path / "out.html"
-    fails(f"{tmp_path}/absent: no such file", "--input", tmp_path / "absent", "-o", out)
+    assert fails("--input", tmp_path / "absent", "-o", out) == f"{tmp_path}/absent: no such file"
     (tmp_path / "empty.txt").write_text("\n")
-    fails(f"{tmp_path}/empty.txt: no texts to explain", "--input", tmp_path / "empty.txt")
-    fails("standard input: no texts to explain", "-", input="")
+    assert fails("--input", tmp_path / "empty.txt") == f"{tmp_path}/empty.txt: no texts to explain"
+    assert fails("-", input="") == "standard input: no texts to explain"
     result = run("cat", "--model", f"model2vec:{tmp_path}", "-o", out)
     assert (result.exit_code, f"model2vec:{tmp_path}: no model2vec model there" in result.stderr) == (1, True)
-    fails("DeepAveraging weighs no tokens: it has no attention weights to show", "cat", "--model", "dan", "-o", out)
-    fails("./absent: no such model folder", "cat", "--model", "./absent")
+    assert (
+        fails("cat", "--model", "dan", "-o", out)
+        == "DeepAveraging weighs no tokens: it has no attention weights to show"
+    )
+    assert fails("cat", "--model", "./absent") == "./absent: no such model folder"
     # The output is looked at first.
-    fails(f"{tmp_path}/out.gif: unknown format '.gif': known are .html, .png", "cat", "-o", tmp_path / "out.gif")
+    assert (
+        fails("cat", "-o", tmp_path / "out.gif") == f"{tmp_path}/out.gif: unknown format '.gif': known are .html, .png"
+    )
     nowhere = tmp_path / "absent" / "out.png"
-    fails(f"cannot write {nowhere}: the folder {nowhere.parent} does not exist; create it first", "cat", "-o", nowhere)
+    assert (
+        fails("cat", "-o", nowhere)
+        == f"cannot write {nowhere}: the folder {nowhere.parent} does not exist; create it first"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
 
 
 def test_usage(tmp_path):
-    fails("give either TEXT or --input FILE", code=2)
-    fails("give either TEXT or --input FILE", "cat", "--input", "-", code=2)
-    fails("give either --json or -o, not both", "cat", "--json", "-o", tmp_path / "out.html", code=2)
+    assert fails(code=2) == "give either TEXT or --input FILE"
+    assert fails("cat", "--input", "-", code=2) == "give either TEXT or --input FILE"
+    assert fails("cat", "--json", "-o", tmp_path / "out.html", code=2) == "give either --json or -o, not both"
     assert "Example: ctx-embed explain" in run("--help").stdout

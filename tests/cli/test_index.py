@@ -8,38 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from ctx_embed import loading
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
+
+pytestmark = pytest.mark.usefixtures("default_model")
+COMMAND = Command("index")
+run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
 
 REMEDY = "restore it from a copy or build the index again"
-
-
-@pytest.fixture(autouse=True)
-def default_model(tiny_model_path, monkeypatch):
-    """Use the tiny model instead of the shipped one."""
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["index", *map(str, arguments)], **options)
-
-
-def succeeds(*arguments, **options) -> str:
-    result = run(*arguments, **options)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fails(*arguments, **options) -> str:
-    """Return the one line of a data error."""
-    result = run(*arguments, **options)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.removeprefix("Error: ").rstrip("\n")
 
 
 @pytest.fixture

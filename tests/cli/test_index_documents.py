@@ -6,35 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from ctx_embed import loading
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
 
-
-@pytest.fixture(autouse=True)
-def default_model(tiny_model_path, monkeypatch):
-    """Use the tiny model instead of the shipped one."""
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["index", *map(str, arguments)], **options)
-
-
-def succeeds(*arguments, **options) -> str:
-    result = run(*arguments, **options)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def fails(*arguments, **options) -> str:
-    """Return the one line of a data error."""
-    result = run(*arguments, **options)
-    assert result.exit_code == 1, result.output
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.removeprefix("Error: ").rstrip("\n")
+pytestmark = pytest.mark.usefixtures("default_model")
+COMMAND = Command("index")
+run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
 
 
 @pytest.fixture
@@ -139,7 +116,7 @@ def test_words_are_coloured_in_a_terminal_only(index, monkeypatch):
 
     assert "\x1b" not in succeeds("query", index, "a film")
     assert "**" not in succeeds("query", index, "a film")
-    coloured = CliRunner().invoke(main, ["index", "query", str(index), "a film"], color=True).stdout
+    coloured = run("query", index, "a film", color=True).stdout
     assert click.style("film", bold=True, fg="yellow") in coloured
     # Function words are not marked.
     assert click.style("a", bold=True, fg="yellow") not in coloured

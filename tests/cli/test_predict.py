@@ -2,18 +2,19 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from ctx_embed import TextClassifier
 from ctx_embed.cli import predict as command
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
+
+COMMAND = Command("predict")
+run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
 
 TEXTS = ["a good film", "a fine night", "so glad", "a joy", "a bad film", "a dull night", "so sad", "a poor book"]
 LABELS = ["pos"] * 4 + ["neg"] * 4
@@ -35,36 +36,9 @@ def several(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def file(name: str, *lines: str) -> str:
     Path(name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return name
-
-
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["predict", *map(str, arguments)], **options)
-
-
-def succeeds(*arguments, **options) -> str:
-    result = run(*arguments, **options)
-    assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    return result.stdout
-
-
-def fails(*arguments, **options) -> str:
-    before = sorted(os.listdir())
-    result = run(*arguments, **options)
-    assert result.exit_code in (1, 2), result.output
-    assert result.stdout == ""
-    assert sorted(os.listdir()) == before
-    *_, line = result.stderr.splitlines()
-    return line.removeprefix("Error: ")
 
 
 def test_a_row_for_each_line_blank_ones_too(model):
@@ -209,11 +183,11 @@ def test_mistakes(model, tiny_model_path):
     assert fails(tiny_model_path, source) == (
         f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
     )
-    assert fails(model, source, "--json", "--jsonl") == "--json and --jsonl exclude each other"
-    assert fails(model, source, "-o", "a.json", "--json") == (
+    assert fails(model, source, "--json", "--jsonl", code=2) == "--json and --jsonl exclude each other"
+    assert fails(model, source, "-o", "a.json", "--json", code=2) == (
         "the name of FILE says the format: leave --json and --jsonl out"
     )
-    assert fails(model, source, "--label-field", "a") == "--label-field goes with --evaluate"
+    assert fails(model, source, "--label-field", "a", code=2) == "--label-field goes with --evaluate"
     assert fails(model, source, "--evaluate") == "new.txt, line 1: 'a text' is not label<TAB>text"
     message = "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -"
     assert fails(model, "great food") == message

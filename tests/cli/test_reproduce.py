@@ -5,15 +5,13 @@ import json
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
-from ctx_embed.cli.main import main
 from ctx_embed.cli.reproduce import NAMES
 from ctx_embed.eval.reproduce import EXPERIMENTS
+from tests.helpers.cli import Command
 
-
-def run(*arguments):
-    return CliRunner().invoke(main, ["reproduce", *map(str, arguments)])
+COMMAND = Command("reproduce")
+run = COMMAND.run
 
 
 @pytest.fixture

@@ -3,18 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from ctx_embed.cli.main import main
 from ctx_embed.cli.options import SCORES
 from ctx_embed.systems import SYSTEMS, attention
 from ctx_embed.systems.descriptions import DESCRIPTIONS
+from tests.helpers.cli import Command
 
-
-def run(*arguments) -> str:
-    result = CliRunner().invoke(main, ["systems", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+COMMAND = Command("systems")
+run, fails = COMMAND.succeeds, COMMAND.fails
 
 
 def test_the_list():
@@ -38,8 +33,7 @@ def test_json():
 
 
 def test_a_dimension_that_the_heads_do_not_divide():
-    result = CliRunner().invoke(main, ["systems", "--dimension", "7"])
-    assert (result.exit_code, result.stderr) == (1, "Error: heads must divide the dimension 7, got 4\n")
+    assert fails("--dimension", "7") == "heads must divide the dimension 7, got 4"
 
 
 def test_the_scores_of_the_command_line_are_all():

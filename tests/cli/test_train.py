@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from ctx_embed import load, loading
 from ctx_embed.cli.main import main
@@ -22,19 +21,16 @@ from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
+from tests.helpers.cli import Command
+
+COMMAND = Command("train", only_error=False)
+run, fails = COMMAND.run, COMMAND.fails
 
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}
 FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
 ROWS = [f"{label}\t{frame.format(word)}" for label in WORDS for word in WORDS[label] for frame in FRAMES]
 SHORT = ["--epochs", "2"]
 SMALL = ["--dimension", "8", "--steps", "1", "--rank", "2", *SHORT, "--vocabulary-size", "120"]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """Work in an empty folder, so that whatever a command leaves is seen."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture
@@ -47,26 +43,10 @@ def file(name: str, *lines: str) -> str:
     return name
 
 
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["train", *map(str, arguments)], **options)
-
-
 def succeeds(*arguments, **options) -> str:
     result = run(*arguments, *(SHORT if "--from" in arguments else SMALL), "--overwrite", **options)
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def fails(*arguments, **options) -> str:
-    """The last line, which is the error; nothing may be left behind."""
-    before = sorted(os.listdir())
-    result = run(*arguments, **options)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    *_, line = result.stderr.splitlines()
-    assert line.startswith("Error: ")
-    assert sorted(os.listdir()) == before
-    return line.removeprefix("Error: ")
 
 
 def test_a_model_and_its_record(train_file):

@@ -4,24 +4,12 @@ import gzip
 import os
 
 import pytest
-from click.testing import CliRunner
 from tokenizers import Tokenizer
 
-from ctx_embed.cli.main import main
+from tests.helpers.cli import Command
 
-
-def run(*arguments, **options):
-    return CliRunner().invoke(main, ["vocab", *map(str, arguments)], **options)
-
-
-def fails(*arguments, **options) -> str:
-    """The one line of a data error."""
-    result = run(*arguments, **options)
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.removeprefix("Error: ").rstrip("\n")
+COMMAND = Command("vocab")
+run, fails = COMMAND.run, COMMAND.fails
 
 
 @pytest.fixture

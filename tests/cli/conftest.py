@@ -1,0 +1,24 @@
+"""What the tests of commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctx_embed import loading
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """Work in an empty folder without data, so that whatever a command leaves is seen."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def default_model(tiny_model_path, monkeypatch) -> Path:
+    """Use the tiny model instead of the shipped one."""
+    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
+    return tiny_model_path

@@ -1,0 +1,42 @@
+"""A command of ctx-embed, called within the test's process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from click.testing import CliRunner, Result
+
+from ctx_embed.cli.main import main
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command by its name; options of its methods are those of ``CliRunner.invoke``.
+
+    ``only_error``: a failing run prints its error and nothing before it.
+    """
+
+    name: str
+    only_error: bool = True
+
+    def run(self, *arguments: object, **options) -> Result:
+        """Return the result, whatever it is."""
+        return CliRunner().invoke(main, [*self.name.split(), *map(str, arguments)], **options)
+
+    def succeeds(self, *arguments: object, **options) -> str:
+        """Return what a run that must succeed prints on standard output."""
+        result = self.run(*arguments, **options)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def fails(self, *arguments: object, code: int = 1, **options) -> str:
+        """Return the error of a run that must fail, print nothing else and leave the present folder as it is."""
+        before = sorted(os.listdir())
+        result = self.run(*arguments, **options)
+        assert (result.exit_code, result.stdout) == (code, ""), result.output
+        assert sorted(os.listdir()) == before
+        *others, line = result.stderr.splitlines()
+        assert line.startswith("Error: ")
+        assert not others or code == 2 or not self.only_error
+        return line.removeprefix("Error: ")
