@@ -25,6 +25,7 @@ COMMANDS = {
     "index": "Build and query search indexes.",
     "predict": "Predict the labels of texts with a trained classifier.",
     "reproduce": "Compute the papers' tables and figures.",
+    "serve": "Serve embeddings and indexes over HTTP, with a search page.",
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",
     "vocab": "Learn a vocabulary from text.",

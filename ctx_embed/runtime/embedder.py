@@ -167,14 +167,10 @@ class Embedder:
         for place, text in enumerate(listed):
             if not isinstance(text, str):
                 raise InputError(f"text {place} must be a string, got {type(text).__name__}")
-        if prompt is None and self.default_prompt_name is not None:
-            prompt = self._prompt(self.default_prompt_name)
         vectors: NDArray[Any] = np.empty((len(listed), 0), np.float32)
         for places in self._batches(listed, batch_size, show_progress):
-            batch = [(prompt or "") + listed[place] for place in places]
-            converted = self.finished(
-                self.contextualizer.embed(*self._tokens(batch)), normalize, truncate_dim, precision
-            )
+            tokens = self.tokens([listed[place] for place in places], prompt)
+            converted = self.finished(self.contextualizer.embed(*tokens), normalize, truncate_dim, precision)
             if vectors.shape[1:] != converted.shape[1:]:
                 vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
             vectors[places] = converted
@@ -182,6 +178,26 @@ class Embedder:
             nothing = np.empty((0, self.contextualizer.dimension), np.float32)
             vectors = self.finished(nothing, normalize, truncate_dim, precision)
         return vectors[0] if single else vectors
+
+    def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
+        """Return what :meth:`encode` reads of texts, prompts included and cut to ``max_seq_length``.
+
+        Returns:
+            The ids of all texts one after the other, and how many each has.
+        """
+        if prompt is None and self.default_prompt_name is not None:
+            prompt = self._prompt(self.default_prompt_name)
+        ids, lengths = self.text_tokenizer([prompt + text for text in texts] if prompt else texts)
+        limit = self.max_seq_length
+        if limit is not None and lengths.max(initial=0) > limit:
+            warnings.warn(
+                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
+                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
+                stacklevel=3,
+            )
+            ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
+            lengths = lengths.clip(max=limit)
+        return ids, lengths
 
     def finished(
         self,
@@ -260,17 +276,3 @@ class Embedder:
             yield list(range(start, len(texts)))
         if bar is not None:
             bar.close()
-
-    def _tokens(self, texts: list[str]) -> tuple[Ids, Lengths]:
-        """Return the packed ids of texts and their lengths, cut to ``max_seq_length``."""
-        ids, lengths = self.text_tokenizer(texts)
-        limit = self.max_seq_length
-        if limit is not None and lengths.max(initial=0) > limit:
-            warnings.warn(
-                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
-                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
-                stacklevel=3,
-            )
-            ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
-            lengths = lengths.clip(max=limit)
-        return ids, lengths

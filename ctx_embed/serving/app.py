@@ -1,0 +1,52 @@
+"""The ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.middleware.cors import CORSMiddleware
+from starlette.staticfiles import StaticFiles
+
+from ctx_embed import __version__
+from ctx_embed.serving.errors import HANDLERS, ErrorBody
+from ctx_embed.serving.gate import Gate
+from ctx_embed.serving.routes import embeddings, indexes, operation
+from ctx_embed.serving.service import Service
+from ctx_embed.serving.settings import Settings
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application; its models and indexes are loaded.
+
+    Raises:
+        InputError: a model, an index or the file of keys cannot be used.
+    """
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPIOffline(
+        redoc_url=None,
+        static_url="/static/docs",
+        redirect_slashes=False,
+        title="ctx-embed",
+        version=__version__,
+        summary="Embeddings and semantic search.",
+        lifespan=lifespan,
+        responses={"default": {"model": ErrorBody, "description": "An error."}},
+        exception_handlers=HANDLERS,
+    )
+    app.state.service = service
+    for routes in (embeddings, indexes, operation):
+        app.include_router(routes.router)
+    app.mount("/static", StaticFiles(directory=operation.PAGE))
+    app.add_middleware(Gate, service=service)
+    if settings.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
+    return app

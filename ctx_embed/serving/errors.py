@@ -1,0 +1,104 @@
+"""Errors as clients of OpenAI's API expect them: a status and ``{"error": {"message", "type", "param", "code"}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ctx_embed.errors import InputError
+from ctx_embed.serving.json import dumps
+
+# Seconds after which a client may ask again.
+RETRY_AFTER = {"Retry-After": "1"}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer with a status of 400 or above."""
+
+    error: ErrorDetail
+
+
+class ApiError(HTTPException):
+    """An error with its own status.
+
+    Args:
+        status: the HTTP status.
+        message: one line.
+        code: a word that programs may compare.
+        headers: more headers.
+    """
+
+    def __init__(
+        self, status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+
+
+def error_response(
+    status: int,
+    message: str,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    param: str | None = None,
+) -> Response:
+    """Return the answer that reports an error."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": " ".join(message.split("\n")), "type": kind, "param": param, "code": code}
+    return Response(dumps({"error": error}), status, headers, "application/json")
+
+
+async def _api_error(request: Request, error: Any) -> Response:
+    return error_response(error.status_code, error.detail, error.code, error.headers)
+
+
+async def _input_error(request: Request, error: Any) -> Response:
+    return error_response(400, str(error))
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    messages = {
+        404: f"no such route: {request.method} {request.url.path}; see /docs",
+        405: f"{request.url.path} does not take {request.method}; see /docs",
+    }
+    return error_response(error.status_code, messages.get(error.status_code, str(error.detail)), headers=error.headers)
+
+
+async def _invalid(request: Request, error: Any) -> Response:
+    """Report the first thing that is wrong with a body, with its place in it."""
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":
+        return error_response(400, f"the body must be JSON ({first['ctx']['error']})", "invalid_json")
+    if not where:
+        return error_response(400, "the body must be a JSON object with Content-Type: application/json")
+    said = str(first["msg"])
+    return error_response(400, f"{'.'.join(where)}: {said[:1].lower()}{said[1:]}", param=where[0])
+
+
+async def _bug(request: Request, error: Any) -> Response:
+    return error_response(500, "an error of the server; its log has the traceback")
+
+
+HANDLERS: dict[Any, Any] = {
+    ApiError: _api_error,
+    InputError: _input_error,
+    HTTPException: _http_error,
+    RequestValidationError: _invalid,
+    Exception: _bug,
+}

@@ -1,0 +1,66 @@
+"""The models of a server: one that embeds, and classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.loading import load_embedder
+from ctx_embed.runtime import Embedder
+from ctx_embed.runtime.saved import DEFAULT_NAME
+from ctx_embed.serving.batching import Batcher
+
+# Texts embedded in one call, at most; requests with more characters than this wait in a lane of their own, so that
+# short ones never wait for a book.
+BATCH_TEXTS = 4096
+SHORT_CHARACTERS = 65_536
+
+Floats = NDArray[np.float32]
+
+
+class EmbeddingModel:
+    """A model that embeds the texts of all requests in batches.
+
+    Args:
+        name: a model folder, or ``default``.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.model: Any = load_embedder(name)
+        default = name == "default"
+        self.names = ("default", DEFAULT_NAME) if default else (Path(name).absolute().name, "default")
+        self._short: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, BATCH_TEXTS)
+        self._long: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, 1)
+        self.dimension: int = self._encoded(["a"])[0].shape[1]
+
+    def _encoded(self, texts: list[str]) -> tuple[Floats, NDArray[np.int64]]:
+        """Return the vectors of texts and their numbers of tokens."""
+        if isinstance(self.model, Embedder):
+            ids, lengths = self.model.tokens(texts)
+            return self.model.finished(self.model.contextualizer.embed(ids, lengths)), lengths
+        encodings = self.model.tokenizer(texts, add_special_tokens=False)["input_ids"]
+        return self.model.encode(texts, show_progress_bar=False), np.array([len(ids) for ids in encodings], np.int64)
+
+    def _embed(self, _: None, requests: list[Sequence[str]]) -> list[tuple[Floats, int]]:
+        """Return the vectors and the number of tokens of each request's texts."""
+        vectors, tokens = self._encoded([text for request in requests for text in request])
+        results, start = [], 0
+        for request in requests:
+            part = slice(start, start + len(request))
+            results.append((vectors[part], int(tokens[part].sum())))
+            start += len(request)
+        return results
+
+    async def __call__(self, texts: Sequence[str]) -> tuple[Floats, int]:
+        """Return the vectors of texts, (texts, dimension), and how many tokens they have together."""
+        short = sum(map(len, texts)) <= SHORT_CHARACTERS
+        return await (self._short if short else self._long)(None, texts)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._short.close()
+        self._long.close()

@@ -1,0 +1,66 @@
+"""Routes for those who run the server: health, what it serves and allows, and the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse
+
+from ctx_embed import __version__
+from ctx_embed.serving.gate import sent_key
+from ctx_embed.serving.json import Answer
+from ctx_embed.serving.service import service_of
+
+PAGE = Path(__file__).parent.parent / "page"
+# The page loads nothing from elsewhere, and runs nothing that stands inside texts.
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+router = APIRouter(tags=["operation"], default_response_class=Answer)
+
+
+@router.get("/healthz", summary="Say that the process answers")
+async def healthz() -> Answer:
+    """Return at once, whatever the state of models and indexes."""
+    return Answer({"status": "ok"})
+
+
+@router.get("/readyz", summary="Say that models and indexes can be read")
+async def readyz(request: Request) -> Answer:
+    """Read the number of documents of each index."""
+    for index in service_of(request).indexes.values():
+        await index.read(len)
+    return Answer({"status": "ready"})
+
+
+@router.get("/v1/server", summary="Describe the server")
+async def server(request: Request) -> Answer:
+    """Return the version, the model, whether clients need a key, and the limits."""
+    service = service_of(request)
+    limits = ("body_bytes", "texts", "text_characters", "seconds", "requests")
+    return Answer(
+        {
+            "version": __version__,
+            "model": service.model.names[0],
+            "dimension": service.model.dimension,
+            "keys": bool(service.keys),
+            "limits": {name: getattr(service.settings, name) for name in limits},
+        }
+    )
+
+
+@router.get("/v1/access", summary="Say what a key allows")
+async def access(request: Request) -> Answer:
+    """Return whether the key that was sent, or none, allows to read and to write."""
+    keys, key = service_of(request).keys, sent_key(request.scope)
+    return Answer({"read": keys.allows(key, False), "write": keys.allows(key, True)})
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> FileResponse:
+    """Return the page."""
+    return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)

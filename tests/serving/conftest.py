@@ -1,0 +1,25 @@
+"""A small index and a server of it, for all tests of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra server is not installed")
+
+from tests.serving.server import Server, make_index, serving
+
+
+@pytest.fixture(scope="module")
+def index_path(tmp_path_factory) -> Path:
+    """The folder of a small index; it may be changed by the tests of a module."""
+    return make_index(tmp_path_factory.mktemp("served") / "notes.index")
+
+
+@pytest.fixture(scope="module")
+def server(index_path) -> Iterator[Server]:
+    """A server of that index."""
+    with serving(index_path) as running:
+        yield running

@@ -1,0 +1,73 @@
+"""Servers as users start them: `ctx-embed serve` in a process of its own, on a free port."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.index.support.child import ENVIRONMENT
+
+DOCUMENTS = {
+    1: ("prices rise faster than wages", {"year": 2020, "lang": "en", "topic": "economy"}),
+    2: ("unemployment fell again in spring", {"year": 2021, "lang": "en", "topic": "economy"}),
+    "cat": ("the cat sat on the mat", {"year": 2019, "lang": "en", "tame": True}),
+    "dog": ("a dog barked at the cat in the garden", {"year": 2022, "lang": "en", "tame": False}),
+    3: ("the film was a joy from the first scene to the last", {"year": 2022, "topic": "film"}),
+    4: ("a dull film without one good idea", {"year": 2018, "topic": "film"}),
+}
+
+
+@dataclass
+class Server:
+    """A server process.
+
+    Args:
+        url: without a slash at the end.
+        process: its output is a file.
+        log: what it has written to standard error.
+    """
+
+    url: str
+    process: subprocess.Popen
+    log: Path
+
+    def stop(self) -> int:
+        """Stop the server as a service manager does and return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(40)
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[Server]:
+    """Run `ctx-embed serve` with these arguments on a free port."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stderr=output, env=ENVIRONMENT)
+        try:
+            while process.poll() is None and not (found := re.search(r"http://\S+", log.read_text())):
+                time.sleep(0.02)
+            assert process.poll() is None, log.read_text()
+            yield Server(found[0], process, log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def make_index(path: Path) -> Path:
+    """Create an index of the documents above with the shipped model."""
+    from ctx_embed import SearchIndex
+
+    with SearchIndex.create(path) as index:
+        texts, metadata = zip(*DOCUMENTS.values(), strict=True)
+        index.add(texts, list(DOCUMENTS), metadata)
+    return path

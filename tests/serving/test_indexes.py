@@ -1,0 +1,63 @@
+"""The routes of search indexes, on a real server with the shipped model."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with httpx.Client(base_url=f"{server.url}/v1", timeout=30) as client:
+        yield client
+
+
+def test_a_search_finds_by_meaning(client):
+    found = client.post("/indexes/notes.index/search", json={"query": "inflation", "k": 2}).json()["hits"]
+    assert [hit["id"] for hit in found] == [1, 2]
+    assert found[0]["text"] == "prices rise faster than wages"
+    assert found[0]["metadata"] == {"year": 2020, "lang": "en", "topic": "economy"}
+    assert found[0]["document"] is None
+    assert 0.4 < found[0]["score"] < 0.6
+
+
+def test_several_queries_have_a_list_each(client):
+    body = {"query": ["pets", "cinema"], "k": 1, "where": "year >= 2020", "mode": "hybrid"}
+    found = client.post("/indexes/notes.index/search", json=body).json()["hits"]
+    assert [[hit["id"] for hit in hits] for hits in found] == [["dog"], [3]]
+
+
+def test_a_snippet_marks_the_words_of_the_query(client):
+    body = {"query": "the cat", "mode": "words", "k": 1, "snippets": ["<", ">"]}
+    (hit,) = client.post("/indexes/notes.index/search", json=body).json()["hits"]
+    assert hit["snippet"] == "the <cat> sat on the mat"
+
+
+def test_the_indexes_are_listed_and_described(client):
+    (facts,) = client.get("/indexes").json()["indexes"]
+    assert facts == client.get("/indexes/notes.index").json()
+    assert facts["name"] == "notes.index"
+    assert facts["documents"] == 6
+    assert facts["dimension"] == 320
+    assert "path" not in facts
+
+
+def test_changes_are_made_and_seen(client):
+    added = client.post("/indexes/notes.index/add", json={"texts": ["rain fell all night"], "ids": ["rain"]})
+    assert added.json() == {"ids": ["rain"]}
+    body = {"texts": ["snow fell all night"], "ids": ["rain"], "metadata": [{"season": "winter"}]}
+    assert client.post("/indexes/notes.index/upsert", json=body).json() == {"ids": ["rain"]}
+    documents = client.post("/indexes/notes.index/get", json={"ids": ["rain", 7]}).json()["documents"]
+    assert documents == [{"text": "snow fell all night", "id": "rain", "metadata": {"season": "winter"}}, None]
+    assert client.post("/indexes/notes.index/search", json={"query": "snow", "k": 1}).json()["hits"][0]["id"] == "rain"
+    assert client.post("/indexes/notes.index/delete", json={"where": 'season = "winter"'}).json() == {"deleted": 1}
+    assert client.post("/indexes/notes.index/ids", json={}).json() == {"ids": [1, 2, "cat", "dog", 3, 4]}
+    assert client.post("/indexes/notes.index/count", json={"where": "year > 2020"}).json() == {"count": 3}
+
+
+def test_near_duplicates_and_topics(client):
+    pairs = client.post("/indexes/notes.index/duplicates", json={"threshold": 0.2, "most": 1}).json()["pairs"]
+    assert [(pair["left"], pair["right"]) for pair in pairs] == [("cat", "dog")]
+    topics = client.post("/indexes/notes.index/topics", json={"count": 3}).json()["topics"]
+    assert sum(topic["size"] for topic in topics) == 6
+    assert {"film", "cat"} <= {word for topic in topics for word in topic["words"]}
