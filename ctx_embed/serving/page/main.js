@@ -1,0 +1,438 @@
+// The page: reads the state from the address, asks the server, and shows what it answers.
+
+import { ApiError, hasKey, ofIndex, request, setKey, whenBusy } from "./api.js";
+import { announce, button, byId, counted, el } from "./dom.js";
+import { addDocument, removeDocument, tell } from "./editing.js";
+import { explained } from "./explain.js";
+import { duplicatesView, topicsView } from "./explore.js";
+import { asField, chosenCount, showFilters } from "./facets.js";
+import { hitItems } from "./hits.js";
+import { addressOf, FIRST_HITS, stateOf } from "./state.js";
+import { MARKS } from "./text.js";
+import { whereOf } from "./where.js";
+
+const PAUSE = 120;
+const MOST_HITS = 200;
+const SLOW = 250;
+// Topics of larger indexes take too long to be computed unasked.
+const [SUGGESTED_FROM, SUGGESTED_TO, SUGGESTIONS] = [20, 20_000, 6];
+
+let state = stateOf(location.search);
+let indexes = [];
+let fields = [];
+let fieldsOf = {};
+let server = { keys: false };
+let canWrite = false;
+let running = null;
+let asking = false;
+let typing;
+const suggestions = {};
+
+const results = byId("results");
+const query = byId("query");
+const described = () => indexes.find(({ name }) => name === state.index);
+
+// The state and the address -----------------------------------------------------------------------------------------
+
+function go(changes, { replace = false } = {}) {
+  state = { ...state, count: FIRST_HITS, ...changes };
+  history[replace ? "replaceState" : "pushState"](null, "", addressOf(state, indexes.length > 1));
+  return show();
+}
+
+function show() {
+  clearTimeout(typing);
+  if (document.activeElement !== query || query.value.trim() !== state.query) query.value = state.query;
+  document.querySelector(`input[name=mode][value=${state.mode}]`).checked = true;
+  for (const link of byId("views").children) {
+    link.href = addressOf({ ...stateOf(""), index: state.index, view: link.dataset.view }, indexes.length > 1);
+    if (link.dataset.view === state.view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const searching = state.view === "search";
+  byId("search").hidden = !searching;
+  byId("layout").classList.toggle("wide", !searching);
+  byId("filters").hidden = !searching;
+  byId("filters-toggle").hidden = !searching;
+  byId("add").hidden = !canWrite;
+  document.title = [state.query || (state.view === "search" ? "Search" : state.view === "topics" ? "Topics" : "Near-duplicates"), state.index].filter(Boolean).join(" · ");
+  return run();
+}
+
+/** Run what the state asks for; an earlier run that is not finished is dropped. */
+async function run() {
+  running?.abort();
+  const mine = new AbortController();
+  running = mine;
+  const slow = setTimeout(() => {
+    results.classList.add("busy");
+    results.setAttribute("aria-busy", "true");
+  }, SLOW);
+  try {
+    if (state.view === "search") {
+      const known = readFields(state.index);
+      // Only chosen filters need to know the fields' types.
+      if (Object.keys(state.filters).length) await known;
+      if (running !== mine) return;
+      drawFilters();
+      await searchView(mine);
+    } else {
+      const view = state.view === "topics" ? topicsView : duplicatesView;
+      const { nodes, summary } = await view(state.index, { ...actions, again: run }, mine.signal);
+      if (running === mine) {
+        results.replaceChildren(...nodes);
+        announce(summary);
+      }
+    }
+  } catch (error) {
+    if (running === mine && error.name !== "AbortError") failed(error);
+  } finally {
+    clearTimeout(slow);
+    if (running === mine) {
+      running = null;
+      results.classList.remove("busy");
+      results.removeAttribute("aria-busy");
+    }
+  }
+}
+
+/** Have the fields of an index; without them, the panel has no filters but search works. */
+function readFields(index) {
+  if (fieldsOf.index !== index) {
+    fields = [];
+    const read = { index };
+    read.done = ofIndex(index, "fields").then(
+      (answer) => {
+        if (fieldsOf !== read) return;
+        fields = answer.fields.map(asField);
+        drawFilters();
+      },
+      () => {
+        if (fieldsOf === read) fieldsOf = {};
+      },
+    );
+    fieldsOf = read;
+  }
+  return fieldsOf.done;
+}
+
+function drawFilters() {
+  if (state.view === "search" && !asking) showFilters(state, fields, (changes) => go(changes));
+}
+
+function failed(error) {
+  if (!(error instanceof ApiError)) throw error;
+  if (error.status === 401) {
+    askForKey(hasKey() ? "This key was not accepted." : "");
+    return;
+  }
+  results.replaceChildren(
+    el(
+      "div.notice.error",
+      { role: "alert" },
+      el("h2", {}, "That did not work"),
+      el("p", {}, error.message),
+      error.status === 400 && chosenCount(state)
+        ? button("Clear the filters", () => go({ filters: {}, where: "", threshold: "" }), { class: "primary" })
+        : button("Try again", () => (server.version ? run() : start()), { class: "primary" }),
+    ),
+  );
+}
+
+// Searching ---------------------------------------------------------------------------------------------------------
+
+async function searchView(mine) {
+  const where = whereOf(state.filters, fields, state.where);
+  if (!state.query && state.like === undefined) {
+    await welcome(where, mine);
+    return;
+  }
+  const liked = state.like === undefined || state.query ? null : await likedDocument(mine.signal);
+  if (running !== mine) return;
+  if (liked === undefined) {
+    results.replaceChildren(el("div.notice", {}, el("h2", {}, "No such document"), el("p", {}, `The index has no document with the id ${state.like}.`)));
+    announce("No such document");
+    return;
+  }
+  const body = {
+    query: liked ? liked.text : state.query,
+    k: state.count + (liked ? 1 : 0),
+    mode: liked ? "dense" : state.mode,
+  };
+  if (where !== null) body.where = where;
+  if (state.threshold) body.threshold = Number(state.threshold);
+  if (!liked) body.snippets = MARKS;
+  const begun = performance.now();
+  const answer = await ofIndex(state.index, "search", body, mine.signal);
+  if (running !== mine) return;
+  const milliseconds = answer.milliseconds ?? performance.now() - begun;
+  const hits = answer.hits.filter((hit) => !liked || hit.id !== liked.id).slice(0, state.count);
+  showHits(hits, body.query, liked, milliseconds);
+}
+
+async function likedDocument(signal) {
+  const { documents } = await ofIndex(state.index, "get", { ids: [state.like] }, signal);
+  return documents[0] ?? undefined;
+}
+
+async function welcome(where, mine) {
+  const documents = described()?.documents ?? 0;
+  let line = `${counted(documents, "document")}. Write a question, a phrase or a few words; results appear as you type.`;
+  if (documents === 0) line = canWrite ? "This index has no documents yet. Add the first one." : "This index has no documents yet.";
+  else if (where !== null) {
+    const { count } = await ofIndex(state.index, "count", { where }, mine.signal);
+    if (running !== mine) return;
+    line = `${counted(count, "document")} of ${documents.toLocaleString("en")} ${count === 1 ? "meets" : "meet"} the filters. Write something to rank them.`;
+  }
+  results.replaceChildren(
+    el(
+      "div.welcome",
+      {},
+      el("h1", {}, `Search ${state.index}`),
+      el("p", {}, line),
+      documents > 0 && el("p", {}, "Or look at its ", viewLink("topics", "topics"), " and its ", viewLink("duplicates", "near-duplicates"), "."),
+      el("div", { id: "suggestions" }),
+      documents === 0 && canWrite && button("Add document", () => byId("add").click(), { class: "primary" }),
+    ),
+  );
+  announce(where === null ? "" : line);
+  if (documents >= SUGGESTED_FROM && documents <= SUGGESTED_TO) await suggest(mine);
+}
+
+/** Show a text of each of the largest topics to begin with; without them, nothing is missing. */
+async function suggest(mine) {
+  const { name, generation } = described();
+  const key = `${name}/${generation}`;
+  try {
+    suggestions[key] ??= (await ofIndex(name, "topics", {}, mine.signal)).topics;
+  } catch (error) {
+    if (error instanceof ApiError) return;
+    throw error;
+  }
+  const texts = suggestions[key].slice(0, SUGGESTIONS).map(({ examples: [[id, text]] }) => ({ id, text: text.trim() }));
+  if (running !== mine) return;
+  byId("suggestions")?.replaceChildren(
+    el("h2", {}, "What is in it: choose a text to see others like it"),
+    el("ul", {}, texts.filter(({ text }) => text).map((hit) => el("li", {}, button(el("span", { dir: "auto" }, hit.text.slice(0, 300)), () => actions.like(hit), { class: "quiet" })))),
+  );
+}
+
+const viewLink = (view, text) =>
+  el("a", { href: addressOf({ ...stateOf(""), index: state.index, view }, indexes.length > 1), "data-view": view }, text);
+
+function showHits(hits, asked, liked, milliseconds) {
+  const shown = results.querySelectorAll(".hit").length;
+  const focused = document.activeElement?.closest?.("#results .more") ? shown : null;
+  const documents = described()?.documents;
+  const filtered = chosenCount(state) > 0 ? " that meet the filters" : "";
+  const summary = hits.length
+    ? `${counted(hits.length, "result")}${filtered}${documents ? ` from ${counted(documents, "document")}` : ""}, ${Math.max(Math.round(milliseconds), 1)} ms`
+    : "No results";
+  const list = el("ol.hits", {}, hitItems(hits, { ...actions, explain: (...parts) => explain(asked, liked, ...parts), remove: canWrite && actions.remove }));
+  results.replaceChildren(
+    ...(liked ? [likeBanner(liked)] : []),
+    el("p.summary", {}, summary),
+    hits.length ? list : nothing(),
+    ...(hits.length >= state.count && state.count < MOST_HITS
+      ? [button("Show more", () => { state.count = Math.min(state.count + FIRST_HITS, MOST_HITS); run(); }, { class: "quiet more" })]
+      : []),
+  );
+  if (focused !== null) results.querySelectorAll(".hit")[focused]?.focus({ preventScroll: true });
+  announce(hits.length ? `${counted(hits.length, "result")}${filtered}` : "No results");
+}
+
+function likeBanner(liked) {
+  const text = liked.text.trim();
+  return el(
+    "div.liked",
+    {},
+    el("p", { dir: "auto" }, el("b", {}, "Like document ", String(liked.id), ": "), text.length > 180 ? `${text.slice(0, 180)}…` : text),
+    button("Back to searching", () => go({ like: undefined }).then(() => query.focus()), { class: "link" }),
+  );
+}
+
+function nothing() {
+  const reasons = [];
+  if (chosenCount(state)) reasons.push("Fewer filters or a lower score may help.");
+  if (state.mode === "words") reasons.push("No document has a word of the query: search by meaning finds other words too.");
+  return el(
+    "div.notice",
+    {},
+    el("h2", {}, "Nothing found"),
+    el("p", {}, reasons.join(" ") || "The index has no documents yet."),
+    chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: {}, where: "", threshold: "" }), { class: "quiet" }),
+    state.mode === "words" && button("Search by meaning", () => go({ mode: "dense" }), { class: "quiet" }),
+  );
+}
+
+async function explain(asked, liked, hit, place, toggle) {
+  const open = toggle.getAttribute("aria-expanded") !== "true";
+  toggle.setAttribute("aria-expanded", String(open));
+  place.hidden = !open;
+  if (!open || place.childNodes.length) return;
+  place.replaceChildren(el("p.hint", {}, "One moment …"));
+  try {
+    const answer = await ofIndex(state.index, "explain", { query: asked, text: hit.text });
+    place.replaceChildren(...explained(answer, liked ? `Document ${liked.id}` : "Query"));
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    place.replaceChildren(el("p.hint", { role: "alert" }, `No explanation: ${error.message}`));
+  }
+}
+
+const actions = {
+  like: (hit) => go({ view: "search", like: hit.id, query: "" }).then(() => scrollTo({ top: 0 })),
+  search: (text) => go({ view: "search", query: text, like: undefined }),
+  get remove() {
+    return canWrite ? (hit) => removeDocument(state.index, hit, changed) : undefined;
+  },
+};
+
+async function changed() {
+  fieldsOf = {};
+  try {
+    indexes = (await request("indexes")).indexes;
+  } catch {
+    // The search that follows says what is wrong.
+  }
+  await run();
+}
+
+// Starting ----------------------------------------------------------------------------------------------------------
+
+function askForKey(problem) {
+  asking = true;
+  byId("filters").hidden = true;
+  const input = el("input", { type: "password", id: "api-key", autocomplete: "off", required: true, spellcheck: "false" });
+  results.replaceChildren(
+    el(
+      "form.notice",
+      {
+        onsubmit: (event) => {
+          event.preventDefault();
+          asking = false;
+          setKey(input.value.trim());
+          start();
+        },
+      },
+      el("h2", {}, "This server asks for a key"),
+      problem && el("p.problem", { role: "alert" }, problem),
+      el("label.stacked", { for: "api-key" }, "API key"),
+      input,
+      el("p.hint", {}, "It is kept until you close this tab."),
+      el("button", { type: "submit", class: "primary" }, "Continue"),
+      indexes.length > 0 && button("Cancel", () => { asking = false; run(); }, { class: "quiet" }),
+    ),
+  );
+  input.focus();
+}
+
+function showIndexes() {
+  const several = indexes.length > 1;
+  byId("index-choice").hidden = !several;
+  byId("index-name").hidden = several;
+  byId("index-name").textContent = several ? "" : (state.index ?? "");
+  byId("index").replaceChildren(...indexes.map(({ name }) => el("option", { value: name, selected: name === state.index }, name)));
+}
+
+async function start() {
+  try {
+    server = await request("server");
+    const access = server.keys ? await request("access") : { read: true, write: true };
+    byId("key").hidden = !server.keys;
+    canWrite = access.write;
+    if (!access.read) throw new ApiError(401, "A key is needed.");
+    indexes = (await request("indexes")).indexes;
+  } catch (error) {
+    failed(error);
+    return;
+  }
+  if (!indexes.length) {
+    results.replaceChildren(el("div.notice", {}, el("h2", {}, "No index"), el("p", {}, "The server was started without an index; name one: ctx-embed serve my.index")));
+    return;
+  }
+  if (!described()) state.index = indexes[0].name;
+  showIndexes();
+  await show();
+}
+
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  go({ query: query.value.trim(), like: query.value.trim() ? undefined : state.like });
+});
+query.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    const text = query.value.trim();
+    if (text !== state.query) go({ query: text, like: undefined }, { replace: state.query !== "" });
+  }, PAUSE);
+});
+for (const mode of document.querySelectorAll("input[name=mode]")) mode.addEventListener("change", () => go({ mode: mode.value }));
+byId("index").addEventListener("change", (event) => {
+  go({ index: event.target.value, filters: {}, where: "", like: undefined });
+});
+byId("filters-toggle").addEventListener("click", (event) => {
+  const open = byId("filters").classList.toggle("open");
+  event.currentTarget.setAttribute("aria-expanded", String(open));
+});
+byId("add").addEventListener("click", () => addDocument(state.index, fields, changed));
+byId("key").addEventListener("click", () => askForKey(""));
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-view]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  go({ view: link.dataset.view });
+});
+addEventListener("popstate", () => {
+  const index = state.index;
+  state = stateOf(location.search);
+  if (!described()) state.index = indexes[0]?.name ?? index;
+  showIndexes();
+  show();
+});
+
+const root = document.documentElement;
+const showTheme = () => byId("theme").setAttribute("aria-pressed", String(root.dataset.theme === "dark"));
+root.addEventListener("themechange", showTheme);
+byId("theme").addEventListener("click", () => root.dispatchEvent(new Event("themetoggle")));
+showTheme();
+whenBusy((seconds) => tell(`The server is busy. Trying again in ${counted(seconds, "second")}.`));
+
+// The keyboard ------------------------------------------------------------------------------------------------------
+
+function move(step) {
+  const hits = [...results.querySelectorAll(".hit")];
+  const place = hits.indexOf(document.activeElement?.closest?.(".hit"));
+  if (place + step < 0) query.focus();
+  else hits[place + step]?.focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || byId("dialog").open) return;
+  const hit = document.activeElement?.closest?.(".hit");
+  const onHit = hit !== null && hit === document.activeElement;
+  const inField = document.activeElement?.matches?.("input:not([type=radio], [type=checkbox], [type=range]), textarea, select");
+  const click = (kind) => hit.querySelector(kind)?.click();
+  const keys = {
+    "/": () => !inField && state.view === "search" && query.select() === undefined && query.focus() === undefined,
+    ArrowDown: () => (hit || document.activeElement === query) && move(1) === undefined,
+    ArrowUp: () => hit && move(-1) === undefined,
+    Enter: () => onHit && click(hit.querySelector(".open") ? ".open" : ".explain") === undefined,
+    m: () => onHit && click(".like") === undefined,
+    e: () => onHit && click(".explain") === undefined,
+    Delete: () => onHit && click(".delete") === undefined,
+    Escape: () => {
+      if (hit) query.focus();
+      else if (state.like !== undefined && !state.query) go({ like: undefined });
+      else if (document.activeElement === query && query.value) {
+        query.value = "";
+        go({ query: "" });
+      } else return false;
+      return true;
+    },
+  };
+  const run = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  if (run?.()) event.preventDefault();
+});
+
+start();

@@ -1,0 +1,62 @@
+// Turns the chosen filters into the filter language of the index: year >= 2020 and lang in ("en").
+
+const PLAIN = /^[\p{L}_][\p{L}\p{N}_-]*$/u;
+const KEYWORDS = new Set(["and", "or", "not", "in", "is", "null", "contains", "true", "false"]);
+// Names that the filter language cannot write.
+const UNWRITABLE = /["\\`\p{C}]/u;
+
+/** Return whether a field can stand in a filter. */
+export const isWritable = (name) => name !== "" && !UNWRITABLE.test(name);
+
+const fieldName = (name) => (PLAIN.test(name) && !KEYWORDS.has(name.toLowerCase()) ? name : `\`${name}\``);
+const literal = (value) => (typeof value === "string" ? `"${value.replace(/["\\]/g, "\\$&")}"` : String(value));
+
+/** Return the two ends of a range, "" where it is open. */
+export function endsOf(range) {
+  const place = range.indexOf("..");
+  return place < 0 ? [range, range] : [range.slice(0, place), range.slice(place + 2)];
+}
+
+/** Return the day after an ISO date. */
+export function dayAfter(date) {
+  const day = new Date(`${date}T00:00:00Z`);
+  day.setUTCDate(day.getUTCDate() + 1);
+  return day.toISOString().slice(0, 10);
+}
+
+function conditions(field, values) {
+  const name = fieldName(field.name);
+  if (field.type === "number") {
+    const [from, to] = endsOf(values[0]).map((end) => (end.trim() === "" ? NaN : Number(end)));
+    return [Number.isFinite(from) && `${name} >= ${from}`, Number.isFinite(to) && `${name} <= ${to}`];
+  }
+  if (field.type === "date") {
+    const [from, to] = endsOf(values[0]).map((end) => (/^\d{4}-\d\d-\d\d$/.test(end) ? end : ""));
+    // A date and time is greater as text than its date: compare with the day after.
+    return [from && `${name} >= ${literal(from)}`, to && `${name} < ${literal(dayAfter(to))}`];
+  }
+  if (field.type === "boolean") {
+    const known = values.filter((value) => value === "true" || value === "false");
+    return [known.length > 0 && `${name} in (${known.join(", ")})`];
+  }
+  const texts = values.filter((value) => !value.includes("\0"));
+  if (field.type === "list") {
+    return [texts.length > 0 && `(${texts.map((value) => `${name} contains ${literal(value)}`).join(" or ")})`];
+  }
+  return [texts.length > 0 && `${name} in (${texts.map(literal).join(", ")})`];
+}
+
+/**
+ * Return the filter of chosen values, or null if nothing is chosen.
+ * @param {object} filters {field: [text, ...]}; fields that the index does not have are ignored
+ * @param {Array} fields the index's: name, type (number, date, boolean, list or string)
+ * @param {string} [written] a further filter, written by hand
+ */
+export function whereOf(filters, fields, written = "") {
+  const parts = fields
+    .filter((field) => Object.hasOwn(filters, field.name) && isWritable(field.name))
+    .flatMap((field) => conditions(field, filters[field.name]))
+    .filter(Boolean);
+  if (written.trim()) parts.push(parts.length ? `(${written.trim()})` : written.trim());
+  return parts.length ? parts.join(" and ") : null;
+}
