@@ -9,7 +9,7 @@ from ctx_embed.cli.index_build import build
 from ctx_embed.cli.index_documents import delete, export, get
 from ctx_embed.cli.index_explore import duplicates, topics
 from ctx_embed.cli.index_maintain import compact, info, tune, verify
-from ctx_embed.cli.index_query import query
+from ctx_embed.cli.index_query import query, similar
 
 
 class IndexGroup(Group):
@@ -18,6 +18,7 @@ class IndexGroup(Group):
     aliases = {
         "search": ["query"],
         "find": ["query"],
+        "like": ["similar"],
         "create": ["build"],
         "add": ["build", "--append"],
         "update": ["build", "--upsert"],
@@ -44,5 +45,5 @@ def index() -> None:
     """
 
 
-for command in (build, query, get, delete, export, info, tune, verify, compact, duplicates, topics):
+for command in (build, query, similar, get, delete, export, info, tune, verify, compact, duplicates, topics):
     index.add_command(command)

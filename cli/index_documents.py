@@ -30,7 +30,7 @@ class IdCommand(click.Command):
         return super().parse_args(ctx, [f"{_NEGATIVE}{arg}" if re.fullmatch(r"-\d+", arg) else arg for arg in args])
 
 
-def _ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
+def chosen_ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
     """Return ids from the command line: a number is an integer unless ``strings`` is set."""
     from ctx_embed.index.storage.documents import checked_id
 
@@ -54,7 +54,7 @@ def unknown_fields(index: SearchIndex, where: str) -> str:
     return ""
 
 
-_string_option = click.option("--string", "strings", is_flag=True, help="Treat numeric IDs as strings.")
+string_option = click.option("--string", "strings", is_flag=True, help="Treat numeric IDs as strings.")
 
 
 def _where_option(does: str) -> Callable[[Command], Command]:
@@ -68,7 +68,7 @@ def _where_option(does: str) -> Callable[[Command], Command]:
 @click.option(
     "-k", "most", default=10, show_default=True, type=click.IntRange(min=1), help="Most documents, without IDs."
 )
-@_string_option
+@string_option
 def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: bool) -> None:
     """Print the documents with the given IDs as JSON, one per line; without IDs, the first ones.
 
@@ -81,7 +81,7 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: 
 
     from ctx_embed.index import SearchIndex
 
-    wanted = _ids(ids, strings)
+    wanted = chosen_ids(ids, strings)
     with SearchIndex.open(path) as index:
         matching = [] if ids else index.ids(where)
         found = [index.get(identifier) for identifier in (wanted if ids else matching[:most])]
@@ -105,7 +105,7 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: 
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Delete")
 @click.option("--dry-run", is_flag=True, help="Print how many would be deleted, and delete none.")
-@_string_option
+@string_option
 def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, strings: bool) -> None:
     """Delete documents by ID or by a filter. IDs that the index does not have are skipped.
 
@@ -118,7 +118,7 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
 
     from ctx_embed.index import SearchIndex
 
-    wanted = set(_ids(ids, strings))
+    wanted = set(chosen_ids(ids, strings))
     with SearchIndex.open(path) as index:
         asked = len(wanted) if where is None else index.count()
         if dry_run:

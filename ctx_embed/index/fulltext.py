@@ -12,6 +12,8 @@ from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.texts import well_formed
 
 _WORD = re.compile(r"[^\W_]+")
+# Quotation marks around a phrase stand at the edges of words; others are punctuation.
+_PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
 # The most distinct words of a query that are searched for; SQLite limits the size of an expression.
 MOST_WORDS = 256
 # In a large index, words that occur in more than this share of the passages say little and cost the most; skip them.
@@ -38,6 +40,19 @@ def expression(query: str) -> str:
     return " OR ".join(f'"{word}"' for word in list(words)[:MOST_WORDS])
 
 
+def phrases(query: str) -> list[str]:
+    """Return the quoted phrases of a query as strings of FTS5; passages must have the words of each in its order."""
+    found = (_WORD.findall(phrase.lower()) for phrase in _PHRASE.findall(well_formed(query)))
+    return [f'"{" ".join(words)}"' for words in found if words][:MOST_WORDS]
+
+
+def rows_with_phrases(store: DocumentStore, query: str) -> list[int]:
+    """Return the rows of the passages that have all quoted phrases of a query, which has at least one."""
+    with store.reporting_errors():
+        found = store.connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(phrases(query)),))
+        return [row for (row,) in found]
+
+
 def _content_words(query: str) -> list[str]:
     """Return the words of a query without English function words, or all words if there are no others."""
     words = _WORD.findall(well_formed(query))
@@ -48,6 +63,8 @@ def search_words(
     store: DocumentStore, query: str, k: int, rows: int, allowed: Callable[[int], bool] | None
 ) -> list[int]:
     """Return the rows of the k best passages by BM25, best first; passages without any of the words are not found.
+
+    Passages without a quoted phrase of the query are not found either.
 
     Args:
         store: inside :meth:`Database.reading`.
@@ -61,13 +78,17 @@ def search_words(
         terms = _rare(store, terms, rows) or terms
     if terms == [""]:
         return []
+    match = " OR ".join(terms)
+    if required := phrases(query):
+        # The phrases are also among the alternatives: beside them, no other word must occur.
+        match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
     condition = "" if allowed is None else "AND allowed(rowid)"
     with store.reporting_errors():
         if allowed is not None:
             store.connection.create_function("allowed", 1, allowed)
         found = store.connection.execute(
             f"SELECT rowid FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?",
-            (" OR ".join(terms), k),
+            (match, k),
         )
         return [row for (row,) in found]
 

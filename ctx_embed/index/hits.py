@@ -1,19 +1,14 @@
-"""The results of a search, and the checks of its arguments."""
+"""The results of a search."""
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from ctx_embed.errors import InputError, described, unknown_name
-from ctx_embed.index.ranking import MODES, Scored
-from ctx_embed.index.storage.documents import DocumentStore
-from ctx_embed.index.writing.transaction import as_list
-from ctx_embed.texts import well_formed
+from ctx_embed.index.ranking import Scored
+from ctx_embed.index.storage.documents import DocumentStore, Passage
 
 
 @dataclass(frozen=True)
@@ -22,13 +17,14 @@ class Hit:
 
     Args:
         id: the id of its document.
-        score: the cosine of its vector and the query's, in every mode.
+        score: the cosine of its vector and the query's, in every mode; the highest one if queries are fused.
         text: the text of the passage: the whole document unless the index cuts documents into passages.
         metadata: the metadata of its document.
         document: the whole text of its document.
         start: the offset of the passage in the document, in characters.
-        fused: in the mode ``hybrid``, the score that orders the hits: the sum over both modes of 1 / (60 + rank);
-            None in other modes.
+        fused: in the mode ``hybrid`` and of fused queries, the score that orders the hits: the sum of 1 / (60 + rank)
+            over the rankings; None otherwise.
+        context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
     """
 
     id: str | int
@@ -38,13 +34,26 @@ class Hit:
     document: str
     start: int = 0
     fused: float | None = None
+    context: str | None = None
+
+    def as_dict(self, query: str = "") -> dict[str, Any]:
+        """Return the hit as JSON values, with the snippet for a query.
+
+        ``document`` and ``start`` are left out if the passage is the whole document, and so is what is None.
+        """
+        from ctx_embed.index.fulltext import snippet
+
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.document == self.text:
+            del fields["document"], fields["start"]
+        return {**fields, "snippet": snippet(query, self.text)}
 
 
 class Hits(list[Hit]):
     """The hits of one query, best first: a list that a notebook shows as a table.
 
     Args:
-        query: the text of the query.
+        query: the text of the query; empty for a vector.
         hits: the passages found.
     """
 
@@ -67,8 +76,14 @@ class Hits(list[Hit]):
         return f"<table><caption>{escape(self.query)}</caption><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]]) -> list[list[Hit]]:
-    """Return a list of hits for each ranking; call it inside :meth:`Database.reading`."""
+def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]], context: int = 0) -> list[list[Hit]]:
+    """Return a list of hits for each ranking; call it inside :meth:`Database.reading`.
+
+    Args:
+        store: the documents.
+        rankings: passages found, best first.
+        context: the number of neighbouring passages of the same document on each side that a hit shows.
+    """
     passages = store.fetch({found.row for ranking in rankings for found in ranking})
     found = []
     for ranking in rankings:
@@ -76,27 +91,16 @@ def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]]) -> list[
         for score, row, fused in ranking:
             document, start, _ = passages[row]
             text, metadata = passages[row].text, dict(document.metadata)
-            hits.append(Hit(document.id, score, text, metadata, document.text, start, fused))
+            around = _context(store, row, passages[row], context) if context else None
+            hits.append(Hit(document.id, score, text, metadata, document.text, start, fused, around))
         found.append(hits)
     return found
 
 
-def checked_queries(query: Any, k: Any, mode: Any, threshold: Any) -> list[str]:
-    """Return the queries as a list of well-formed texts, after checking all arguments.
-
-    Raises:
-        InputError: an argument has the wrong type or value.
-    """
-    if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
-        raise InputError(f"k must be an integer of at least 1, got {k!r}")
-    if not isinstance(mode, str) or mode not in MODES:
-        raise unknown_name("mode", mode, MODES)
-    if threshold is not None and (
-        isinstance(threshold, bool) or not isinstance(threshold, numbers.Real) or math.isnan(threshold)
-    ):
-        raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold!r}")
-    texts = [query] if isinstance(query, str) else as_list(query, "the query", "a string or a list of strings")
-    for place, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"query {place} must be a string, got {described(text)}")
-    return [well_formed(text) for text in texts]
+def _context(store: DocumentStore, row: int, passage: Passage, count: int) -> str:
+    """Return the text from ``count`` passages before a passage to ``count`` after it."""
+    document = passage.document
+    spans = store.spans(document)
+    place = row - document.row
+    near = spans[max(place - count, 0) : place + count + 1]
+    return document.text[near[0][0] : near[-1][1]]

@@ -1,15 +1,16 @@
-"""The search modes: by meaning, by keywords, or both with their ranks fused."""
+"""The search modes: by meaning, by keywords, or both; rankings fused, and varied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctx_embed.index.ann.vector_index import VectorIndex
-from ctx_embed.index.fulltext import search_words
+from ctx_embed.index.fulltext import phrases, rows_with_phrases, search_words
 from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
@@ -55,13 +56,56 @@ def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -
     depth = max(2 * k, FUSED_RANKS)
     rankings = []
     for text, vector, by_meaning in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
-        fused: dict[int, float] = {}
+        if phrases(text):
+            (by_meaning,) = dense(_with_phrases(searched, text), [text], vector[None], depth)
+        sums: dict[int, float] = {}
         for rows in ([found.row for found in by_meaning], _word_rows(searched, text, depth)):
             for rank, row in enumerate(rows, 1):
-                fused[row] = fused.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
-        best = sorted(fused, key=fused.__getitem__, reverse=True)[:k]
-        rankings.append([found._replace(fused=fused[found.row]) for found in _with_cosines(searched, vector, best)])
+                sums[row] = sums.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
+        best = sorted(sums, key=sums.__getitem__, reverse=True)[:k]
+        rankings.append([found._replace(fused=sums[found.row]) for found in _with_cosines(searched, vector, best)])
     return rankings
+
+
+def fused(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
+    """Return one ranking of the passages of several: by the sum of 1 / (60 + rank), ties in the order of appearance.
+
+    The score of a passage is its highest one. Rankings that are fused already (``hybrid``) add their sums, as if all
+    the lists that they were made of were fused at once.
+    """
+    sums: dict[int, float] = {}
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, found in enumerate(ranking, 1):
+            share = 1 / (FUSION_CONSTANT + rank) if found.fused is None else found.fused
+            sums[found.row] = sums.get(found.row, 0.0) + share
+            scores[found.row] = max(scores.get(found.row, -1.0), found.score)
+    return [Scored(scores[row], row, sums[row]) for row in sorted(sums, key=sums.__getitem__, reverse=True)]
+
+
+def diverse(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
+    """Return the places of ``count`` items in the order of maximal marginal relevance.
+
+    Each next item has the highest weight * relevance - (1 - weight) * its highest cosine with the items before it.
+
+    Args:
+        relevance: of the items (n,); the first of equal ones comes first.
+        vectors: their unit vectors (n, dimension).
+        count: how many to choose; all if there are fewer.
+        weight: 1 orders by relevance alone, 0 by variety alone.
+
+    Source: Carbonell and Goldstein (SIGIR 1998).
+    """
+    left = weight * relevance.astype(np.float64)
+    nearest = np.full(len(left), -np.inf)
+    order: list[int] = []
+    for _ in range(min(count, len(left))):
+        # The first one has nothing to differ from: it is the most relevant.
+        marginal = relevance if not order else left - (1 - weight) * nearest
+        marginal = np.where(np.isin(np.arange(len(left)), order), -np.inf, marginal)
+        order.append(int(np.argmax(marginal)))
+        nearest = np.maximum(nearest, vectors @ vectors[order[-1]])
+    return order
 
 
 MODES: dict[str, Callable[[Searched, Sequence[str], Vectors, int], list[list[Scored]]]] = {
@@ -69,6 +113,13 @@ MODES: dict[str, Callable[[Searched, Sequence[str], Vectors, int], list[list[Sco
     "words": words,
     "hybrid": hybrid,
 }
+
+
+def _with_phrases(searched: Searched, text: str) -> Searched:
+    """Return what to search if passages must have the quoted phrases of a query."""
+    mask = np.zeros(searched.snapshot.rows, bool)
+    mask[rows_with_phrases(searched.store, text)] = True
+    return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
 
 
 def _word_rows(searched: Searched, text: str, k: int) -> list[int]:

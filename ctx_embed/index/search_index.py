@@ -8,10 +8,13 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
@@ -19,23 +22,25 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.hits import Hit, Hits, checked_queries, hits_of
-from ctx_embed.index.ranking import MODES, Searched
+from ctx_embed.index.hits import Hit, Hits
+from ctx_embed.index.searching import Options, Queries, Search, checked_examples, checked_queries, chosen
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
-from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
+from ctx_embed.index.storage.snapshot import LiveRows
 from ctx_embed.index.writing import chunking
 from ctx_embed.index.writing.transaction import as_list, documents_of
 from ctx_embed.index.writing.writer import Writer
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ctx_embed.index.analysis.duplicates import Pair
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.embedder import Model
+    from ctx_embed.index.searching import SearchOptions
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
@@ -289,85 +294,106 @@ class SearchIndex:
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, query: str, k: int = 10, *, mode: str = "dense", where: str | None = None, threshold: float | None = None
+        self, query: str, k: int = 10, *, fuse: bool = False, **options: Unpack[SearchOptions]
     ) -> Hits: ...
 
     @overload
     def search(
-        self,
-        query: Iterable[str],
-        k: int = 10,
-        *,
-        mode: str = "dense",
-        where: str | None = None,
-        threshold: float | None = None,
+        self, query: None = None, k: int = 10, *, like: Id | Sequence[Id], **options: Unpack[SearchOptions]
+    ) -> Hits: ...
+
+    @overload
+    def search(
+        self, query: Iterable[Any], k: int = 10, *, fuse: Literal[True], **options: Unpack[SearchOptions]
+    ) -> Hits: ...
+
+    @overload
+    def search(
+        self, query: Iterable[str], k: int = 10, *, fuse: Literal[False] = False, **options: Unpack[SearchOptions]
     ) -> list[Hits]: ...
+
+    @overload
+    def search(self, query: Iterable[Any], k: int = 10, **options: Unpack[SearchOptions]) -> Any: ...
 
     def search(
         self,
-        query: str | Iterable[str],
+        query: Any = None,
         k: int = 10,
         *,
         mode: str = "dense",
         where: str | None = None,
         threshold: float | None = None,
-    ) -> Hits | list[Hits]:
+        like: Id | Sequence[Id] | None = None,
+        exclude: str | Id | Sequence[str | Id] = (),
+        fuse: bool = False,
+        offset: int = 0,
+        group: str | None = None,
+        mmr: float | None = None,
+        context: int = 0,
+        candidates: int = 50,
+    ) -> Any:
         """Return the best passages for a query; ties go to the passage added first.
 
         Args:
-            query: a text or several.
+            query: a text, a vector (dimension,) of the index's model, or a list of texts or vectors. Words in
+                ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``.
             k: the number of hits for each query, at least 1; there may be fewer.
             mode: ``dense`` ranks by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by
-                both, fused by reciprocal ranks.
+                both, fused by reciprocal ranks. Vectors are searched for by ``dense``.
             where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, applied before ranking. See
                 :mod:`ctx_embed.index.storage.filters` for the grammar.
             threshold: the lowest cosine of a hit.
+            like: instead of a query, the id of a document or several: find similar ones, leaving these out.
+            exclude: texts and ids of documents to keep away from, in ``dense`` and ``hybrid``; the documents themselves
+                are left out. A string that is the id of a document means this document.
+            fuse: whether to make one ranking of several queries by reciprocal ranks.
+            offset: the number of best hits to skip.
+            group: return only the best hit of each document (``id``), or of each value of a metadata field, such as
+                ``source``.
+            mmr: choose hits that differ, by maximal marginal relevance among the best ``candidates``: 1 weighs
+                relevance alone, 0 variety alone.
+            context: the number of neighbouring passages on each side to return as the ``context`` of a hit.
+            candidates: the number of best passages that ``mmr`` chooses from.
 
         Returns:
-            A list of hits for a single text; a list of such lists for several. Scores are cosines in [-1, 1] in every
-            mode.
+            A list of hits for a single or fused query; a list of such lists for several. Scores are cosines in
+            [-1, 1] in every mode, with a query that ``exclude`` has moved if it is given.
 
         Raises:
-            InputError: a query is not a string, k is below 1, the mode is unknown, the filter cannot be understood, or
-                the model returns NaN.
+            InputError: an argument has the wrong type or range, the filter cannot be understood, no document has an id
+                of ``like``, or the model returns NaN.
         """
         self._require_open()
-        texts = checked_queries(query, k, mode, threshold)
-        if where is not None:
-            parse_filter(where)
-        found = [
-            Hits(text, hits) for text, hits in zip(texts, self._search(texts, k, mode, where, threshold), strict=True)
-        ]
-        return found[0] if isinstance(query, str) else found
+        options = Options(k, mode, where, threshold, fuse, offset, group, mmr, context, candidates)
+        examples = checked_examples(exclude)
+        if examples and mode == "words":
+            raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
+        queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
+        found = self._search(queries, examples, options)
+        if fuse:
+            return Hits(" ".join(queries.texts).strip(), found[0])
+        listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
+        return listed[0] if queries.single else listed
 
-    def _search(
-        self, texts: list[str], k: int, mode: str, where: str | None, threshold: float | None
-    ) -> list[list[Hit]]:
-        if not texts or not self.count():
-            return [[] for _ in texts]
-        vectors = self.embedder.queries(texts)
+    def _search(self, queries: Queries, examples: list[str | int], options: Options) -> list[list[Hit]]:
+        """Return a list of hits for each query, or one list if they are fused."""
+        if not queries.texts or not (self.count() or queries.like):
+            return [[]] if options.fuse else [[] for _ in queries.texts]
+        # Only a string that is no id is a text.
+        ids = self._folder.documents.find(examples) if examples else {}
+        texts = [item for item in examples if isinstance(item, str) and item not in ids]
+        for item in examples:
+            if item not in ids and item not in texts:
+                raise InputError(f"exclude: no document has the id {item!r}")
+        avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.manifest.dimension), np.float32)
+        if queries.vectors is None and not queries.like:
+            queries = replace(queries, vectors=self.embedder.queries(queries.texts))
+        search = Search(options, queries, list(ids), avoided, options.pool())
         with self._searching:
-            return self._folder.read(
-                lambda snapshot: self._hits(texts, vectors, int(k), mode, where, threshold, snapshot)
+            found = self._folder.read(
+                lambda snapshot: search.run(self._folder.documents, self._index, self._live, snapshot)
             )
-
-    def _hits(
-        self,
-        texts: list[str],
-        vectors: Vectors,
-        k: int,
-        mode: str,
-        where: str | None,
-        threshold: float | None,
-        snapshot: Snapshot,
-    ) -> list[list[Hit]]:
-        self._folder.vectors.forget_unlisted(snapshot.shards)
-        store = self._folder.documents
-        searched = Searched(store, self._index, snapshot, self._live.allowed(snapshot, where))
-        rankings = MODES[mode](searched, texts, vectors, min(k, max(snapshot.rows, 1)))
-        if threshold is not None:
-            rankings = [[found for found in ranking if found.score >= threshold] for ranking in rankings]
-        return hits_of(store, rankings)
+        return [chosen(candidates, options) for candidates in found]
 
     def tune(self, recall: float = 0.95) -> Tuning:
         """Set the smallest FAISS search effort that reaches a recall@10, measured against exact search.

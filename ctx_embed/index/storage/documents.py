@@ -155,6 +155,25 @@ class DocumentStore(Database):
             found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
         return found
 
+    def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
+        """Return a key for each row: equal for rows of one document, or of one value of a metadata field.
+
+        Args:
+            rows: rows of documents.
+            path: the field's path, see :func:`.filters.field_path`; None groups by document, and so do rows whose
+                documents lack the field.
+        """
+        select = (
+            "SELECT row, json_type(metadata, ?2), json_extract(metadata, ?2) FROM documents WHERE row <= ?1 "
+            "ORDER BY row DESC LIMIT 1"
+        )
+        keys: list[tuple[Any, ...]] = []
+        for row in rows:
+            with self.reporting_errors():
+                document, kind, value = self.connection.execute(select, (row, path or "$.id")).fetchone()
+            keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
+        return keys
+
     def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
         """Return the documents with the given ids, by id; ids that do not exist are left out."""
         found: dict[Id, Stored] = {}

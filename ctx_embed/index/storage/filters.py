@@ -146,9 +146,26 @@ def parse_filter(text: str) -> Condition:
     return Condition(condition.sql, condition.values, tuple(dict.fromkeys(path[0] for path in paths(tree))))
 
 
+def field_path(text: str) -> str:
+    """Return SQLite's JSON path of a field, written as in a filter: ``year``, ``author.name``, ```any name```.
+
+    Raises:
+        InputError: it is not the name of a field.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"the field must be a string, e.g. 'year', got {described(text)}")
+    parser = _Parser(text, "field", "year")
+    path = parser.path()
+    if parser.next < len(parser.tokens):
+        raise parser.unexpected("the end")
+    return _json_path(path)
+
+
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, kind: str = "filter", example: str = 'year >= 2020 and lang = "en"') -> None:
         self.text = text
+        self.kind = kind
+        self.example = example
         self.tokens: list[_Token] = []
         self.next = 0
         self.depth = 0
@@ -158,7 +175,7 @@ class _Parser:
             match = _TOKEN.match(text, place)
             if match is None:
                 place += len(text[place:]) - len(text[place:].lstrip())
-                raise self.error(f"{text[place]!r} at character {place + 1} is not part of a filter")
+                raise self.error(f"{text[place]!r} at character {place + 1} is not part of a {self.kind}")
             kind = str(match.lastgroup)
             word = match[kind]
             if kind == "name" and word.lower() in _KEYWORDS:
@@ -167,7 +184,7 @@ class _Parser:
             place = match.end()
 
     def error(self, what: str) -> InputError:
-        return InputError(f'filter {self.text[:80]!r}: {what}; an example: year >= 2020 and lang = "en"')
+        return InputError(f"{self.kind} {self.text[:80]!r}: {what}; an example: {self.example}")
 
     def parse(self) -> Filter:
         tree = self.any()
@@ -280,6 +297,10 @@ class _Parser:
         return token.kind == "true"
 
 
+def _json_path(path: Path) -> str:
+    return "$" + "".join(f'."{name}"' for name in path)
+
+
 def _condition(tree: Filter) -> Condition:
     if isinstance(tree, Junction):
         parts = [_condition(part) for part in tree.parts]
@@ -288,7 +309,7 @@ def _condition(tree: Filter) -> Condition:
     if isinstance(tree, Not):
         part = _condition(tree.part)
         return Condition(f"NOT {part.sql}", part.values)
-    path = "$" + "".join(f'."{name}"' for name in tree.path)
+    path = _json_path(tree.path)
     if isinstance(tree, IsNull):
         return _is_null(path, tree.negated)
     if isinstance(tree, Contains):

@@ -75,8 +75,8 @@ def _checked_text(text: Any, number: int) -> str:
     return well_formed(str(text))
 
 
-def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
-    """Return a given embedding (dimension,) scaled to unit length.
+def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
+    """Return a given embedding (dimension,) scaled to unit length; messages begin with its ``name``.
 
     Raises:
         InputError: it is not a vector of that dimension, not finite, or of length 0.
@@ -86,14 +86,14 @@ def unit_vector(embedding: Any, dimension: int, number: int) -> Vectors:
         if vector.dtype.kind not in "fiu":
             raise TypeError
         vector = vector.astype(np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"document {number}: the embedding must be a list of numbers") from None
+    except (TypeError, ValueError, RuntimeError):  # The last one is of torch, for a tensor with a gradient.
+        raise InputError(f"{name} must be a list of numbers") from None
     if vector.shape != (dimension,):
-        raise InputError(f"document {number}: the embedding must have shape ({dimension},), got {vector.shape}")
+        raise InputError(f"{name} must have shape ({dimension},), got {vector.shape}")
     with np.errstate(over="ignore"):
         length = float(np.linalg.norm(vector))
     if not np.isfinite(length) or length == 0:
-        raise InputError(f"document {number}: the embedding must have a finite length above 0, got {length}")
+        raise InputError(f"{name} must have a finite length above 0, got {length}")
     return (vector / length).astype(np.float32)
 
 
@@ -185,7 +185,8 @@ class Edit:
         if isinstance(document, Copied):
             return list(document.vectors)
         embedding = getattr(document, "embedding", None)
-        return [None if embedding is None else unit_vector(embedding, self.vectors.dimension, number)] * passages
+        name = f"document {number}: the embedding"
+        return [None if embedding is None else unit_vector(embedding, self.vectors.dimension, name)] * passages
 
     def _make_room(self, identifier: Id, number: int, replacing: bool) -> None:
         taken = self.store.find([identifier]).get(identifier)
