@@ -28,8 +28,12 @@ def _search_options(command: Command) -> Command:
     for option in (
         click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
         click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per hit and line."),
-        click.option("--json", "as_json", is_flag=True, help="Print a JSON array of hits, of arrays for several queries."),
-        click.option("--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print a JSON array of hits, of arrays for several queries."
+        ),
+        click.option(
+            "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
+        ),
         backend_option,
         click.option("--model", help="Where the index's model is now.  [default: where it was at the build]"),
         click.option(
@@ -38,7 +42,9 @@ def _search_options(command: Command) -> Command:
         click.option(
             "--context", default=0, type=click.IntRange(min=0), help="Neighbouring passages to show on each side."
         ),
-        click.option("--mmr", type=click.FloatRange(0, 1), metavar="LAMBDA", help="Varied hits: 1 relevance, 0 variety."),
+        click.option(
+            "--mmr", type=click.FloatRange(0, 1), metavar="LAMBDA", help="Varied hits: 1 relevance, 0 variety."
+        ),
         click.option("--group", metavar="FIELD", help="Only the best hit of each document (id) or value of a field."),
         click.option(
             "--not", "exclude", multiple=True, metavar="TEXT|ID", help="An example to keep away from; may be repeated."
@@ -62,7 +68,10 @@ def _search_options(command: Command) -> Command:
 @click.argument("path", metavar="INDEX")
 @click.argument("texts", metavar="TEXT...", nargs=-1)
 @click.option(
-    "--queries", "source", metavar="FILE", help="Read queries from a file or - (stdin), one per line, or vectors (.npy)."
+    "--queries",
+    "source",
+    metavar="FILE",
+    help="Read queries from a file or - (stdin), one per line, or vectors (.npy).",
 )
 @click.option("--fuse", is_flag=True, help="Make one ranking of several queries, by reciprocal ranks.")
 @_search_options

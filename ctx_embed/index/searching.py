@@ -248,7 +248,8 @@ class Search:
     def _centre(searched: Searched, document: Stored) -> Vectors:
         """Return the unit vector (dimension,) of a document: of the mean of its passages."""
         rows = np.arange(document.row, document.row + document.passages)
-        return _unit(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
+        centre: Vectors = _unit(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
+        return centre
 
     @staticmethod
     def _vectors(searched: Searched, ranking: Sequence[Scored]) -> Vectors:
