@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ctx_embed.cli.options import backend_option, field_option
+from ctx_embed.cli.options import backend_option, dtype_option, field_option
 from ctx_embed.cli.output import counted
 
 
@@ -21,6 +21,7 @@ from ctx_embed.cli.output import counted
 @backend_option
 @click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
 @click.option("--chunk", help="Cut documents into passages: none, sentences, or tokens:N.  [default: none]")
+@dtype_option("[default: float32]")
 def build(
     sources: tuple[str, ...],
     path: str,
@@ -34,6 +35,7 @@ def build(
     backend: str | None,
     factory: str | None,
     chunk: str | None,
+    dtype: str | None,
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
 
@@ -65,6 +67,7 @@ def build(
         backend=backend,
         factory=factory,
         chunk=chunk,
+        dtype=dtype,
         progress=True,
     )
     if said := warning(built.unknown_share):

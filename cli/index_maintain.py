@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from ctx_embed.cli.options import dtype_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
@@ -83,13 +84,19 @@ def verify(path: str, no_model: bool) -> None:
 
 @click.command()
 @click.argument("path", metavar="INDEX")
-def compact(path: str) -> None:
+@dtype_option("[default: as they are]")
+def compact(path: str, dtype: str | None) -> None:
     """Remove what deleted documents left behind, and rebuild FAISS's file. Searches are not interrupted.
 
+    With --dtype, all vectors are stored anew in that data type. If this is killed, the index is intact; repeat it.
+
+    \b
     Example: ctx-embed index compact reviews.index
+    Example: ctx-embed index compact reviews.index --dtype int8
     """
     from ctx_embed.index import SearchIndex
 
     with SearchIndex.open(path) as index:
-        removed = index.compact()
-        click.echo(f"{path}: {counted(removed, 'vector')} removed, {counted(index.count(), 'document')}")
+        removed = index.compact(dtype)
+        stored = f", stored as {index.describe()['dtype']}" if dtype else ""
+        click.echo(f"{path}: {counted(removed, 'vector')} removed, {counted(index.count(), 'document')}{stored}")

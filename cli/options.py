@@ -73,6 +73,15 @@ def backend_option(command: Command) -> Command:
     )(command)
 
 
+def dtype_option(default: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds ``--dtype``: how vectors are stored; ``default`` ends its help text."""
+    return click.option(
+        "--dtype",
+        type=click.Choice(["float32", "float16", "int8"]),
+        help=f"Store vectors as float32, float16 (half the size) or int8 (a quarter).  {default}",
+    )
+
+
 def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
     """Add the options of a Contextualizer's config with these defaults."""
 

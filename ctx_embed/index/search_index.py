@@ -24,6 +24,7 @@ from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.hits import Hit, Hits
 from ctx_embed.index.searching import Options, Queries, Search, checked_examples, checked_queries, chosen
+from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
@@ -86,6 +87,7 @@ class SearchIndex:
         factory: str = factories.AUTO,
         chunk: str = "none",
         backend: str | None = None,
+        dtype: str = dtypes.DEFAULT,
     ) -> SearchIndex:
         """Create an empty index in a folder that does not exist yet or is empty.
 
@@ -99,19 +101,28 @@ class SearchIndex:
             chunk: ``none`` embeds a document whole; ``sentences`` and ``tokens:N`` cut it into passages.
             backend: ``numpy`` or ``torch``, for a model given by name; None takes torch only for models that NumPy
                 cannot run.
+            dtype: the data type in which vectors are stored: ``float32``, ``float16`` (half the size, the same hits) or
+                ``int8`` (a quarter, recall@10 above 0.99).
 
         Raises:
-            InputError: the folder is not empty, there is no such model, or the factory does not fit.
+            InputError: the folder is not empty, there is no such model or data type, or the factory does not fit.
         """
         folder = Path(path).absolute()
         taken = f"{folder}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(taken)
         chunking.checked_chunk(chunk)
+        dtypes.checked_dtype(dtype)
         embedder = Embedder.of(model, backend)
         factories.checked_factory(factory, embedder.dimension)
         manifest = Manifest(
-            uuid.uuid4().hex, embedder.fingerprint, embedder.reference, embedder.dimension, factory, chunk
+            uuid.uuid4().hex,
+            embedder.fingerprint,
+            embedder.reference,
+            embedder.dimension,
+            factory,
+            chunk,
+            dtype=dtype,
         )
         try:
             with replaced_folder(folder, new=True) as beside:
@@ -411,13 +422,20 @@ class SearchIndex:
             raise InputError(f"the recall must be a number above 0 and at most 1, got {recall!r}")
         return self.writer.tune(float(recall))
 
-    def compact(self) -> int:
+    def compact(self, dtype: str | None = None) -> int:
         """Remove what deleted documents left behind, as one commit; then free its disk space and rebuild FAISS's file.
+
+        Args:
+            dtype: the data type in which all vectors are stored from now on, as for :meth:`create`; None keeps it. If
+                the process is killed, the index is intact; call this again.
 
         Returns:
             The number of vectors removed.
+
+        Raises:
+            InputError: there is no such data type, another process is writing, or the disk is full.
         """
-        return self.writer.compact()
+        return self.writer.compact(None if dtype is None else dtypes.checked_dtype(dtype))
 
     def verify(self, embed: bool = True) -> list[str]:
         """Check the index for damage: checksums, counts, words, and vectors against documents.

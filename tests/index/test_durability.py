@@ -33,6 +33,21 @@ def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model
     assert new > 5
 
 
+@pytest.mark.parametrize(("old", "new"), [("float32", "int8"), ("int8", "float16"), ("float16", "float32")])
+def test_a_kill_while_the_vectors_change_their_data_type_leaves_an_intact_index(tmp_path, hash_model, old, new):
+    base = tmp_path / "base"
+    with SearchIndex.create(base, hash_model, "Flat", dtype=old) as index:
+        index.add([f"old {number}" for number in range(20)])
+        index.add(["old and alone"])
+    (tmp_path / "work").mkdir()
+    process = child("crash_points", base, tmp_path / "work", 5, new)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0
+    _, before, after = map(int, output.split())
+    assert before > 5
+    assert after > 2
+
+
 def test_random_kills_lose_no_acknowledged_document(tmp_path, hash_model):
     path = tmp_path / "index"
     SearchIndex.create(path, hash_model).close()

@@ -330,10 +330,10 @@ def refused(path) -> str:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 3}, "has format 3, but this ctx-embed reads formats up to 2; upgrade ctx-embed"),
+        ({"format_version": 4}, "has format 4, but this ctx-embed reads formats up to 3; upgrade ctx-embed"),
         (
             {"format_version": 1},
-            "has the old format 1, but this ctx-embed reads 2; build the index again",
+            "has the old format 1, but this ctx-embed reads 2 and later; build the index again",
         ),
         ({"format_version": None}, f"damaged (no format_version); {REMEDY}"),
         ({"format_version": True}, f"damaged (no format_version); {REMEDY}"),

@@ -107,7 +107,7 @@ def _compared(
     for shard in snapshot.shards:
         if shard.first + shard.rows <= rows[0]:
             continue
-        scores = vectors @ index.vectors.scan(shard).T
+        scores = index.vectors.scores(shard, vectors)
         for place, column in np.argwhere(scores >= threshold - 1e-6):
             other = shard.first + int(column)
             if other > rows[place] and (allowed is None or allowed[other]):

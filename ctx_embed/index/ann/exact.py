@@ -49,8 +49,7 @@ def _candidates(
         chosen = _chosen(shard, allowed, skip)
         if chosen is not None and not len(chosen):
             continue
-        vectors = folder.scan(shard)[skip:]
-        scores = queries @ (vectors if chosen is None else vectors[chosen]).T
+        scores = folder.scores(shard, queries, slice(skip, None) if chosen is None else chosen + skip)
         places = None if chosen is None else chosen + shard.first + skip
         for number, of_query in enumerate(scores):
             kept = _highest(of_query, k)

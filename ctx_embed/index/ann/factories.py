@@ -20,6 +20,8 @@ EXACT_ROWS = 50_000
 # Training uses up to MOST_TRAINING vectors for each centroid, and waits until there are LEAST_TRAINING for each.
 MOST_TRAINING, LEAST_TRAINING = 64, 39
 OPQ_CENTROIDS = 256
+# Vectors of fewer dimensions are too small to be worth compressing.
+LEAST_COMPRESSED = 64
 LARGEST_LISTS = 65_536
 _ADVICE = "try auto, Flat, HNSW32 or IVF256,SQ8"
 
@@ -29,12 +31,17 @@ def reason(error: Exception) -> str:
     return re.split(r"failed: |cpp:\d+: (?:Error: )?", " ".join(str(error).split()))[-1] or type(error).__name__
 
 
-def auto_factory(rows: int) -> str:
-    """Return the factory for a number of vectors: exact, then about 4 sqrt(rows) inverted lists of 8-bit vectors."""
+def auto_factory(rows: int, dimension: int) -> str:
+    """Return the factory for a number of vectors: exact, then about 2 sqrt(rows) inverted lists of compressed vectors.
+
+    Two bits a dimension suffice, since the candidates are scored again from the stored vectors; vectors of few
+    dimensions take eight bits.
+    """
     if rows <= EXACT_ROWS:
         return "Flat"
-    lists = min(2 ** round(np.log2(4 * rows**0.5)), LARGEST_LISTS)
-    return f"IVF{lists},SQ8"
+    lists = min(2 ** round(np.log2(2 * rows**0.5)), LARGEST_LISTS)
+    codes = "SQ8" if dimension < LEAST_COMPRESSED or dimension % 2 else f"PQ{dimension // 2}x4fs"
+    return f"IVF{lists},{codes}"
 
 
 def checked_factory(factory: Any, dimension: int) -> str:

@@ -57,7 +57,9 @@ class VectorIndex:
 
     def factory_for(self, rows: int) -> str:
         """Return the factory string for a number of rows."""
-        return factories.auto_factory(rows) if self.factory == factories.AUTO else self.factory
+        if self.factory != factories.AUTO:
+            return self.factory
+        return factories.auto_factory(rows, self.vectors.dimension)
 
     def forget(self) -> None:
         """Drop the loaded index; it is read again when needed."""

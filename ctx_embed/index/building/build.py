@@ -31,6 +31,7 @@ from ctx_embed.index.building.plan import (
 from ctx_embed.index.building.readers import read_sources
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
+from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
 from ctx_embed.index.storage.manifest import DOCUMENTS, read_manifest
 from ctx_embed.reading import estimated_count, expanded
 from ctx_embed.text.unknown import SAMPLED_TEXTS, sample, tokenizer_of, unknown_share
@@ -72,6 +73,7 @@ def build_index(
     factory: str | None = None,
     chunk: str | None = None,
     backend: str | None = None,
+    dtype: str | None = None,
     progress: bool = False,
 ) -> Built:
     """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
@@ -91,6 +93,7 @@ def build_index(
         factory: the kind of FAISS index, by default ``auto``; when adding, that of the index.
         chunk: how documents are cut into passages, by default ``none``; when adding, as in the index.
         backend: as in :meth:`SearchIndex.create`.
+        dtype: the data type of the vectors, as in :meth:`SearchIndex.create`; when adding, that of the index.
         progress: whether to show a progress bar on standard error, if that is a terminal.
 
     Raises:
@@ -104,10 +107,14 @@ def build_index(
         target = Path(os.path.realpath(target))
     if mode in ("append", "upsert"):
         manifest = read_manifest(target)
-        for name, given, there in (("factory", factory, manifest.factory), ("chunk", chunk, manifest.chunk)):
+        for name, given, there in (
+            ("factory", factory, manifest.factory),
+            ("chunk", chunk, manifest.chunk),
+            ("dtype", dtype, manifest.dtype),
+        ):
             if given not in (None, there):
                 raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
-        factory, chunk = manifest.factory, manifest.chunk
+        factory, chunk, dtype = manifest.factory, manifest.chunk, manifest.dtype
         model = manifest.model if model is None else model
     files = expanded(listed)
     plan = Plan(
@@ -120,6 +127,7 @@ def build_index(
         factory or AUTO,
         chunk or "none",
         backend,
+        checked_dtype(dtype or DEFAULT),
         progress,
     )
     make_way(plan, resume)
@@ -183,7 +191,7 @@ def _noting(documents: Iterator[Document], texts: list[str]) -> Iterator[Documen
 def _new_partial(plan: Plan) -> SearchIndex:
     try:
         factory = "Flat" if plan.adds else plan.factory
-        return SearchIndex.create(plan.partial, plan.model, factory, plan.chunk, plan.backend)
+        return SearchIndex.create(plan.partial, plan.model, factory, plan.chunk, plan.backend, plan.dtype)
     except InputError:
         if not plan.partial.exists():
             raise

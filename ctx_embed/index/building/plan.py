@@ -14,6 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.building import progress
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.dtypes import DEFAULT
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
 from ctx_embed.reading import TEXT_FIELD
@@ -35,6 +36,7 @@ class Plan:
     factory: str
     chunk: str
     backend: str | None
+    dtype: str
     progress: bool
 
     @property
@@ -52,6 +54,8 @@ class Plan:
         """A hash that is the same for two runs of the same build."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
         fields = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory, self.chunk]
+        # Builds of older versions, which had no other data type, have no such field.
+        fields += [self.dtype] if self.dtype != DEFAULT else []
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 

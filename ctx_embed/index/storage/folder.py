@@ -33,7 +33,7 @@ class IndexFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
         self.manifest = read_manifest(self.path)
-        self.vectors = ShardFolder(self.path / VECTORS, self.manifest.dimension)
+        self.vectors = ShardFolder(self.path / VECTORS, self.manifest.dimension, self.manifest.dtype)
         self.documents = DocumentStore(self.path / DOCUMENTS)
         try:
             self.read(self._check)
@@ -68,13 +68,17 @@ class IndexFolder:
         raise InputError(f"{missing}: missing; {REMEDY}")
 
     def require_in_place(self) -> None:
-        """Raise an error if the index that was opened has been replaced or removed.
+        """Raise an error if the index that was opened has been replaced or removed; otherwise update the manifest.
 
         Raises:
             InputError: the folder holds another index, or none.
         """
-        if read_manifest(self.path).index_id != self.manifest.index_id:
+        manifest = read_manifest(self.path)
+        if manifest.index_id != self.manifest.index_id:
             raise InputError(f"{self.path}: another index has replaced it; open it again")
+        # Another process may have changed the data type.
+        self.manifest = manifest
+        self.vectors.dtype = manifest.dtype
 
     def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number and the fields of each passage in the order of rows, inside :meth:`read`.

@@ -9,13 +9,14 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
+from ctx_embed.index.storage import dtypes
 
-FORMAT_VERSION = 2
+# An index is written in the oldest format that can hold it: format 3 differs from 2 only in allowing other data types.
+OLDEST_FORMAT, FORMAT_VERSION = 2, 3
 MANIFEST = "manifest.json"
 DOCUMENTS = "documents.sqlite"
 VECTORS = "vectors"
 CACHE = "faiss"
-DTYPE = "float32"
 # Ends the message about anything that cannot be repaired from the rest of the index.
 REMEDY = "restore it from a copy or build the index again"
 
@@ -43,8 +44,8 @@ class Manifest:
         factory: the FAISS factory string, or ``auto``.
         chunk: how documents are cut into passages, see :mod:`ctx_embed.index.writing.chunking`.
         generation: the number of commits so far; it may lag behind the one in documents.sqlite, which is decisive.
-        dtype: the data type of the stored vectors.
-        format_version: the version of the file format.
+        dtype: the data type in which new vectors are stored, see :mod:`ctx_embed.index.storage.dtypes`. Older shards
+            keep theirs until compaction.
     """
 
     index_id: str
@@ -54,14 +55,19 @@ class Manifest:
     factory: str
     chunk: str = "none"
     generation: int = 0
-    dtype: str = DTYPE
-    format_version: int = FORMAT_VERSION
+    dtype: str = dtypes.DEFAULT
+
+    @property
+    def format_version(self) -> int:
+        """The version of the file format."""
+        return OLDEST_FORMAT if self.dtype == dtypes.DEFAULT else FORMAT_VERSION
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest atomically."""
     with replaced_file(folder / MANIFEST) as beside:
-        beside.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
+        fields = asdict(manifest) | {"format_version": manifest.format_version}
+        beside.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -108,13 +114,14 @@ def _checked(path: Path, fields: Any) -> Manifest:
         raise InputError(
             f"{path}: has format {version}, but this ctx-embed reads formats up to {FORMAT_VERSION}; upgrade ctx-embed"
         )
-    if version < FORMAT_VERSION:
+    if version < OLDEST_FORMAT:
         raise InputError(
-            f"{path}: has the old format {version}, but this ctx-embed reads {FORMAT_VERSION}; build the index again"
+            f"{path}: has the old format {version}, but this ctx-embed reads {OLDEST_FORMAT} and later; "
+            "build the index again"
         )
     for name, types in _FIELDS.items():
         if name not in fields or isinstance(fields[name], bool) or not isinstance(fields[name], types):
             raise InputError(f"{path}: damaged (the field {name!r} is missing or of the wrong type); {REMEDY}")
-    if fields["dimension"] < 1 or fields["dtype"] != DTYPE:
+    if fields["dimension"] < 1 or fields["dtype"] not in dtypes.DTYPES:
         raise InputError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
-    return Manifest(**{name: fields[name] for name in _FIELDS}, format_version=version)
+    return Manifest(**{name: fields[name] for name in _FIELDS})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 import zlib
@@ -9,21 +10,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import sync_folder
+from ctx_embed.index.storage import dtypes
+from ctx_embed.index.storage.dtypes import DTYPES
 from ctx_embed.index.storage.manifest import REMEDY
 
-Vectors = NDArray[np.float32]
+Vectors: TypeAlias = dtypes.Vectors
 
 TENSOR = "vectors"
+# The header of such a file is far shorter.
+_HEADER_BYTES = 4096
 # The most rows of a shard, which bounds a writer's memory.
 SHARD_ROWS = 65_536
+# Rows decoded at a time when all are compared; these stay in the processor's cache.
+DECODED_ROWS = 1024
+_DTYPE_OF = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -47,17 +55,19 @@ def crc32_of(path: Path) -> int:
 
 
 class ShardFolder:
-    """The shards of one index.
+    """The shards of one index. Each file names the data type of its vectors; all are returned as float32.
 
     Args:
         folder: the folder of the files.
         dimension: the dimension of the vectors.
+        dtype: the data type of the files that are written, see :mod:`ctx_embed.index.storage.dtypes`.
     """
 
-    def __init__(self, folder: Path, dimension: int) -> None:
+    def __init__(self, folder: Path, dimension: int, dtype: str = dtypes.DEFAULT) -> None:
         self.folder = folder
         self.dimension = dimension
-        self._mapped: dict[str, Vectors] = {}
+        self.dtype = dtype
+        self._mapped: dict[str, tuple[str, NDArray[Any]]] = {}
         self._verified: set[str] = set()
 
     def write(self, first: int, vectors: Vectors) -> Shard:
@@ -66,7 +76,7 @@ class ShardFolder:
         Raises:
             InputError: they cannot be written.
         """
-        content = save({TENSOR: np.ascontiguousarray(vectors)})
+        content = save({TENSOR: np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))})
         # The random part prevents a name clash for a reader whose index is replaced while it reads.
         name = f"{first:012d}-{uuid.uuid4().hex[:12]}.safetensors"
         path = self.folder / name
@@ -109,17 +119,31 @@ class ShardFolder:
             InputError: the file is damaged.
             FileNotFoundError: the file is gone, as happens if the reader's list of shards is out of date.
         """
-        path = self.folder / shard.name
-        content = path.read_bytes()
+        content = (self.folder / shard.name).read_bytes()
         if zlib.crc32(content) != shard.crc32 or len(content) != shard.bytes:
             raise self.damaged(shard, "its checksum is wrong")
+        name, offset = self._layout(shard, content)
+        dtype = DTYPES[name]
+        return dtype.decode(np.frombuffer(content, dtype.scalar, offset=offset).reshape(shard.rows, self.dimension))
+
+    def _layout(self, shard: Shard, content: bytes) -> tuple[str, int]:
+        """Return the data type of a shard and the offset of its vectors, from the first bytes of its file.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        # A safetensors file starts with the length of its header, a JSON object, and continues with the tensors.
+        size = int.from_bytes(content[:8], "little")
         try:
-            vectors = load(content)[TENSOR]
-        except (SafetensorError, KeyError) as error:
-            raise self.damaged(shard, str(error)) from None
-        if vectors.shape != (shard.rows, self.dimension) or vectors.dtype != np.float32:
-            raise self.damaged(shard, f"it holds {vectors.dtype} {vectors.shape}")
-        return vectors
+            header = json.loads(content[8 : 8 + size])[TENSOR]
+            name, shape = _DTYPE_OF[header["dtype"]], header["shape"]
+        except (ValueError, KeyError, TypeError):
+            raise self.damaged(shard, "its header cannot be read") from None
+        if shape != [shard.rows, self.dimension]:
+            raise self.damaged(shard, f"it holds {name} {tuple(shape)}")
+        if shard.bytes != 8 + size + shard.rows * self.dimension * DTYPES[name].scalar().itemsize:
+            raise self.damaged(shard, "its size is wrong")
+        return name, 8 + size
 
     def check(self, shards: Sequence[Shard]) -> None:
         """Check the files' sizes against the list, without reading them.
@@ -137,21 +161,25 @@ class ShardFolder:
                 raise self.damaged(shard, f"it starts at row {shard.first}, not {row}")
             row += shard.rows
 
-    def map(self, shard: Shard) -> Vectors:
-        """Return the rows of a shard (rows, dimension) as a memory map: only rows in use are read, without a check."""
+    def dtype_of(self, shard: Shard) -> str:
+        """Return the data type of a shard's vectors."""
+        return self._map(shard)[0]
+
+    def _map(self, shard: Shard) -> tuple[str, NDArray[Any]]:
+        """Return a shard's data type and rows (rows, dimension) as a memory map, which reads only rows in use."""
         if shard.name not in self._mapped:
             path = self.folder / shard.name
-            # A safetensors file with one tensor ends with the tensor's bytes.
-            offset = shard.bytes - shard.rows * self.dimension * 4
+            with path.open("rb") as file:
+                name, offset = self._layout(shard, file.read(_HEADER_BYTES))
             shape = (shard.rows, self.dimension)
             try:
-                self._mapped[shard.name] = np.memmap(path, np.float32, "r", offset, shape)
+                self._mapped[shard.name] = name, np.memmap(path, DTYPES[name].scalar, "r", offset, shape)
             except ValueError as error:
                 raise self.damaged(shard, str(error)) from None
         return self._mapped[shard.name]
 
-    def scan(self, shard: Shard) -> Vectors:
-        """Return all rows of a shard (rows, dimension) as a memory map, with its checksum verified once.
+    def verify(self, shard: Shard) -> None:
+        """Verify the checksum of a shard, once.
 
         Raises:
             InputError: the file is damaged.
@@ -161,7 +189,24 @@ class ShardFolder:
             if crc32_of(self.folder / shard.name) != shard.crc32:
                 raise self.damaged(shard, "its checksum is wrong")
             self._verified.add(shard.name)
-        return self.map(shard)
+
+    def scores(self, shard: Shard, queries: Vectors, rows: NDArray[np.int64] | slice = slice(None)) -> Vectors:
+        """Return the inner products (Q, n) of queries (Q, dimension) with rows of a shard, counted from its first.
+
+        Raises:
+            InputError: the file is damaged.
+            FileNotFoundError: the file is gone.
+        """
+        self.verify(shard)
+        name, stored = self._map(shard)
+        stored = stored[rows]
+        if name == dtypes.DEFAULT:
+            return np.asarray(queries @ stored.T)
+        scores = np.empty((len(queries), len(stored)), np.float32)
+        for first in range(0, len(stored), DECODED_ROWS):
+            part = slice(first, first + DECODED_ROWS)
+            scores[:, part] = queries @ DTYPES[name].decode(stored[part]).T
+        return scores
 
     def blocks(self, shards: Sequence[Shard], start: int = 0) -> Iterator[Vectors]:
         """Yield the vectors from row ``start`` on, shard by shard; complete shards are verified."""
@@ -170,7 +215,8 @@ class ShardFolder:
             if skip <= 0:
                 yield self.read(shard)
             elif skip < shard.rows:
-                yield np.array(self.map(shard)[skip:])
+                name, stored = self._map(shard)
+                yield np.array(DTYPES[name].decode(stored[skip:]))
 
     def gather(self, shards: Sequence[Shard], rows: NDArray[np.int64]) -> Vectors:
         """Return the vectors (len(rows), dimension) of the given rows, in their order."""
@@ -178,7 +224,8 @@ class ShardFolder:
         homes = np.searchsorted([shard.first for shard in shards], rows, side="right") - 1
         for home in np.unique(homes):
             chosen = homes == home
-            vectors[chosen] = self.map(shards[home])[rows[chosen] - shards[home].first]
+            name, stored = self._map(shards[home])
+            vectors[chosen] = DTYPES[name].decode(stored[rows[chosen] - shards[home].first])
         return vectors
 
     def forget_unlisted(self, shards: Sequence[Shard]) -> None:

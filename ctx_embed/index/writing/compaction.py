@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import WORDS
-from ctx_embed.index.storage.documents import DocumentStore, text_hash
+from ctx_embed.index.storage.documents import DocumentStore, Mask, text_hash
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import DOCUMENTS
+from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, write_manifest
 from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder
 
 # A writer compacts by itself once at least this many vectors, and more than half of all, belong to deleted documents.
@@ -31,12 +31,15 @@ def dead_rows(store: DocumentStore) -> int:
     return dead if dead >= LEAST_DEAD_ROWS and 2 * dead > state.rows else 0
 
 
-def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
+def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None], dtype: str | None = None) -> int:
     """Rewrite an index without its deleted documents, as one commit; readers are not interrupted.
+
+    Vectors of a data type that the index no longer uses are rewritten too.
 
     Args:
         folder: the index.
         tidy: :meth:`Writer.tidy`, which removes the old files and builds FAISS's file.
+        dtype: the data type in which to store all vectors from now on; None keeps that of the index.
 
     Returns:
         The number of vectors removed.
@@ -48,7 +51,20 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
         try:
             with store.writing():
                 folder.require_in_place()
-                removed = _compact(store, folder.vectors)
+                before = folder.manifest
+                wanted = replace(before, dtype=dtype or before.dtype)
+                try:
+                    if wanted.format_version > before.format_version:
+                        # Older versions must refuse the index before it lists a shard that they cannot read.
+                        _declare(folder, wanted)
+                    folder.vectors.dtype = wanted.dtype
+                    removed = _compact(store, folder.vectors)
+                except BaseException:
+                    with suppress(InputError, OSError):
+                        _declare(folder, before)
+                    raise
+            if wanted.dtype != folder.manifest.dtype:
+                _declare_if_true(folder, store, wanted.dtype)
         finally:
             tidy(store)
         # The index is compact; freeing the disk space can wait for another time.
@@ -57,13 +73,40 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None]) -> int:
     return removed
 
 
+def _declare(folder: IndexFolder, manifest: Manifest) -> None:
+    """Write a manifest, unless it is there already."""
+    if manifest != folder.manifest:
+        write_manifest(folder.path, manifest)
+    folder.manifest = manifest
+    folder.vectors.dtype = manifest.dtype
+
+
+def _declare_if_true(folder: IndexFolder, store: DocumentStore, dtype: str) -> None:
+    """Declare a data type that older versions may be able to read, if no other writer has added another one since."""
+    with store.writing():
+        folder.require_in_place()
+        if all(folder.vectors.dtype_of(shard) == dtype for shard in store.shards()):
+            _declare(folder, replace(folder.manifest, dtype=dtype))
+
+
 def _compact(store: DocumentStore, vectors: ShardFolder) -> int:
     state = store.state()
     live = store.live(state.rows)
     rows = np.flatnonzero(live)
-    if len(rows) == state.rows:
+    shards = store.shards()
+    if len(rows) == state.rows and all(vectors.dtype_of(shard) == vectors.dtype for shard in shards):
         return 0
-    shards = _rewritten(vectors, store.shards(), rows)
+    shards = _rewritten(vectors, shards, rows)
+    generation = state.generation + 1
+    new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
+    if len(rows) < state.rows:
+        _renumber(store, live)
+    store.finish(new_state, shards)
+    return state.rows - len(rows)
+
+
+def _renumber(store: DocumentStore, live: Mask) -> None:
+    """Give the live rows new numbers without gaps in all tables."""
     # In the order of rows, each new number is free when it is needed, as numbers only become smaller.
     numbers = np.cumsum(live) - 1
     with store.reporting_errors():
@@ -74,17 +117,13 @@ def _compact(store: DocumentStore, vectors: ShardFolder) -> int:
         for statement in ("DELETE FROM deleted", "DELETE FROM hashes", "DROP TABLE words", WORDS):
             store.connection.execute(statement)
     _write_words(store)
-    generation = state.generation + 1
-    new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
-    store.finish(new_state, shards)
-    return state.rows - len(rows)
 
 
 def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.int64]) -> list[Shard]:
     """Verify the old shards, then write and return new ones with the chosen rows."""
     new: list[Shard] = []
     for shard in shards:
-        vectors.scan(shard)
+        vectors.verify(shard)
     for start in range(0, len(rows), SHARD_ROWS):
         part = vectors.gather(shards, rows[start : start + SHARD_ROWS])
         new.append(vectors.write(start, part))

@@ -16,7 +16,7 @@ from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import DOCUMENTS, read_manifest, remove_leftovers, write_manifest
+from ctx_embed.index.storage.manifest import DOCUMENTS, remove_leftovers, write_manifest
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
 from ctx_embed.index.writing import chunking
@@ -107,7 +107,7 @@ class Writer:
         with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self.folder.require_in_place()
             snapshot = Snapshot.of(store.state(), store.shards())
-            if read_manifest(self.folder.path).generation != snapshot.generation:
+            if self.folder.manifest.generation != snapshot.generation:
                 write_manifest(self.folder.path, replace(self.folder.manifest, generation=snapshot.generation))
             self.folder.vectors.remove_unlisted(snapshot.shards)
             remove_leftovers(self.folder.path)
@@ -140,7 +140,7 @@ class Writer:
         with self.changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
             return tune(self.index, Snapshot.of(store.state(), store.shards()), recall, store)
 
-    def compact(self) -> int:
+    def compact(self, dtype: str | None = None) -> int:
         """Compact the index, see :meth:`SearchIndex.compact`."""
         with self.changing:
-            return compact(self.folder, self.tidy)
+            return compact(self.folder, self.tidy, dtype)

@@ -8,7 +8,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.ann import factories, vector_index
 from ctx_embed.index.ann.factories import checked_factory
 from ctx_embed.index.storage.folder import IndexFolder
-from tests.index.support.hash_model import hash_vectors
+from tests.index.support.hash_model import HashModel, hash_vectors
 
 TEXTS = [f"text {number}" for number in range(300)]
 REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
@@ -129,22 +129,24 @@ def test_centroids_are_known_before_the_training(factory, centroids):
     assert factories.centroids(factories.new_index(factory, 8)) == centroids
 
 
-def test_auto_is_exact_then_trained_and_tuned(tmp_path, hash_model, monkeypatch):
+@pytest.mark.parametrize(("dimension", "kind"), [(8, "IndexIVFScalarQuantizer"), (64, "IndexIVFPQFastScan")])
+def test_auto_is_exact_then_trained_and_tuned(tmp_path, monkeypatch, dimension, kind):
     monkeypatch.setattr(factories, "EXACT_ROWS", 2000)
     path = tmp_path / "index"
     texts = [f"text {number}" for number in range(8000)]
-    with SearchIndex.create(path, hash_model) as index:
+    with SearchIndex.create(path, HashModel(dimension)) as index:
         assert index.factory == "auto"
         index.add(texts[:2000])
         assert list((path / "faiss").iterdir()) == []
         index.add(texts[2000:])
         assert cache(path)
         tuned = index.describe()["tuned"]
-        assert list(tuned) == ["IndexIVFScalarQuantizer 256"]
-        assert tuned["IndexIVFScalarQuantizer 256"]["recall"] >= 0.97
+        assert list(tuned) == [f"{kind} 128"]
+        assert tuned[f"{kind} 128"]["recall"] >= 0.97
         queries = [f"query {number}" for number in range(50)]
         found = index.search(queries)
-        exact = hash_vectors(texts) @ hash_vectors(queries).T
+        assert [index.search(query) for query in queries[:3]] == found[:3]
+    exact = hash_vectors(texts, dimension) @ hash_vectors(queries, dimension).T
     truth = np.argsort(-exact, axis=0)[:10].T
     recall = np.mean([len({hit.id for hit in hits} & set(rows)) / 10 for hits, rows in zip(found, truth, strict=True)])
     assert recall >= 0.93
@@ -157,17 +159,19 @@ def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
         index.add([f"text {number}" for number in range(1600)])
         index.add([f"more {number}" for number in range(8000)])
         assert index.search("more 7", k=1)[0].text == "more 7"
-        assert "512" in str(index.describe()["tuned"])
+        assert "256" in str(index.describe()["tuned"])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 50_000])
 def test_auto_compares_with_all_up_to_a_size(rows):
-    assert factories.auto_factory(rows) == "Flat"
+    assert factories.auto_factory(rows, 320) == "Flat"
 
 
-@pytest.mark.parametrize(("rows", "lists"), [(50_001, 1024), (1_000_000, 4096), (10_000_000, 16384), (10**10, 65536)])
+@pytest.mark.parametrize(("rows", "lists"), [(50_001, 512), (1_000_000, 2048), (10_000_000, 8192), (10**10, 65536)])
 def test_auto_takes_lists_by_size(rows, lists):
-    assert factories.auto_factory(rows) == f"IVF{lists},SQ8"
+    assert factories.auto_factory(rows, 320) == f"IVF{lists},PQ160x4fs"
+    # Few dimensions are not compressed, and an odd number of them cannot be.
+    assert factories.auto_factory(rows, 32) == factories.auto_factory(rows, 321) == f"IVF{lists},SQ8"
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4", "PQ4x4,RFlat"])

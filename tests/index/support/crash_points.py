@@ -1,7 +1,8 @@
-"""Child process: kill a writer before every n-th of our lines that an addition reaches, and check what is left.
+"""Child process: kill a writer before every n-th of our lines that an operation reaches, and check what is left.
 
-Usage: crash_points.py BASE WORK STRIDE, where BASE is an index and WORK a folder. Prints the number of kills, and how
-many of them left the old and the new state.
+Usage: crash_points.py BASE WORK STRIDE [DTYPE], where BASE is an index and WORK a folder. The operation is an addition,
+or, if a data type is given, storing all vectors in it. Prints the number of kills, and how many of them left the old
+and the new state.
 """
 
 import os
@@ -20,8 +21,8 @@ OURS = str(Path(ctx_embed.__file__).parent)
 ADDED = ["first new text", "second new text", "third new text"]
 
 
-def add_and_die(folder: Path, line: int) -> None:
-    """Add documents to the index in ``folder`` and be killed at the ``line``-th new line; exit code 0 if never."""
+def work_and_die(folder: Path, line: int, dtype: str | None) -> None:
+    """Change the index in ``folder`` and be killed at the ``line``-th new line; exit code 0 if never."""
     lines = set()
 
     def trace(frame, event, argument):
@@ -35,17 +36,35 @@ def add_and_die(folder: Path, line: int) -> None:
 
     index = SearchIndex(IndexFolder(folder), HashEmbedder())
     sys.settrace(trace)
-    index.add(ADDED, ["x", "y", "z"])
+    if dtype is None:
+        index.add(ADDED, ["x", "y", "z"])
+    else:
+        index.compact(dtype)
     os._exit(0)
+
+
+def is_new(folder: Path, old: list[str], dtype: str | None) -> bool:
+    """Return whether the operation has happened, after checking that the index is intact."""
+    texts = texts_of(folder)
+    if dtype is None:
+        assert texts in (old, old + ADDED), texts
+        return texts != old
+    assert texts == old
+    opened = IndexFolder(folder)
+    found = {opened.vectors.dtype_of(shard) for shard in opened.documents.shards()}
+    opened.documents.close()
+    assert len(found) == 1
+    return found == {dtype}
 
 
 def texts_of(folder: Path) -> list[str]:
     """Return all texts in their order, after checking that the index is intact."""
-    return list(stored(folder).values())
+    return list(stored(folder, exact=len(sys.argv) < 5).values())
 
 
 if __name__ == "__main__":
     base, work, stride = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    dtype = sys.argv[4] if len(sys.argv) > 4 else None
     old = texts_of(base)
     left = {"old": 0, "new": 0}
     line = 1
@@ -54,18 +73,21 @@ if __name__ == "__main__":
         shutil.copytree(base, folder)
         child = os.fork()
         if child == 0:
-            add_and_die(folder, line)
+            work_and_die(folder, line, dtype)
         _, status = os.waitpid(child, 0)
+        left["new" if is_new(folder, old, dtype) else "old"] += 1
         texts = texts_of(folder)
-        assert texts in (old, old + ADDED), (line, texts)
-        left["old" if texts == old else "new"] += 1
         # The next writer adds more, and removes what the killed one left.
         with SearchIndex(IndexFolder(folder), HashEmbedder()) as index:
             index.add(["afterwards"])
+            if dtype is not None:
+                index.compact(dtype)
+                assert index.describe()["dtype"] == dtype
             assert index.search("afterwards", 1)[0].text == "afterwards"
             names = {shard.name for shard in index._folder.documents.shards()}
         assert {path.name for path in (folder / "vectors").iterdir()} == names, line
         assert texts_of(folder) == [*texts, "afterwards"]
+        assert dtype is None or is_new(folder, [*texts, "afterwards"], dtype)
         shutil.rmtree(folder)
         if os.WIFEXITED(status):
             assert os.WEXITSTATUS(status) == 0

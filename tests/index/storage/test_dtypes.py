@@ -1,0 +1,143 @@
+"""Vectors as float32, float16 and int8: what is stored, what is found, and what other versions do."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.storage import manifest as module
+from ctx_embed.index.storage.dtypes import DTYPES
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.loading import load_embedder
+from tests.index.support.stored import stored
+
+NOUNS = ["cat", "ship", "price", "law", "song", "engine", "river", "doctor", "planet", "recipe"]
+VERBS = ["sees", "moves", "changes", "finds", "needs", "follows", "keeps", "breaks", "paints", "sells"]
+TEXTS = [
+    f"the {a} {verb} the {b}{' again' * (n % 3)}"
+    for a in NOUNS
+    for n, verb in enumerate(VERBS)
+    for b in NOUNS
+    if a != b
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_embedder(None)
+
+
+@pytest.fixture(scope="module")
+def indexes(tmp_path_factory, model):
+    """Return the folders of indexes of the same texts, by data type."""
+    paths = {dtype: tmp_path_factory.mktemp("dtypes") / dtype for dtype in DTYPES}
+    vectors = model.encode_document(TEXTS)
+    for dtype, path in paths.items():
+        with SearchIndex.create(path, model, dtype=dtype) as index:
+            index.add(TEXTS, embeddings=vectors)
+    return paths
+
+
+def test_every_half_float_is_read_exactly():
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)][None]
+    np.testing.assert_array_equal(DTYPES["float16"].decode(halves), halves.astype(np.float32))
+
+
+def test_int8_keeps_directions_and_its_codes_are_stable():
+    vectors = np.random.default_rng(0).standard_normal((500, 320)).astype(np.float32)
+    vectors[0] = 0
+    vectors[1] = np.eye(320)[3] * -1
+    vectors[1:] /= np.linalg.norm(vectors[1:], axis=1, keepdims=True)
+    codes = DTYPES["int8"].encode(vectors)
+    decoded = DTYPES["int8"].decode(codes)
+    assert np.linalg.norm(decoded - vectors, axis=1).max() < 0.01
+    np.testing.assert_array_equal(decoded[:2], vectors[:2])
+    np.testing.assert_allclose(np.linalg.norm(decoded[1:], axis=1), 1, atol=1e-6)
+    np.testing.assert_array_equal(DTYPES["int8"].encode(decoded), codes)
+
+
+@pytest.mark.parametrize(("dtype", "part", "recall"), [("float16", 1 / 2, 0.995), ("int8", 1 / 4, 0.98)])
+def test_smaller_vectors_find_the_same_passages(indexes, model, dtype, part, recall):
+    sizes = {name: sum(file.stat().st_size for file in (indexes[name] / "vectors").iterdir()) for name in indexes}
+    assert sizes[dtype] == pytest.approx(part * sizes["float32"], rel=0.01)
+    queries = [f"a {noun} {verb}" for noun in NOUNS for verb in VERBS[:5]]
+    with SearchIndex.open(indexes["float32"], model) as exact, SearchIndex.open(indexes[dtype], model) as index:
+        assert index.describe()["dtype"] == dtype
+        assert index.verify() == []
+        pairs = list(zip(exact.search(queries), index.search(queries), strict=True))
+        assert index.search(queries[:1])[0] == index.search(queries[0])
+    found = sum(len({hit.id for hit in left} & {hit.id for hit in right}) for left, right in pairs)
+    assert found / (10 * len(queries)) >= recall
+    largest = max(abs(left.score - right.score) for hits in pairs for left, right in zip(*hits, strict=True))
+    assert largest < 0.01
+
+
+def test_float32_stays_format_2_and_older_versions_refuse_others(indexes, model, monkeypatch):
+    def version(dtype: str) -> int:
+        return json.loads((indexes[dtype] / "manifest.json").read_text())["format_version"]
+
+    assert {dtype: version(dtype) for dtype in indexes} == {"float32": 2, "float16": 3, "int8": 3}
+    monkeypatch.setattr(module, "FORMAT_VERSION", 2)
+    with pytest.raises(InputError, match="has format 3, but this ctx-embed reads formats up to 2; upgrade ctx-embed"):
+        SearchIndex.open(indexes["int8"], model)
+
+
+def test_the_data_type_changes_in_place(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index, SearchIndex.open(path, hash_model) as reader:
+        texts = [f"text {number}" for number in range(300)]
+        index.add(texts)
+        index.delete(range(0, 300, 3))
+        hits = reader.search("a query", 20)
+        assert index.compact("int8") == 100
+        assert len({hit.id for hit in reader.search("a query", 20)} & {hit.id for hit in hits}) >= 18
+        assert index.describe()["dtype"] == "int8"
+        index.add(["text 300"])
+        assert index.compact("int8") == 0
+        assert reader.search("text 300", 1)[0].text == "text 300"
+        assert index.compact("float16") == 0
+        assert index.compact("float32") == 0
+    kept = [text for number, text in enumerate(texts) if number % 3]
+    assert list(stored(path, exact=False).values()) == [*kept, "text 300"]
+    assert json.loads((path / "manifest.json").read_text())["format_version"] == 2
+
+
+def test_a_writer_that_opened_the_index_earlier_keeps_to_its_new_data_type(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as earlier:
+        earlier.add(["a text"])
+        with SearchIndex.open(path, hash_model) as index:
+            index.compact("int8")
+        earlier.add(["another text"])
+        assert earlier.describe()["dtype"] == "int8"
+    folder = IndexFolder(path)
+    assert {folder.vectors.dtype_of(shard) for shard in folder.documents.shards()} == {"int8"}
+    folder.documents.close()
+    assert json.loads((path / "manifest.json").read_text())["dtype"] == "int8"
+
+
+def test_a_failed_change_leaves_everything_as_it_was(tmp_path, hash_model, monkeypatch):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["a text", "another text"])
+        before = (path / "manifest.json").read_text()
+        with monkeypatch.context() as broken:
+            broken.setattr("ctx_embed.index.writing.compaction._rewritten", _full)
+            with pytest.raises(InputError, match="the disk is full"):
+                index.compact("int8")
+        assert (path / "manifest.json").read_text() == before
+        index.add(["more"])
+        assert index.describe()["dtype"] == "float32"
+        with pytest.raises(InputError, match="dtype must be one of float32, float16, int8, got 'int4'"):
+            index.compact("int4")
+    with pytest.raises(InputError, match="dtype must be one of"):
+        SearchIndex.create(tmp_path / "other", hash_model, dtype="double")
+    assert not (tmp_path / "other").exists()
+
+
+def _full(*arguments) -> None:
+    raise InputError("the disk is full")
