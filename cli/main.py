@@ -16,6 +16,7 @@ from ctx_embed.errors import InputError
 
 # Each command, named as its module, with its line in the help text, so that `--help` imports none of them.
 COMMANDS = {
+    "dedupe": "Write files without near-duplicate rows.",
     "demo": "Index the docstrings of the Python standard library and answer a few queries.",
     "distill": "Train an encoder to reproduce a teacher's embeddings.",
     "encode": "Embed texts into a file: .npy, .csv, .jsonl or .parquet.",

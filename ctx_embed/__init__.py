@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ctx_embed.deduplication import dedupe
     from ctx_embed.errors import InputError
     from ctx_embed.explanations import explain
     from ctx_embed.index import Hit, SearchIndex
@@ -24,6 +25,7 @@ __all__ = [
     "SearchIndex",
     "TextClassifier",
     "attention_weights",
+    "dedupe",
     "explain",
     "load",
     "path",
@@ -38,6 +40,7 @@ _HOMES = {
     "SearchIndex": "ctx_embed.index",
     "TextClassifier": "ctx_embed.training.supervised.classifier",
     "attention_weights": "ctx_embed.systems.weights",
+    "dedupe": "ctx_embed.deduplication",
     "explain": "ctx_embed.explanations",
     "load": "ctx_embed.loading",
     "path": "ctx_embed.loading",

@@ -292,6 +292,23 @@ def _suffix(source: str | Path) -> str:
     return os.path.splitext(str(source).lower().removesuffix(".gz"))[1]
 
 
+def format_of(source: str | Path, text_field: str | None = None, *, recognise: bool = False) -> str:
+    """Return the suffix that names the format in which :func:`read_documents` reads a file.
+
+    Args:
+        source: a path, plain or gzip.
+        text_field: the field that holds the text.
+        recognise: whether to look at the content of a file of an unknown name, as at that of standard input.
+
+    Returns:
+        ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet`` or, for text, ``.txt``.
+    """
+    reader = READERS.get(_suffix(source))
+    if reader is None and (recognise or text_field is not None):
+        reader, _ = _recognised(read_lines(source), None if text_field is None else {text_field: "--field"})
+    return next((suffix for suffix, known in READERS.items() if known is reader), ".txt")
+
+
 def _is_json_object(line: str) -> bool:
     try:
         return isinstance(json.loads(line), dict)
@@ -482,6 +499,15 @@ def _seekable(file: str) -> Iterator[str]:
             shutil.copyfileobj(opened, copy)
         copy.flush()
         yield copy.name
+
+
+@contextmanager
+def open_parquet(file: str) -> Iterator[Any]:
+    """Yield the ParquetFile of a file, plain or gzip."""
+    from pyarrow import parquet
+
+    with _seekable(file) as path:
+        yield parquet.ParquetFile(path)
 
 
 def _plain(value: Any) -> Any:

@@ -25,6 +25,7 @@ LAYERS = [
     {"encoders"},
     {"training"},
     {"index"},
+    {"deduplication"},
     {"explanations"},
     {"serving"},
     {"integrations"},

@@ -60,7 +60,7 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
         with tqdm(total=snapshot.rows, unit=" passages", disable=None if progress else True) as bar:
             for first in range(0, snapshot.rows, ROWS_AT_ONCE):
                 rows = np.arange(first, min(first + ROWS_AT_ONCE, snapshot.rows))
-                near = _near(index, snapshot, rows, allowed, threshold)
+                near = near_pairs(index, snapshot, rows, allowed, threshold)
                 for score, left, right in near:
                     if documents[left] == documents[right]:
                         continue
@@ -75,10 +75,24 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
     return folder.read(found)
 
 
-def _near(
-    index: VectorIndex, snapshot: Snapshot, rows: Rows, allowed: Mask | None, threshold: float
+def near_pairs(
+    index: VectorIndex,
+    snapshot: Snapshot,
+    rows: Rows,
+    allowed: Mask | None,
+    threshold: float,
+    effort: int | None = None,
 ) -> Iterator[tuple[float, int, int]]:
-    """Yield the pairs (cosine, row, later row) of some rows with all others."""
+    """Yield the pairs (cosine, row, later row) of some rows with all later ones whose cosine reaches a threshold.
+
+    Args:
+        index: the vectors, with its FAISS index loaded if it has one.
+        snapshot: their state.
+        rows: some rows in ascending order.
+        allowed: which rows may be found; None allows all.
+        threshold: the lowest cosine.
+        effort: as for :meth:`VectorIndex.search`.
+    """
     if allowed is not None:
         rows = rows[allowed[rows]]
     if not len(rows):
@@ -89,7 +103,7 @@ def _near(
         return
     waiting, k = np.arange(len(rows)), NEIGHBOURS
     while len(waiting):
-        rankings = index.search(vectors[waiting], k, snapshot, allowed)
+        rankings = index.search(vectors[waiting], k, snapshot, allowed, effort)
         again = []
         for place, ranking in zip(waiting, rankings, strict=True):
             if len(ranking) == k and ranking[-1][0] >= threshold and k < NEIGHBOURS * 64:

@@ -1,0 +1,62 @@
+"""`ctx-embed dedupe`: files without near-duplicate rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ctx_embed.cli.options import OUTPUT, field_option
+from ctx_embed.cli.output import counted
+
+_SHARE = click.FloatRange(0, 1, min_open=True)
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("sources", metavar="FILE...", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
+@click.option("--groups", metavar="FILE", type=OUTPUT, help="Also write what was dropped for which row, as JSONL.")
+@field_option
+@click.option(
+    "--threshold", default=0.6, type=_SHARE, help="Least Jaccard similarity of two texts' sets of four characters."
+)
+@click.option("--meaning", metavar="COSINE", type=_SHARE, help="Also compare embeddings: least cosine, e.g. 0.95.")
+@click.option("--model", metavar="NAME|PATH", help="The model of --meaning.  [default: default]")
+def dedupe(
+    sources: tuple[str, ...],
+    output: Path,
+    groups: Path | None,
+    field: str | None,
+    threshold: float,
+    meaning: float | None,
+    model: str | None,
+) -> None:
+    """Keep the first of each group of near-duplicate rows of FILE, in order, as they are.
+
+    FILE is text (a row per line), JSONL, CSV, TSV or Parquet, plain or gzip, a folder of such files, or - for standard
+    input; OUT has the same format. Rows are near-duplicates if they are equal apart from case, accents, punctuation
+    and spaces, or if they have the same numbers and similar characters; with --meaning, also if they have the same
+    numbers and similar embeddings, which know little about word order and negation.
+
+    \b
+    Example: ctx-embed dedupe reviews.jsonl --field review -o unique.jsonl --groups dropped.jsonl
+    Example: ctx-embed dedupe a.txt.gz b.txt.gz -o all.txt.gz --threshold 0.8
+    """
+    if model is not None and meaning is None:
+        raise click.UsageError("--model goes with --meaning")
+
+    from ctx_embed.deduplication import dedupe as deduplicated
+
+    found = deduplicated(
+        sources,
+        output,
+        groups=groups,
+        text_field=field,
+        threshold=threshold,
+        meaning=meaning,
+        model=model,
+        progress=True,
+    )
+    dropped = found.rows - found.kept
+    of = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
+    click.echo(f"{output}: {found.kept} of {counted(found.rows, 'row')} kept, {dropped} dropped{of}", err=True)

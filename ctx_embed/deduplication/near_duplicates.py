@@ -1,0 +1,223 @@
+"""Deduplication: which rows are near-duplicates of earlier ones, and the files without them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.deduplication.rows import common_format, copy_rows, require_format, spooled
+from ctx_embed.deduplication.signatures import BANDS, grams, normalized, similarity
+from ctx_embed.deduplication.texts import TEXTS_AT_ONCE, Rows, StoredTexts
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_file, require_file, require_other_file
+from ctx_embed.reading import expanded, read_documents
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+# Earlier rows, later rows and their similarities, each (n,).
+Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
+
+THRESHOLD = 0.6
+# Inverted lists that are searched for neighbours as close as duplicates are, which takes few.
+PROBED_LISTS = 12
+
+
+@dataclass(frozen=True)
+class Deduplicated:
+    """The result of :func:`dedupe`: the numbers of rows read, of rows kept, and of kept rows that have duplicates."""
+
+    rows: int
+    kept: int
+    groups: int
+
+
+def dedupe(
+    sources: str | Path | Sequence[str | Path],
+    output: str | Path,
+    *,
+    groups: str | Path | None = None,
+    text_field: str | None = None,
+    threshold: float = THRESHOLD,
+    meaning: float | None = None,
+    model: str | Path | Model | None = None,
+    progress: bool = False,
+) -> Deduplicated:
+    """Write the rows of files without near-duplicates, in their order and format.
+
+    Two texts are near-duplicates if they are equal apart from case, accents, punctuation and spaces; or if they have
+    the same numbers and
+
+    - the Jaccard similarity of their sets of four consecutive characters reaches ``threshold``,
+    - or the cosine of their embeddings reaches ``meaning``, if that is given.
+
+    A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first one of a group is kept, and
+    every dropped row resembles a kept one. Files are written whole or not at all.
+
+    Candidates come from MinHash signatures in bands, which find 98 % of the pairs of similarity 0.6 and more of closer
+    ones; each is then compared exactly. Some 200 bytes a row are kept in memory; the texts and signatures (200 bytes a
+    row) are in temporary files.
+
+    Args:
+        sources: files of one format (text, JSONL, CSV, TSV or Parquet, plain or gzip), folders of them, or ``-`` for
+            standard input. Blank lines of text are left out.
+        output: the file to write, compressed if its name ends in ``.gz``; ``-`` is standard output.
+        groups: a JSONL file to write. Each line has a kept row with near-duplicates and these: numbers of rows from 1
+            on, over all sources, texts, and the similarity of each dropped row to the kept one.
+        text_field: the field with the text; None: ``text``, of text files the line.
+        threshold: above 0 and at most 1; 1 drops only texts with the same sequences of characters.
+        meaning: above 0 and at most 1, e.g. 0.95; None compares characters only.
+        model: the model for embeddings, as for :meth:`ctx_embed.SearchIndex.create`.
+        progress: whether to show progress on standard error, if that is a terminal.
+
+    Raises:
+        InputError: a threshold is out of range, or a file cannot be read or written.
+    """
+    for name, value in (("threshold", threshold), ("meaning", meaning)):
+        if value is not None and not 0 < value <= 1:
+            raise InputError(f"{name} must be above 0 and at most 1, got {value}")
+    named = expanded([sources] if isinstance(sources, str | Path) else list(sources))
+    outputs = [Path(path) for path in (output, groups) if path is not None and str(path) != "-"]
+    for path in outputs:
+        require_file(path)
+        for source in named:
+            require_other_file(path, source)
+    if len({path.absolute() for path in outputs}) < len(outputs):
+        raise InputError(f"cannot write {output}: it is named both for the rows and for their groups")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx-embed-")))
+        files = [spooled(folder, text_field) if file == "-" else file for file in named]
+        kind = common_format(files, text_field)
+        require_format(Path(output), kind)
+        texts = stack.enter_context(StoredTexts(folder, progress))
+        texts.read((document.text for file in files for document in read_documents(file, text_field)), files)
+        if not len(texts):
+            raise InputError(f"{', '.join(map(str, named))}: no texts")
+        leaders, similarities = _leaders(texts, threshold, meaning, model)
+        kept = leaders == np.arange(len(texts))
+        if str(output) == "-":
+            copy_rows(files, kind, iter(kept.tolist()), sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        else:
+            file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
+            copy_rows(files, kind, iter(kept.tolist()), file, str(output).lower().endswith(".gz"))
+            file.flush()
+        if groups is not None:
+            _write_groups(Path(groups), texts, leaders, similarities)
+    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])))
+
+
+def _leaders(
+    texts: StoredTexts, threshold: float, meaning: float | None, model: str | Path | Model | None
+) -> tuple[Rows, NDArray[np.float64]]:
+    """Return the kept row that each row resembles, itself if it is kept, and the similarity of the two, (rows,)."""
+    found = list(_near_characters(texts, threshold))
+    if meaning is not None:
+        found += _near_embeddings(texts, meaning, model)
+    leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
+    if found:
+        left, right, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        # By later row, then by earlier row: whether an earlier row is kept is known when a later one needs it.
+        order = np.lexsort((-scores, left, right))
+        pairs = zip(left[order].tolist(), right[order].tolist(), scores[order].tolist(), strict=True)
+        for earlier, later, score in pairs:
+            if leaders[earlier] == earlier and leaders[later] == later:
+                leaders[later], similarities[later] = earlier, score
+    return leaders[texts.equal], similarities[texts.equal]
+
+
+def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
+    """Yield the pairs of distinct texts whose sequences of characters are similar."""
+    seen: NDArray[np.int64] = np.empty(0, np.int64)
+    with texts.bar(BANDS, "comparing", "bands") as bar:
+        for band in range(BANDS):
+            keys = [seen[:0]]
+            for left, right in texts.candidates(band):
+                sizes = texts.sizes[left], texts.sizes[right]
+                # The similarity of sets is at most the ratio of their sizes; texts that repeat themselves have smaller
+                # sets than this says, so leave some room.
+                possible = (texts.digits[left] == texts.digits[right]) & (
+                    np.minimum(*sizes) >= threshold / 2 * np.maximum(*sizes)
+                )
+                keys.append(left[possible] * len(texts) + right[possible])
+            new = np.setdiff1d(np.concatenate(keys), seen)
+            seen = np.union1d(seen, new)
+            yield _confirmed(texts, new // len(texts), new % len(texts), threshold)
+            bar.update()
+
+
+def _confirmed(texts: StoredTexts, left: Rows, right: Rows, threshold: float) -> Pairs:
+    """Return the pairs that reach the threshold; ``left`` is sorted."""
+    scores = np.zeros(len(left))
+    row, of_left = -1, set[bytes]()
+    for place, (earlier, later) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
+        if earlier != row:
+            row, of_left = earlier, grams(normalized(texts[earlier]))
+        scores[place] = similarity(of_left, grams(normalized(texts[later])))
+    near = scores >= threshold
+    return left[near], right[near], scores[near]
+
+
+def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Model | None) -> Iterator[Pairs]:
+    """Yield the pairs of distinct texts with the same numbers whose embeddings have a high cosine."""
+    from ctx_embed.index.analysis.duplicates import ROWS_AT_ONCE, near_pairs
+    from ctx_embed.index.ann.factories import AUTO
+    from ctx_embed.index.ann.vector_index import VectorIndex
+    from ctx_embed.index.embedder import Embedder
+    from ctx_embed.index.storage.shards import Shard, ShardFolder
+    from ctx_embed.index.storage.snapshot import Snapshot
+
+    embedder = Embedder.of(model)
+    for name in ("vectors", "faiss"):
+        (texts.folder / name).mkdir()
+    vectors = ShardFolder(texts.folder / "vectors", embedder.dimension, "int8")
+    shards: list[Shard] = []
+    count = len(texts.distinct)
+    with texts.bar(count, "embedding") as bar:
+        for first in range(0, count, TEXTS_AT_ONCE):
+            block = [texts[row] for row in texts.distinct[first : first + TEXTS_AT_ONCE].tolist()]
+            shards = vectors.append(shards, embedder.documents(block))
+            vectors.remove_unlisted(shards)
+            bar.update(len(block))
+    snapshot = Snapshot(1, 0, count, shards)
+    index = VectorIndex(texts.folder / "faiss", vectors, AUTO)
+    if index.factory_for(count) != "Flat":
+        index.build(snapshot)
+    index.refresh(snapshot)
+    with texts.bar(count, "comparing") as bar:
+        for first in range(0, count, ROWS_AT_ONCE):
+            rows = np.arange(first, min(first + ROWS_AT_ONCE, count))
+            found = list(near_pairs(index, snapshot, rows, None, meaning, PROBED_LISTS))
+            scores = np.array([score for score, _, _ in found])
+            places = np.array([pair for _, *pair in found], np.int64).reshape(-1, 2)
+            left, right = texts.distinct[places].T
+            same = texts.digits[left] == texts.digits[right]
+            yield left[same], right[same], scores[same]
+            bar.update(len(rows))
+
+
+def _write_groups(path: Path, texts: StoredTexts, leaders: Rows, similarities: NDArray[np.float64]) -> None:
+    dropped = np.flatnonzero(leaders != np.arange(len(leaders)))
+    dropped = dropped[np.argsort(leaders[dropped], kind="stable")]
+    with replaced_file(path) as beside, beside.open("w", encoding="utf-8") as file:
+        for members in np.split(dropped, np.flatnonzero(np.diff(leaders[dropped])) + 1):
+            if not len(members):
+                continue
+            first = int(leaders[members[0]])
+            group = {
+                "kept": {"row": first + 1, "text": texts[first]},
+                "dropped": [
+                    {"row": row + 1, "text": texts[row], "similarity": round(float(similarities[row]), 4)}
+                    for row in members.tolist()
+                ],
+            }
+            file.write(json.dumps(group, ensure_ascii=False) + "\n")

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import random
+
+import numpy as np
+import pyarrow
+import pytest
+from click.testing import CliRunner
+from pyarrow import parquet
+
+from ctx_embed import InputError, dedupe
+from ctx_embed.cli.main import main
+from ctx_embed.deduplication.signatures import band_keys, grams, normalized, similarity
+
+TEXTS = [
+    "The cat sat on the mat.",
+    "prices rise faster than wages in the north",
+    "the cat sat on the mat",
+    "THE CAT -- sat on the mat!",
+    "Prices rise faster than wages in the nort",
+    "An error in line 12 of the file",
+    "An error in line 13 of the file",
+    "Crème brûlée",
+    "creme brulee",
+    "???",
+    "!!!",
+    "",
+    "a",
+]
+KEPT = [0, 1, 5, 6, 7, 9, 10, 12]
+
+
+def lines(path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def written(path, texts) -> list[str]:
+    path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    return [text for text in texts if text]
+
+
+def test_the_first_of_near_duplicates_stays_as_it_is(tmp_path):
+    texts = written(tmp_path / "in.txt", TEXTS)
+    found = dedupe(tmp_path / "in.txt", tmp_path / "out.txt", groups=tmp_path / "groups.jsonl")
+    assert lines(tmp_path / "out.txt") == [TEXTS[row] for row in KEPT]
+    assert (found.rows, found.kept, found.groups) == (len(texts), len(KEPT), 3)
+    groups = [json.loads(line) for line in lines(tmp_path / "groups.jsonl")]
+    assert [group["kept"]["row"] for group in groups] == [1, 2, 8]
+    assert groups[0]["dropped"] == [
+        {"row": 3, "text": "the cat sat on the mat", "similarity": 1.0},
+        {"row": 4, "text": "THE CAT -- sat on the mat!", "similarity": 1.0},
+    ]
+    assert 0.6 <= groups[1]["dropped"][0]["similarity"] < 1
+    dedupe(tmp_path / "out.txt", tmp_path / "again.txt")
+    assert lines(tmp_path / "again.txt") == lines(tmp_path / "out.txt")
+    dedupe(tmp_path / "in.txt", tmp_path / "equal.txt", threshold=1)
+    assert TEXTS[4] in lines(tmp_path / "equal.txt")
+
+
+def test_every_format_keeps_its_rows_and_fields(tmp_path):
+    texts = [text for text in TEXTS if text]
+    wanted = [texts.index(TEXTS[row]) for row in KEPT]
+    rows = [{"n": n, "review": text, "tags": ["x", n]} for n, text in enumerate(texts)]
+    (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps(row) for row in rows[:6]) + "\n")
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[6:]))
+    dedupe([tmp_path / "a.jsonl", tmp_path / "b.jsonl"], tmp_path / "out.jsonl", text_field="review")
+    assert [json.loads(line) for line in lines(tmp_path / "out.jsonl")] == [rows[place] for place in wanted]
+
+    with gzip.open(tmp_path / "in.csv.gz", "wt", newline="") as file:
+        csv.writer(file).writerows([["n", "text"], *([n, f'{text}, "said"\nhe'] for n, text in enumerate(texts))])
+    dedupe(tmp_path / "in.csv.gz", tmp_path / "out.csv.gz")
+    with gzip.open(tmp_path / "out.csv.gz", "rt", newline="") as file:
+        found = list(csv.reader(file))
+    assert found[0] == ["n", "text"]
+    assert found[1] == ["0", f'{texts[0]}, "said"\nhe']
+    assert "2" not in [row[0] for row in found]
+
+    (tmp_path / "in.tsv").write_text("text\tn\n" + "".join(f'{text}\t"{n}\n' for n, text in enumerate(texts)))
+    dedupe(tmp_path / "in.tsv", tmp_path / "out.tsv")
+    assert lines(tmp_path / "out.tsv") == ["text\tn", *(f'{texts[place]}\t"{place}' for place in wanted)]
+
+    table = pyarrow.table({"text": texts, "n": pyarrow.array(range(len(texts)), pyarrow.int16())})
+    parquet.write_table(table, tmp_path / "in.parquet", row_group_size=5)
+    dedupe(tmp_path / "in.parquet", tmp_path / "out.parquet")
+    assert parquet.read_table(tmp_path / "out.parquet").equals(table.take(wanted))
+
+
+def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
+    generator = random.Random(0)
+    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
+    originals = [" ".join(generator.choices(words, k=12)) for _ in range(3000)]
+
+    def edited(text: str) -> str:
+        place = generator.randrange(len(text) - 1)
+        return text[:place] + text[place + 1] + text[place] + text[place + 2 :]
+
+    copies = [edited(text) for text in originals[:1000]]
+    mixed = originals + copies
+    generator.shuffle(mixed)
+    written(tmp_path / "in.txt", mixed)
+    found = dedupe(tmp_path / "in.txt", tmp_path / "out.txt")
+    assert 3000 <= found.kept <= 3010
+    dedupe(tmp_path / "in.txt", tmp_path / "out2.txt")
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "out2.txt").read_bytes()
+
+
+def test_equal_keys_are_as_frequent_as_the_similarity_says():
+    left = normalized("the quick brown fox jumps over the lazy dog in the garden")
+    right = normalized("the quick brown fox jumped over a lazy dog in the garden")
+    share = np.mean([keys[0] == keys[1] for keys in band_keys([left, right, "a"])])
+    wanted = similarity(grams(left), grams(right)) ** 5
+    assert abs(share - wanted) < 3 * (wanted * (1 - wanted) / 50) ** 0.5
+
+
+def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
+    texts = [
+        "The customer was very happy with the service.",
+        "With the service, the customer was very happy.",
+        "Service began in 1912.",
+        "In 1913 service began.",
+        "A storm destroyed the old harbour.",
+    ]
+    written(tmp_path / "in.txt", texts)
+    assert dedupe(tmp_path / "in.txt", tmp_path / "all.txt", threshold=0.95).kept == 5
+    found = dedupe(tmp_path / "in.txt", tmp_path / "out.txt", threshold=0.95, meaning=0.9)
+    assert lines(tmp_path / "out.txt") == [texts[0], *texts[2:]]
+    assert found.groups == 1
+
+
+def test_mistakes_are_one_line_and_write_nothing(tmp_path):
+    written(tmp_path / "in.txt", TEXTS)
+    (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')
+    (tmp_path / "empty.txt").write_text("\n")
+    before = sorted(tmp_path.iterdir())
+    for arguments, options, message in [
+        (("in.txt", "out.txt"), {"threshold": 0}, "threshold must be above 0 and at most 1, got 0"),
+        (("in.txt", "out.txt"), {"meaning": 2}, "meaning must be above 0 and at most 1, got 2"),
+        (("in.txt", "in.txt"), {}, "it is the input"),
+        (
+            ("in.txt", "out.jsonl"),
+            {},
+            "the rows stay in the format of the input, so its name must be that of a text file",
+        ),
+        (("in.jsonl", "out.jsonl"), {}, "line 2: no field 'text'"),
+        (("missing.txt", "out.txt"), {}, "no such file"),
+        (("empty.txt", "out.txt"), {}, "no texts"),
+        (("in.txt", "out.txt"), {"groups": tmp_path / "out.txt"}, "named both for the rows and for their groups"),
+    ]:
+        source, output = arguments
+        with pytest.raises(InputError, match=message):
+            dedupe(tmp_path / source, tmp_path / output, **options)
+    with pytest.raises(InputError, match="all files must have one format"):
+        dedupe([tmp_path / "in.txt", tmp_path / "in.jsonl"], tmp_path / "out.txt")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_command_reads_and_writes_pipes(tmp_path):
+    result = CliRunner().invoke(main, ["dedupe", "-", "-o", "-"], input="A b c!\na b c\nother words\n")
+    assert (result.exit_code, result.stdout) == (0, "A b c!\nother words\n")
+    assert result.stderr == "-: 2 of 3 rows kept, 1 dropped, near-duplicates of 1 row\n"
+    rows = '{"text": "A b c!"}\n{"text": "a b c", "n": 1}\n'
+    result = CliRunner().invoke(main, ["dedupe", "-", "-o", str(tmp_path / "out.jsonl")], input=rows)
+    assert result.exit_code == 0
+    assert lines(tmp_path / "out.jsonl") == ['{"text": "A b c!"}']
+    result = CliRunner().invoke(main, ["dedupe", "-", "-o", "-", "--model", "x"], input=rows)
+    assert result.exit_code == 2
+    assert "--model goes with --meaning" in result.stderr
