@@ -175,7 +175,7 @@ class Contextualizer(TokenEncoder):
         return x, offsets, second_order.direct(x, offsets, first, steps), steps
 
     @property
-    def ids_name_rows(self) -> bool:
+    def ids_may_be_renumbered(self) -> bool:
         """Whether ids only look up rows: not with a uniform first context, which they seed."""
         return self.initial_context != "uniform"
 

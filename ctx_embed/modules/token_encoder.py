@@ -143,7 +143,7 @@ class TokenEncoder(InputModule):
         self.embedding = nn.Embedding(*shape, _weight=table)
 
     @property
-    def ids_name_rows(self) -> bool:
+    def ids_may_be_renumbered(self) -> bool:
         """Whether ids serve to look up rows of the table and nothing else, so that rows may be renumbered."""
         return False
 

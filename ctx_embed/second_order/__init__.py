@@ -34,7 +34,6 @@ from ctx_embed.second_order.paper import (
     initial_context,
     position_logits,
     position_weights,
-    product,
     segment_sum,
     token_positions,
 )
@@ -71,7 +70,6 @@ __all__ = [
     "over_vocabulary",
     "position_logits",
     "position_weights",
-    "product",
     "projected_moments",
     "recurrence",
     "segment_sum",

@@ -132,7 +132,7 @@ def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Te
     length = offsets.diff()[documents]
     position = token_positions(offsets) + 1
     weights = position_logits(position, length, s, kind=kind).exp()
-    weights = product(weights, segment_sum(weights, offsets).reciprocal().index_select(0, documents))
+    weights = multiply_(weights, segment_sum(weights, offsets).reciprocal().index_select(0, documents))
     return weights * length[:, None] if scale == "mean" else weights
 
 
@@ -200,7 +200,7 @@ def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offset
     return torch.where(offsets.diff()[:, None] > 0, context + z, context)
 
 
-def product(fresh: Tensor, other: Tensor) -> Tensor:
+def multiply_(fresh: Tensor, other: Tensor) -> Tensor:
     """Return fresh * other; without gradients, computed in place in ``fresh``, which must not be used elsewhere."""
     return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
 
@@ -220,7 +220,7 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
     Source: the paper's second-order attention.
     """
-    return torch.addmm(b, product(vc.index_select(0, documents), ux), W.T)
+    return torch.addmm(b, multiply_(vc.index_select(0, documents), ux), W.T)
 
 
 def first_step_is_linear(x: Tensor, context: Tensor, steps: Steps) -> bool:
@@ -254,7 +254,7 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     if first_step_is_linear(x, contexts[0], steps):
         U, V, W, b, gain, bias = (parameter[0] for parameter in steps)
         a = torch.addmm(b, x, ((W * (V @ contexts[0][0].to(x.dtype))) @ U).T)
-        contexts.append(corrected(contexts[-1], segment_sum(product(a, x), offsets), gain, bias, offsets))
+        contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
         steps = Steps(*(parameter[1:] for parameter in steps))
     # Training keeps the products of all steps anyway, and one large product has a quicker gradient than K; without
     # gradients one step's at a time stays in cache.
@@ -263,5 +263,5 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
         products = (x @ steps.U.flatten(0, 1).T).unflatten(1, steps.U.shape[:2]).unbind(1)
     for ux, (_, V, W, b, gain, bias) in zip(products, zip(*steps, strict=True), strict=True):
         a = attended(ux, contexts[-1].to(x.dtype) @ V.T, documents, W, b)
-        contexts.append(corrected(contexts[-1], segment_sum(product(a, x), offsets), gain, bias, offsets))
+        contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
     return torch.stack(contexts)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctx_embed.second_order.paper import Steps, attended, corrected, document_ids, product, segment_sum
+from ctx_embed.second_order.paper import Steps, attended, corrected, document_ids, multiply_, segment_sum
 
 
 class Products(NamedTuple):
@@ -70,5 +70,5 @@ def over_vocabulary(
     x = F.embedding(ids, table)
     for ux, (_, V, W, b, gain, bias) in zip(products.of_steps, remaining, strict=True):
         a = attended(F.embedding(ids, ux), context.to(V.dtype) @ V.T, documents, W, b)
-        context = corrected(context, segment_sum(product(a, x), offsets), gain, bias, offsets)
+        context = corrected(context, segment_sum(multiply_(a, x), offsets), gain, bias, offsets)
     return context

@@ -1,7 +1,14 @@
 """The systems a Contextualizer is compared with, and their names."""
 
-from ctx_embed.systems.drawn import untrained
-from ctx_embed.systems.registry import SYSTEMS, option_defaults, parameter_count, require_options, sample, system
+from ctx_embed.systems.registry import (
+    SYSTEMS,
+    option_defaults,
+    parameter_count,
+    require_options,
+    system,
+    without_vocabulary,
+)
+from ctx_embed.systems.untrained import untrained
 from ctx_embed.systems.weights import AttentionWeights, attention_weights
 
 __all__ = [
@@ -11,7 +18,7 @@ __all__ = [
     "option_defaults",
     "parameter_count",
     "require_options",
-    "sample",
     "system",
     "untrained",
+    "without_vocabulary",
 ]

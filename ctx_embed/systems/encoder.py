@@ -104,7 +104,7 @@ class SystemEncoder(TokenEncoder):
     output_dimension: int | None = None
 
     @property
-    def ids_name_rows(self) -> bool:
+    def ids_may_be_renumbered(self) -> bool:
         """True: only the rows are pooled."""
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ctx_embed.systems.descriptions import DESCRIPTIONS, EVALUATION_BASELINES
-from ctx_embed.systems.registry import SYSTEMS, option_defaults, parameter_count, sample
+from ctx_embed.systems.registry import SYSTEMS, option_defaults, parameter_count, without_vocabulary
 
 
 def listing(dimension: int) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def listing(dimension: int) -> list[dict[str, Any]]:
             "name": name,
             "kind": "system",
             **DESCRIPTIONS[name]._asdict(),
-            "parameter_count": parameter_count(sample(name, dimension)),
+            "parameter_count": parameter_count(without_vocabulary(name, dimension)),
             "options": option_defaults(name),
         }
         for name in SYSTEMS

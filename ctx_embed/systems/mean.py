@@ -24,7 +24,7 @@ class MeanEmbedding(TokenEncoder):
     config_file_name = "mean_config.json"
 
     @property
-    def ids_name_rows(self) -> bool:
+    def ids_may_be_renumbered(self) -> bool:
         """True: the mean needs only the rows."""
         return True
 

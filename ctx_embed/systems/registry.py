@@ -79,7 +79,7 @@ def require_options(name: str, options: Iterable[str]) -> None:
             raise unknown_name(f"option of {name}", option, known)
 
 
-def sample(name: str, dimension: int, **options: Any) -> TokenEncoder:
+def without_vocabulary(name: str, dimension: int, **options: Any) -> TokenEncoder:
     """Return the system over a table of one entry, to count its other parameters or to check its options.
 
     Raises:

@@ -32,7 +32,7 @@ class SelfAttention(TokenEncoder):
     weight_axes = ("token", "token")
 
     @property
-    def ids_name_rows(self) -> bool:
+    def ids_may_be_renumbered(self) -> bool:
         """True: only the rows are attended to."""
         return True
 

@@ -156,7 +156,7 @@ class TransformerEncoder(TokenEncoder):
         self.stack = nn.ModuleList(Layer(dimension, heads, feedforward, dropout, norm_first) for _ in range(layers))
 
     @property
-    def ids_name_rows(self) -> bool:
+    def ids_may_be_renumbered(self) -> bool:
         """True: only the rows and their positions are read."""
         return True
 

@@ -16,7 +16,7 @@ from ctx_embed.eval.reproduce.experiment import Cell, Column, Experiment, Figure
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.plotting import bars, lines
 from ctx_embed.eval.reproduce.tables import ACCURACY, PARAMETERS
-from ctx_embed.systems import parameter_count, sample
+from ctx_embed.systems import parameter_count, without_vocabulary
 
 PAPER = "Mehta, Rangwala & Ramakrishnan 2019, arXiv:1912.00835"
 M, HIDDEN, HEADS = 128, 64, 30
@@ -132,7 +132,7 @@ def _counted(system: str, count: int) -> Settings:
 
 def count_parameters(settings: Settings, part: str, workplace: Workplace) -> Figures:
     """Return the number of a system's parameters, excluding its token table."""
-    module = sample(settings["layer"], settings["dimension"], **settings["options"])
+    module = without_vocabulary(settings["layer"], settings["dimension"], **settings["options"])
     return {"parameters": parameter_count(module)}
 
 

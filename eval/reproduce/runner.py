@@ -21,7 +21,7 @@ from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.files import require_file
 from ctx_embed.fingerprint import identity
-from ctx_embed.systems import option_defaults, sample
+from ctx_embed.systems import option_defaults, without_vocabulary
 from ctx_embed.training.supervised.train import SupervisedOptions
 
 # Increased when the same settings would produce different results.
@@ -134,7 +134,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
                 SupervisedOptions(**settings[group])
             elif group == "architecture":
                 try:
-                    sample(settings["encoder"], **settings[group])
+                    without_vocabulary(settings["encoder"], **settings[group])
                 except RuntimeError:
                     raise InputError(f"{fitting}: the encoder cannot be created; its sizes are too large") from None
     return settings

@@ -199,7 +199,7 @@ def test_the_parameters_are_as_described(tokenizer):
 
 
 def test_only_the_bigrams_read_more_of_an_id_than_its_row(make):
-    assert [name for name in SYSTEMS if not make(name).ids_name_rows] == ["dan"]
+    assert [name for name in SYSTEMS if not make(name).ids_may_be_renumbered] == ["dan"]
 
 
 def test_each_class_says_what_it_is():

@@ -65,7 +65,7 @@ class Composition:
         """
         entries, renumbered = torch.unique(ids, return_inverse=True)
         rows = self.rows(entries, used, own)
-        if self.encoder.ids_name_rows:
+        if self.encoder.ids_may_be_renumbered:
             ids, table = renumbered, rows
         else:
             table = self.encoder.embedding.weight.detach().index_copy(0, entries, rows)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.systems import option_defaults, require_options, sample
+from ctx_embed.systems import option_defaults, require_options, without_vocabulary
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.distillation.composition import Composition
 
@@ -61,7 +61,7 @@ def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) ->
         output = options.setdefault("output_dimension", dimension)
         if output != dimension:
             raise InputError(f"output_dimension is {output!r}, a student's is its dimension, {dimension}: leave it out")
-    sample(encoder, dimension, **options)
+    without_vocabulary(encoder, dimension, **options)
     return options
 
 

@@ -41,7 +41,7 @@ def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterat
     """
     changed: list[tuple[Any, nn.Embedding, TextTokenizer, NDArray[np.int32]]] = []
     for module in encoder.children():
-        if isinstance(module, TokenEncoder) and module.ids_name_rows:
+        if isinstance(module, TokenEncoder) and module.ids_may_be_renumbered:
             entries = np.unique(module.text_tokenizer(texts)[0])
             if len(entries):
                 changed.append((module, module.embedding, module.text_tokenizer, entries))

@@ -14,7 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.reproduce import EXPERIMENTS, RunOptions, find_experiment, reproduce, write_report, write_tables
 from ctx_embed.eval.reproduce.report import as_markdown, report_folder
 from ctx_embed.eval.reproduce.runner import Results
-from ctx_embed.systems import parameter_count, sample
+from ctx_embed.systems import parameter_count, without_vocabulary
 
 # A few cells of experiments with many.
 PATTERNS = {
@@ -59,7 +59,7 @@ def test_a_quick_run_and_its_report(name, workplace, tmp_path):
         assert 0 <= cell["figures"].get("accuracy", 50.0) <= 100
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(f"## {name}: {experiment.title}\n\n| ")
-    assert "**A quick run on a small sample" in text
+    assert "**A quick run on a small without_vocabulary" in text
     assert "![" in text
     shown = cells_of(text)
     assert len(shown) == len(experiment.cells)
@@ -97,7 +97,7 @@ def test_only_what_is_known_of_table_3_is_given():
 @pytest.mark.parametrize("cell", find_experiment("table2").cells, ids=lambda cell: cell.key)
 def test_table_2_has_the_sizes_it_says(cell):
     options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
-    parameters = parameter_count(sample(cell.settings["encoder"], 128, **options))
+    parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
     assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
 
 

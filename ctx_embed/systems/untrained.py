@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
+from ctx_embed.runtime.saved import DEFAULT_MODEL
 from ctx_embed.systems.registry import require_options, system
-
-SHIPPED = Path(__file__).parent.parent / "pretrained" / "default"
 
 
 def untrained(
@@ -47,7 +45,7 @@ def untrained(
     require_options(name, options)
     labelled_texts = None
     if tokenizer is None:
-        shipped = Contextualizer.load(str(SHIPPED), local_files_only=True)
+        shipped = Contextualizer.load(str(DEFAULT_MODEL), local_files_only=True)
         tokenizer, phrases, weights = shipped.backend_tokenizer, shipped.phrases, shipped.embedding.weight.detach()
         if dimension not in (None, shipped.dimension):
             raise InputError(
