@@ -87,7 +87,7 @@ def run(
     if out.is_dir():
         require_file(out / "results.json")
     elif out.exists():
-        raise InputError(f"cannot write {out}: it is a file, a folder is needed")
+        raise InputError(f"cannot write {out}: it must be a folder, got a file")
     found = find_tasks(tasks, field, label_field)
     reader = DataReader(data)
 

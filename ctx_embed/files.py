@@ -106,7 +106,7 @@ def require_replaceable(path: Path, mark: str) -> None:
         if os.listdir(path) and not (path / mark).is_file():
             raise InputError(f"cannot write {path}: the folder holds other things (no {mark}); choose another name")
     elif os.path.lexists(path):
-        raise InputError(f"cannot write {path}: it is a file, a folder is needed")
+        raise InputError(f"cannot write {path}: it must be a folder, got a file")
 
 
 def _usual(mode: int) -> int:
@@ -189,7 +189,7 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     require_folder(Path(path))
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not os.path.isdir(target):
-        raise InputError(f"cannot write {path}: it is a file, a folder is needed")
+        raise InputError(f"cannot write {path}: it must be a folder, got a file")
     try:
         remove_leftovers(target)
         _remove_unfinished(target)

@@ -244,7 +244,7 @@ def test_a_folder_stands_where_a_file_is_wanted(tmp_path):
 def test_a_file_stands_where_a_folder_is_wanted(tmp_path):
     path = tmp_path / "output"
     path.write_text("old")
-    message = f"cannot write {path}: it is a file, a folder is needed"
+    message = f"cannot write {path}: it must be a folder, got a file"
     assert error(replaced_folder, path) == refusal(require_replaceable, path, "mark") == message
     assert path.read_text() == "old"
 

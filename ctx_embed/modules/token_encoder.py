@@ -76,7 +76,7 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(tokenizer, Tokenizer):
         raise InputError(
-            f"tokenizer is a {type(tokenizer).__name__}, a tokenizers.Tokenizer is needed: Tokenizer.from_file(...)"
+            f"tokenizer must be a tokenizers.Tokenizer, got {type(tokenizer).__name__}; use Tokenizer.from_file(...)"
         )
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_padding()
@@ -265,7 +265,7 @@ class TokenEncoder(InputModule):
         """
         for index, text in enumerate(inputs):
             if not isinstance(text, str):
-                raise InputError(f"text {index} is a {type(text).__name__}, a string is needed")
+                raise InputError(f"text {index} must be a string, got {type(text).__name__}")
         if prompt:
             inputs = [prompt + text for text in inputs]
         ids, lengths = self.text_tokenizer(inputs)

@@ -62,7 +62,7 @@ class Phrases:
         self.pairs: NDArray[np.int32] = np.asarray(pairs, dtype=np.int32).copy()
         self.entries = entries
         if self.pairs.ndim != 2 or self.pairs.shape[1] != 2 or not len(self.pairs):
-            raise InputError(f"phrases have shape {self.pairs.shape}, (phrases, 2) with at least one phrase is needed")
+            raise InputError(f"phrases must have shape (phrases, 2) with at least one phrase, got {self.pairs.shape}")
         numbers = entries + np.arange(len(self.pairs), dtype=np.int32)
         wrong = np.flatnonzero(((self.pairs < 0) | (self.pairs >= numbers[:, None])).any(1))
         if len(wrong):

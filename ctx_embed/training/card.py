@@ -1,4 +1,4 @@
-"""The cards of the models that ``train`` and ``distill`` make, from the records of their runs."""
+"""Model cards of models made by ``train`` and ``distill``, written from the records of their runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed.model_card import described, inherited, licence, listed, name_of, page, table, usage
 
-# More labels than these are counted, not named.
+# If there are more labels, the card states only their number.
 MOST_LABELS = 20
 
 
@@ -20,10 +20,10 @@ def classifier_card(
     """Return the card of a classifier.
 
     Args:
-        name: of its folder.
+        name: the name of its folder.
         model: the encoder.
-        labels: what it tells apart.
-        record: of the run, see :func:`ctx_embed.training.supervised.files.train`.
+        labels: the classes.
+        record: the record of the run, see :func:`ctx_embed.training.supervised.files.train`.
         start: the folder of the model that the run started from; None: from scratch.
     """
     stated = inherited(start)
@@ -71,9 +71,9 @@ def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, A
     """Return the card of a distilled model.
 
     Args:
-        name: of its folder.
-        model: the student with what follows it.
-        record: of the run, see :func:`ctx_embed.training.distillation.files.distill`.
+        name: the name of its folder.
+        model: the student as a SentenceTransformer.
+        record: the record of the run, see :func:`ctx_embed.training.distillation.files.distill`.
         teacher: the teacher's folder.
     """
     stated = inherited(teacher)

@@ -14,4 +14,4 @@ def require_finite(value: float, step: int) -> None:
         InputError: with the step.
     """
     if not math.isfinite(value):
-        raise InputError(f"the training diverged at step {step} ({value}), lower --learning-rate")
+        raise InputError(f"the training diverged at step {step} ({value}); lower --learning-rate")

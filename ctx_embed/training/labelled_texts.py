@@ -26,7 +26,7 @@ def hashes_of(texts: Iterable[str]) -> Hashes:
 
 
 def joined(*parts: Hashes | None) -> Hashes | None:
-    """Return all hashes of the parts, ascending, each once; None where no part has any."""
+    """Return all hashes of the parts, ascending, each once; None if no part has any."""
     known = [part for part in parts if part is not None and len(part)]
     return np.unique(np.concatenate(known)) if known else None
 
@@ -40,7 +40,7 @@ def are_known(texts: Iterable[str], hashes: Hashes) -> NDArray[np.bool_]:
 
 
 def warning(encoder: str, task: str, count: int, rows: int) -> str:
-    """Return the line that tells of a score on texts that an encoder has learned from."""
+    """Return the warning about a score on texts that an encoder was trained on."""
     return (
         f"{task}: {count:,} of {rows:,} texts are among the labelled texts that {encoder} was trained on; "
         "its score says less about new texts"

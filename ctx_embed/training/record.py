@@ -1,4 +1,4 @@
-"""``training.json`` beside a model: how it was made, and whether the same command has made it already."""
+"""``training.json`` in a model folder: how the model was made, and whether the same command has already made it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEL = "modules.json"
 
 
 def content_hash(path: str | Path | None) -> str | None:
-    """Return the sha256 of a file, or of all files in a folder with their names; None where there is neither."""
+    """Return the sha256 of a file, or of all files in a folder with their names; None if there is neither."""
     path = Path(path) if path is not None else None
     if path is None or not path.exists():
         return None
@@ -32,25 +32,25 @@ def content_hash(path: str | Path | None) -> str | None:
 
 
 def file_hashes(files: Sequence[Path]) -> dict[str, str]:
-    """Return the sha256 by file name, with the folder's name before it where two files are called alike."""
+    """Return the sha256 by file name; files of the same name are told apart by their folder's name."""
     alike = Counter(path.name for path in files)
     names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}
 
 
 def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
-    """Return the record of a finished run that was asked for the same, and say on stderr that nothing is done again.
+    """Return the record of a finished run of the same command, and say on stderr that there is nothing to do.
 
     Args:
         output: the model folder.
-        asked: a hash over all that was asked for, which the record keeps under this name.
-        overwrite: make the model anew, whatever is there.
+        asked: a hash of everything that the command asked for, stored in the record under this name.
+        overwrite: make the model again, whatever exists.
 
     Returns:
-        The record; None where there is no model yet, or it is to be replaced.
+        The record; None if there is no model yet, or it is to be replaced.
 
     Raises:
-        InputError: another model is there, or something else is.
+        InputError: the folder holds another model, or something else.
     """
     require_replaceable(output, MODEL)
     if overwrite or not (output / MODEL).is_file():

@@ -18,7 +18,7 @@ from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
-# Letters that are entries of their own, the most frequent; words with other ones are unknown.
+# The most frequent letters, which are entries of their own; words with other letters are unknown.
 LETTERS = 1000
 REPEATED_AT_ONCE = 1000
 
@@ -43,14 +43,14 @@ def _repeated(counts: Counter[str]) -> Iterator[str]:
 
 
 def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool = True) -> Tokenizer:
-    """Learn a lower-case WordPiece vocabulary; accents fall, punctuation stands alone.
+    """Learn a lower-case WordPiece vocabulary without accents; punctuation marks are words of their own.
 
     The tokenizer works word by word, so that :class:`ctx_embed.text.tokenizer.TextTokenizer` can remember words.
-    The same texts, in any order, give the same vocabulary.
+    The vocabulary depends only on the texts, not on their order.
 
     Args:
         texts: any number of texts, read once.
-        size: entries at most, the unknown entry and the padding included.
+        size: the most entries, including the unknown entry and the padding.
         progress: show a progress bar on stderr.
 
     Returns:
@@ -68,7 +68,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
         for letter in word:
             letters[letter] += count
     if not letters:
-        raise InputError("the texts hold no word to learn a vocabulary from")
+        raise InputError("the texts must have at least one word to learn a vocabulary from, got none")
     alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
     continued = sorted({letter for word in words for letter in word[1:]} & set(alphabet))
     # The trainer numbers continued letters, and chooses among letters of like frequency, in the random order of a hash
@@ -84,7 +84,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
     tokenizer.train_from_iterator(_repeated(words), trainer)
     entries = tokenizer.get_vocab_size()
     if entries > size:
-        raise InputError(f"size {size} is too small: the letters of the texts alone need {entries} entries")
+        raise InputError(f"size must be at least {entries}, one entry for each letter of the texts, got {size}")
     learned = Tokenizer(WordPiece(tokenizer.get_vocab(), unk_token=UNKNOWN))
     learned.normalizer, learned.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
     learned.add_special_tokens([PAD, UNKNOWN])
@@ -98,7 +98,7 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
         InputError: no such file, not a tokenizer of the ``tokenizers`` library, or one whose ids have gaps.
     """
     if not os.path.isfile(path):
-        raise InputError(f"{path}: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o {path}")
+        raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:
@@ -107,5 +107,5 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
         raise InputError(f"{path}: not a tokenizer.json ({reason})") from None
     ids = sorted(tokenizer.get_vocab().values())
     if ids != list(range(len(ids))):
-        raise InputError(f"{path}: its {len(ids)} entries have ids up to {ids[-1]}, ids without gaps are needed")
+        raise InputError(f"{path}: the ids must have no gaps, got {len(ids)} entries with ids up to {ids[-1]}")
     return tokenizer

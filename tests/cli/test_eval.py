@@ -140,7 +140,7 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     assert (
         fails("--out", absent) == f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"
     )
-    assert fails("--out", reviews) == f"cannot write {reviews}: it is a file, a folder is needed"
+    assert fails("--out", reviews) == f"cannot write {reviews}: it must be a folder, got a file"
     (tmp_path / "results" / "results.json").mkdir(parents=True)
     assert fails() == "cannot write results/results.json: the output must be a file, got a folder"
     shutil.rmtree(tmp_path / "results")

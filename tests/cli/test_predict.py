@@ -181,7 +181,7 @@ def test_mistakes(model, tiny_model_path):
     source = file("new.txt", "a text")
     assert fails("nowhere", source) == "nowhere: no such model folder"
     assert fails(tiny_model_path, source) == (
-        f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
+        f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with ctx-embed train"
     )
     assert fails(model, source, "--json", "--jsonl", code=2) == "--json and --jsonl exclude each other"
     assert fails(model, source, "-o", "a.json", "--json", code=2) == (

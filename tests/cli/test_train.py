@@ -302,7 +302,7 @@ def test_a_model_is_replaced_and_nothing_else(train_file, here):
     (here / "folder" / "thesis.txt").write_text("mine")
     message = "cannot write folder: the folder holds other things (no modules.json); choose another name"
     assert fails(train_file, "-o", "folder") == message
-    assert fails(train_file, "-o", train_file) == "cannot write train.tsv: it is a file, a folder is needed"
+    assert fails(train_file, "-o", train_file) == "cannot write train.tsv: it must be a folder, got a file"
     assert fails(train_file, "-o", "no/model") == (
         "cannot write no/model: the folder no does not exist; create it first"
     )
@@ -329,19 +329,19 @@ def test_a_damaged_state_is_not_taken_up(train_file, here):
         ([], "bad.tsv: no rows; give lines of label<TAB>text"),
         (["pos,a good film", "neg,a bad film"], "bad.tsv, line 1: 'pos,a good film' is not label<TAB>text"),
         (["pos\tfine", "", "\tno label"], "bad.tsv, line 3: '\\tno label' is not label<TAB>text"),
-        (["pos\tgood"] * 20, "the training texts have one class only ('pos'), at least two are needed"),
+        (["pos\tgood"] * 20, "the training texts must have at least two classes, got 1 ('pos')"),
         (
             ["stance\tsentence", *ROWS],
-            "41 texts with 3 labels are too few to hold out 10% in which each label occurs; "
+            "41 texts with 3 labels are too few to hold out 10% with every label; "
             "the label 'stance' occurs once, on the first line; if that is a header, name its columns with --field and "
             "--label-field",
         ),
         (
             [f"the text {number}\t{'pos' if number % 2 else 'neg'}" for number in range(99)],
-            "99 texts with 99 labels are too few to hold out 10% in which each label occurs; "
-            "the label comes first, label<TAB>text: are the columns swapped?",
+            "99 texts with 99 labels are too few to hold out 10% with every label; "
+            "the label must come first (label<TAB>text); the columns may be swapped",
         ),
-        (["pos\t", "neg\t"], "the texts hold no word to learn a vocabulary from"),
+        (["pos\t", "neg\t"], "the texts must have at least one word to learn a vocabulary from, got none"),
     ],
 )
 def test_training_texts_that_cannot_be_used(lines, message):
@@ -364,8 +364,8 @@ def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
         ("--from", "folder"): "folder: not a SentenceTransformer model folder (no modules.json)",
         ("--from", "./nowhere"): "./nowhere: no such model folder",
         ("--tokenizer", "garbage.json"): "garbage.json: not a tokenizer.json (expected value at line 1 column 1)",
-        ("--tokenizer", "x.json"): ("x.json: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o x.json"),
-        ("--vocabulary-size", "9"): "size 9 is too small: the letters of the texts alone need 39 entries",
+        ("--tokenizer", "x.json"): ("x.json: no such file; make a tokenizer.json with ctx-embed vocab FILE -o x.json"),
+        ("--vocabulary-size", "9"): "size must be at least 39, one entry for each letter of the texts, got 9",
     }
     for arguments, message in cases.items():
         options = SHORT if "--from" in arguments else SMALL
@@ -374,7 +374,7 @@ def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
 
 
 def test_a_training_that_diverges_leaves_nothing(train_file):
-    message = "the training diverged at step 2 (nan), lower --learning-rate"
+    message = "the training diverged at step 2 (nan); lower --learning-rate"
     assert fails(train_file, "-o", "model", *SMALL, "--learning-rate", "1e30", "--head", "drawn") == message
 
 

@@ -75,7 +75,7 @@ def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
         (tmp_path / name).write_bytes(content)
         return tmp_path / name
 
-    no_word = "the texts hold no word to learn a vocabulary from"
+    no_word = "the texts must have at least one word to learn a vocabulary from, got none"
     cases = [
         (tmp_path / "missing", f"{tmp_path / 'missing'}: no such file"),
         (tmp_path, f"{tmp_path}: must be a file, got a folder"),
@@ -90,7 +90,7 @@ def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
     assert "line 1: nested too deeply to be read" in fails(text, file("deep.jsonl", b"[" * 100_000), "-o", output)
     assert "broken gzip after line" in fails(file("cut", gzip.compress(b"a line\n" * 1000)[:-20]), "-o", output)
     assert fails("-", "-o", output, input="") == no_word
-    message = "size 5 is too small: the letters of the texts alone need 41 entries"
+    message = "size must be at least 41, one entry for each letter of the texts, got 5"
     assert fails(text, "-o", output, "--size", 5) == message
     assert os.listdir(folder) == []
 

@@ -271,7 +271,7 @@ def test_create_needs_a_free_place(path, hash_model, tmp_path):
     file.write_text("")
     with pytest.raises(InputError) as caught:
         SearchIndex.create(file, hash_model)
-    assert str(caught.value) == f"cannot write {file}: it is a file, a folder is needed"
+    assert str(caught.value) == f"cannot write {file}: it must be a folder, got a file"
     with pytest.raises(InputError, match="does not exist; create it first"):
         SearchIndex.create(tmp_path / "no" / "index", hash_model)
     (tmp_path / "empty").mkdir()

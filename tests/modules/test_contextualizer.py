@@ -265,14 +265,14 @@ def test_a_tokenizer_must_fit_the_table(tokenizer):
 def test_a_wrong_table_or_tokenizer_is_one_line(tokenizer):
     with pytest.raises(InputError, match=r"weights have shape \(3, 4\), the tokenizer and dimension need \(\d+, 4\)"):
         Contextualizer(tokenizer, 4, weights=torch.zeros(3, 4))
-    with pytest.raises(InputError, match=r"tokenizer is a str, a tokenizers\.Tokenizer is needed"):
+    with pytest.raises(InputError, match=r"tokenizer must be a tokenizers\.Tokenizer, got str"):
         Contextualizer("bert")
 
 
 def test_items_that_are_no_strings_are_named(tiny_model):
-    with pytest.raises(InputError, match="text 0 is a int, a string is needed"):
+    with pytest.raises(InputError, match="text 0 must be a string, got int"):
         tiny_model.encode([1, 2])
-    with pytest.raises(InputError, match="a string is needed"):
+    with pytest.raises(InputError, match="must be a string"):
         tiny_model.encode(["a", None])
 
 

@@ -53,8 +53,8 @@ def test_texts_of_phrases():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ([[0, 1, 2]], "phrases have shape (1, 3), (phrases, 2) with at least one phrase is needed"),
-        (np.zeros((0, 2)), "phrases have shape (0, 2), (phrases, 2) with at least one phrase is needed"),
+        ([[0, 1, 2]], "phrases must have shape (phrases, 2) with at least one phrase, got (1, 3)"),
+        (np.zeros((0, 2)), "phrases must have shape (phrases, 2) with at least one phrase, got (0, 2)"),
         ([[0, 4]], "phrase 0 is [0, 4]: its parts must be entries below 4 or phrases before it"),
         ([[0, 1], [-1, 2]], "phrase 1 is [-1, 2]: its parts must be entries below 4 or phrases before it"),
         ([[0, 1], [0, 1]], "a pair occurs twice among the phrases"),

@@ -55,14 +55,14 @@ def test_size_is_the_most(sentences):
 
 
 def test_a_size_too_small_for_the_letters():
-    message = "size 5 is too small: the letters of the texts alone need 7 entries"
+    message = "size must be at least 7, one entry for each letter of the texts, got 5"
     assert error(learn_vocabulary, ["cat"], 5, progress=False) == message
     assert learn_vocabulary(["cat"], 7, progress=False).get_vocab_size() == 7
 
 
 @pytest.mark.parametrize("texts", [[], [""], [" \t", "\n"], ["\u0300", "\x00\x01"]])
 def test_no_word(texts):
-    message = "the texts hold no word to learn a vocabulary from"
+    message = "the texts must have at least one word to learn a vocabulary from, got none"
     assert error(learn_vocabulary, texts, 100, progress=False) == message
 
 
@@ -125,7 +125,7 @@ def test_read_tokenizer(tokenizer, tmp_path):
 
 def test_a_tokenizer_that_cannot_be_read(tmp_path):
     path = tmp_path / "tokenizer.json"
-    missing = f"{path}: no such file, a tokenizer.json is needed: ctx-embed vocab FILE -o {path}"
+    missing = f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}"
     assert error(read_tokenizer, path) == missing
     assert error(read_tokenizer, tmp_path).startswith(f"{tmp_path}: no such file")
     path.write_text("garbage")
@@ -139,4 +139,4 @@ def test_a_tokenizer_that_cannot_be_read(tmp_path):
 def test_a_tokenizer_whose_ids_have_gaps(tmp_path):
     path = tmp_path / "tokenizer.json"
     Tokenizer(WordLevel({"[UNK]": 0, "the": 2}, unk_token="[UNK]")).save(str(path))
-    assert error(read_tokenizer, path) == f"{path}: its 2 entries have ids up to 2, ids without gaps are needed"
+    assert error(read_tokenizer, path) == f"{path}: the ids must have no gaps, got 2 entries with ids up to 2"

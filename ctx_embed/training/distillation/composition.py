@@ -1,7 +1,7 @@
 """Phrases in training: a phrase's row is the sum of its parts' rows and a row of its own.
 
-What is learned of a word thus serves every phrase it is in, and a rare phrase begins as the words it stands for. After
-training the sums are folded into the table: reading a text costs a look-up a phrase.
+What is learned about a word thus serves every phrase with it, and a rare phrase is initialised as its words. After
+training the sums are folded into the table, so that a phrase costs one look-up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Composition:
 
     def __init__(self, encoder: TokenEncoder) -> None:
         self.encoder = encoder
-        # Of each entry the own rows whose sum it is: itself, and those of its parts.
+        # For each entry, the own rows that it is the sum of: itself, and those of its parts.
         summed = [[entry] for entry in range(encoder.entries)]
         if encoder.phrases is not None:
             words = encoder.backend_tokenizer.get_vocab_size()
@@ -96,7 +96,7 @@ class Composition:
 
     @contextmanager
     def folded(self) -> Iterator[None]:
-        """Have the sums in the encoder's table for a while."""
+        """Put the sums into the encoder's table within a ``with`` block."""
         own = self.encoder.embedding.weight.detach().clone()
         self.fold()
         try:

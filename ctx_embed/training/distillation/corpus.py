@@ -23,8 +23,8 @@ class Block:
     Attributes:
         source: the name of the file whose consecutive texts they are; empty where they come from several.
         texts: of the block.
-        families: of each text where they come from several files, else none.
-        paired: whether each text and the next one are a pair of like meaning, where there are pairs.
+        families: of each text if they come from several files, else empty.
+        paired: whether each text and the next one are a pair of similar meaning, if there are pairs.
     """
 
     source: str
@@ -34,7 +34,7 @@ class Block:
 
     @cached_property
     def key(self) -> str:
-        """32 hexadecimal digits over the texts: what a cache knows the block by."""
+        """32 hexadecimal digits of a hash of the texts: the block's name in caches."""
         return hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:32]
 
 
@@ -44,9 +44,9 @@ def genre(file_name: str) -> str:
 
 
 def passages(lines: Sequence[str], most: int) -> list[str]:
-    """Consecutive lines joined by spaces to passages of 2, 3, .. ``most``, 2, 3, .. lines; each line is in one.
+    """Join consecutive lines into passages of 2, 3, .. ``most``, 2, 3, .. lines; each line is in one.
 
-    Short and long passages then come from every part of a file. ``most`` of 1 gives the lines themselves.
+    Short and long passages then come from every part of a file. ``most`` of 1 returns the lines themselves.
     """
     if most == 1:
         return list(lines)
@@ -60,9 +60,9 @@ def passages(lines: Sequence[str], most: int) -> list[str]:
 
 
 def spans(lines: Sequence[str], most: int) -> list[str]:
-    """One span of each line, of 1, 2, .. ``most``, 1, 2, .. words (or all it has), from a place that its text decides.
+    """Return one span of each line, of 1, 2, .. ``most``, 1, 2, .. words (or all), placed by a hash of the line.
 
-    Words and phrases alone tell what each entry contributes, which whole sentences leave open. ``most`` of 0 gives the
+    Single words and phrases show what each entry contributes, which whole sentences do not. ``most`` of 0 returns the
     lines themselves.
     """
     if most == 0:
@@ -87,15 +87,15 @@ def read_blocks(
 ) -> list[Block]:
     """Cut text files into blocks and put them into a seeded order that depends on the blocks' contents alone.
 
-    A block keeps its place among the others when files are added or ``texts`` grows, so that what was computed for a
-    small run serves a larger one.
+    A block keeps its place among the others when files are added or ``texts`` grows, so that a larger run can use what
+    a smaller one has computed.
 
     Args:
         paths: text, CSV, TSV, JSONL or Parquet, plain or gzip; a sentence a line or row.
-        texts: stop after the block that reaches so many texts (None: all).
+        texts: stop after the block that reaches this number of texts (None: all).
         seed: of the order.
-        passage_lines: more than 1 joins consecutive lines to :func:`passages` of at most so many.
-        span_words: above 0 cuts each text to one of its :func:`spans` of at most so many words.
+        passage_lines: above 1, join consecutive lines into :func:`passages` of at most this many.
+        span_words: above 0, cut each text to one of its :func:`spans` of at most this many words.
         text_field: the field of tables that holds the text, see :func:`ctx_embed.reading.read_documents`.
 
     Raises:
@@ -112,7 +112,7 @@ def read_blocks(
             for start in range(0, len(lines), BLOCK_SENTENCES)
         )
     if not blocks:
-        raise InputError("the corpus has no sentence: give text files with a sentence a line")
+        raise InputError("the corpus must have at least one sentence; give text files with a sentence per line")
     blocks.sort(key=lambda block: hashlib.sha256(f"{seed} {block.key}".encode()).digest())
     return blocks if texts is None else blocks[: _blocks_needed(blocks, texts)]
 

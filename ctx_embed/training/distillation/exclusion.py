@@ -1,4 +1,4 @@
-"""Texts that must not be trained on, as those of evaluation sets."""
+"""Texts that must not be trained on, such as those of evaluation sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORD = re.compile(r"\w+")
 
 
 def words_of(text: str) -> str:
-    """The text's words in lower case, one space between them: what two texts are compared by."""
+    """Return the text's words in lower case, separated by single spaces: texts are compared in this form."""
     return " ".join(_WORD.findall(text.lower()))
 
 

@@ -1,4 +1,4 @@
-"""Texts of many files in an order of which any beginning is a fair sample: a slow teacher may stop anywhere."""
+"""Texts of many files, ordered so that any first part is a fair sample: a slow teacher may stop anywhere."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def read_fair_blocks(
         for place, text in enumerate(item[:2])
     ]
     if not rows:
-        raise InputError("the corpus has no text: give text files with a sentence a line")
+        raise InputError("the corpus must have at least one text; give text files with a sentence per line")
     blocks = []
     for start in range(0, len(rows), BLOCK_TEXTS):
         if texts is not None and start >= texts:

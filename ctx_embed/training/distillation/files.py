@@ -51,7 +51,7 @@ from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
-# Options of an architecture that the Contextualizer alone has.
+# Options of the architecture that only the Contextualizer has.
 CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
 STORES = ("float32", "float16", "int8")
 LOG = "training.jsonl"
@@ -63,30 +63,30 @@ class DistillationJob:
     """A distillation as it was asked for.
 
     Args:
-        sources: text, CSV, TSV, JSONL or Parquet, plain or gzip, a sentence a line or row.
-        output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
+        sources: text, CSV, TSV, JSONL or Parquet, plain or gzip, a sentence per line or row.
+        output: the model folder; ``OUTPUT.partial`` next to it holds the state of an interrupted run.
         teacher: a path or name for :func:`ctx_embed.load`.
         options: how to train.
         second_teacher: another one, which embeds the ``second_texts`` of each source.
-        start: a path or name of a model of this project that the student begins as, with its vocabulary and sizes;
-            ``dimension`` and the options of vocabulary and system are then not read. None: it begins anew.
+        start: a path or name of a model of this project that the student is initialised as, with its vocabulary and
+            sizes; ``dimension`` and the options of vocabulary and system are then ignored. None: from scratch.
         cache: the folder of the teachers' embeddings, ``OUTPUT.teacher`` unless given.
-        exclude: files whose lines, or their columns, are texts that must not be trained on. They still count for the
+        exclude: files whose lines, or columns, are texts that must not be trained on. They still count for the
             vocabulary, the phrases and the rotation; labelled texts are not compared with them.
         labelled: files of labelled texts to learn as well, see :func:`read_labelled_files`.
-        skip: a file for :func:`read_skipped`: lines of them to leave out.
+        skip: a file for :func:`read_skipped`: lines of the labelled files to leave out.
         validation: a file for :func:`read_pairs`, measured after each epoch.
         encoder: the system's name.
         encoder_options: of the system.
         tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the texts.
-        phrases: how many frequent phrases become entries besides the tokenizer's.
+        phrases: number of frequent phrases that become additional entries.
         dimension: m.
-        spare_dimensions: how many of them are left to what is not learned from the teacher.
-        teacher_dtype: in which the teacher computes.
-        store: how the token table is saved: float32, float16 or int8.
+        spare_dimensions: number of dimensions that the teacher's targets leave free for other objectives.
+        teacher_dtype: dtype in which the teacher computes.
+        store: dtype of the saved token table: float32, float16 or int8.
         text_field, label_field: the columns of corpora and labelled files that are tables.
-        overwrite: replace a model that is there; else only one that the same job has made is accepted.
-        progress: show bars, and how many texts are excluded, on stderr.
+        overwrite: replace an existing model; otherwise only one made by the same job is accepted.
+        progress: show progress bars and the number of excluded texts on stderr.
 
     Raises:
         InputError: an unknown store, or sizes that do not fit together.
@@ -122,19 +122,19 @@ class DistillationJob:
             raise unknown_name("store", self.store, STORES)
         require_spare(self.spare_dimensions, self.dimension)
         if self.start is not None and self.tokenizer is not None:
-            raise InputError("--from brings its own vocabulary: leave out --tokenizer")
+            raise InputError("--from and --tokenizer exclude each other: the model has its own vocabulary")
         if self.second_teacher is not None and not any(source.second_texts for source in self.sources):
-            raise InputError("a second teacher needs texts: give second_texts to a source of the recipe")
+            raise InputError("a second teacher needs texts; set second_texts for a source of the recipe")
         self.options.label_dimensions(self.dimension, self.spare_dimensions)
 
     @property
     def architecture(self) -> dict[str, Any]:
-        """All options of the student's architecture but its dimension."""
+        """All options of the student's architecture except its dimension."""
         return student_options(self.encoder, self.dimension, dict(self.encoder_options))
 
     @property
     def identity(self) -> str:
-        """A hash over all that decides the model, the contents of the files included."""
+        """A hash of everything that the model depends on, including the contents of the files."""
         return identity(
             {"encoder": self.encoder, "architecture": self.architecture},
             {"dimension": self.dimension, "spare": self.spare_dimensions},
@@ -172,7 +172,7 @@ class _Material:
 def distill(
     sources: Sequence[Source | str | Path], output: str | Path, *, teacher: str, **options: Any
 ) -> dict[str, Any]:
-    """Train a student on text files and write it with ``training.json``, the record of how it was made.
+    """Train a student on text files and save it with ``training.json``, the record of how it was made.
 
     ``training.jsonl`` in the model folder is the log of the training. An interrupted call resumes when it is repeated.
 
@@ -224,7 +224,7 @@ def distill(
 def _job(
     sources: Sequence[Source | str | Path], output: Path, teacher: str, options: Mapping[str, Any]
 ) -> DistillationJob:
-    """Return the job that some options by name make."""
+    """Return the job with these options by name."""
     if isinstance(sources, str | Path):
         sources = [sources]
     of_job = {known.name for known in fields(DistillationJob)} & set(options)
@@ -249,7 +249,7 @@ def _job(
 
 
 def _read(job: DistillationJob) -> _Material:
-    """Return texts, teacher and vocabulary; all that can be found wrong at once is looked at before the long work."""
+    """Return texts, teacher and vocabulary; every quick check comes before the long work."""
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
     teacher = load(job.teacher, dtype=job.teacher_dtype)
@@ -264,9 +264,9 @@ def _read(job: DistillationJob) -> _Material:
     options = job.options.of_texts(len(mixture.texts))
     options.trained_on(len(mixture.texts), mixture.excluded)
     if options.pair_weight > 0 and not len(mixture.pairs):
-        raise InputError("--pair-weight needs pairs: give a recipe with a fair source of them (.jsonl)")
+        raise InputError("--pair-weight needs pairs; give a recipe with a fair source of pairs (.jsonl)")
     if job.exclude and job.progress:
-        # None is worth a look at the files: a wrong one leaves out nothing.
+        # Shown because 0 may be a sign of a wrong file.
         tqdm.write(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded", file=sys.stderr)
     labelled = None
     if job.labelled:
@@ -282,7 +282,7 @@ def _read(job: DistillationJob) -> _Material:
 
 
 def _record(job: DistillationJob, material: _Material) -> dict[str, Any]:
-    """Return what is known of the model before it is trained, for training.json."""
+    """Return the part of training.json that is known before the training."""
     if material.start is None:
         sizes = {"dimension": job.dimension, "spare_dimensions": job.spare_dimensions}
         student = {
@@ -342,7 +342,7 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
     if material.second_teacher is not None:
         blocks = [mixture.blocks[number] for number in mixture.second_blocks]
         taught = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
-        # Its rotation leads into the space of the first teacher's targets.
+        # Its rotation maps into the space of the first teacher's targets.
         second = taught, rotation_like(taught, embeddings[mixture.second_rows], rotation)
     return Distillation(
         student,
@@ -360,7 +360,7 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
 
 def _save(job: DistillationJob, material: _Material, student: TokenEncoder, record: dict[str, Any], log: Path) -> None:
     """Write the model folder, whole or not at all."""
-    # What its teachers and its beginning learned from labels, a student has learned.
+    # A student inherits the labelled texts of its teachers and of the model that it starts from.
     own = hashes_of(material.labelled[1]) if material.labelled else None
     taught_by = [model for model in (material.teacher, material.second_teacher, material.start) if model is not None]
     student.labelled_texts = joined(*(getattr(model[0], "labelled_texts", None) for model in taught_by), own)

@@ -1,4 +1,4 @@
-"""Linear layers that read a student's embedding during its training: classes, and the text's own words."""
+"""Linear layers over a student's embedding during its training: they predict classes and the text's words."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ class LabelHead(nn.Module):
     """A linear classifier over the last dimensions of the embedding at unit length; its mean cross-entropy is the loss.
 
     Args:
-        dimension: so many of the m are read.
+        dimension: number of the last dimensions that are read.
         classes: at least 2.
     """
 
     def __init__(self, dimension: int, classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(dimension, classes)
-        # Unit vectors give small logits; their usual length is the root of their dimension.
+        # Unit vectors would make small logits; scale them to the usual length, the root of their dimension.
         self.scale = dimension**0.5
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """The logits (B, classes) of embeddings (B, m)."""
+        """Return the logits (B, classes) of embeddings (B, m)."""
         read = embeddings[:, -self.linear.in_features :]
         logits: Tensor = self.linear(F.normalize(read, dim=1) * self.scale)
         return logits
 
     def loss(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross-entropy of classes (B,)."""
+        """Return the mean cross-entropy of classes (B,)."""
         return F.cross_entropy(self(embeddings), targets)
 
 
 class WordHead(nn.Module):
-    """A linear layer that names the words of the text an embedding stands for, among the most frequent entries.
+    """A linear layer that predicts which of the most frequent entries are in a text, from its embedding.
 
     Loss: the mean over texts of the mean over their tokens of -log softmax(linear(c^K)) at the token.
 
     Args:
         dimension: m.
-        counts: (vocabulary,) how often the corpus has each entry.
-        most: so many entries are named; others are passed over.
+        counts: (vocabulary,) how often each entry occurs in the corpus.
+        most: number of entries that are predicted; others are ignored.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
@@ -55,7 +55,7 @@ class WordHead(nn.Module):
         self.register_buffer("place", torch.from_numpy(place))
 
     def loss(self, embeddings: Tensor, ids: Tensor, lengths: list[int]) -> Tensor:
-        """The loss of texts whose packed ids these are, embedded as (B, m)."""
+        """Return the loss of texts with these packed ids and embeddings (B, m)."""
         documents = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
         places = self.place[ids]
         documents, places = documents[places >= 0], places[places >= 0]

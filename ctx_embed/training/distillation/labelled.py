@@ -1,4 +1,4 @@
-"""Labelled texts that a student learns from beside its teacher."""
+"""Labelled texts that a student learns from in addition to its teacher."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELD_OUT_LABELLED = 2048
 
 
 def read_skipped(path: str | Path) -> dict[str, set[int]]:
-    """The lines to leave out by file name, from JSON ``{"lines": {name: [numbers from 1]}}``.
+    """Return the lines to leave out by file name, from JSON ``{"lines": {name: [numbers from 1]}}``.
 
     Raises:
         InputError: no such file, or another content.
@@ -61,19 +61,19 @@ def read_labelled_files(
                 labels.append(label)
                 texts.append(well_formed(text.rpartition("\t")[2]))
     if len(set(labels)) < 2:
-        raise InputError(f"the labelled files have {len(set(labels))} label(s), at least two are needed")
+        raise InputError(f"the labelled files must have at least two labels, got {len(set(labels))}")
     return labels, texts
 
 
 class LabelledSpans:
-    """Random spans of labelled texts, each label drawn as often as any other.
+    """Random spans of labelled texts; each label is equally frequent.
 
-    A span of a review mostly has its sentiment, and is as short as the sentences that the student is used on.
+    A span of a review mostly has the review's sentiment, and is as short as the sentences that the student is used on.
 
     Args:
         tokenizer: the student's.
-        labels, texts: in like order; a part of them, by ``seed``, is held out.
-        seed: of the held-out part and the draws.
+        labels, texts: of equal length; a part of them, chosen by ``seed``, is held out.
+        seed: of the held-out part and the spans.
     """
 
     def __init__(self, tokenizer: TextTokenizer, labels: Sequence[str], texts: Sequence[str], seed: int) -> None:
@@ -88,7 +88,9 @@ class LabelledSpans:
         self.rows_of_class = [rows[self.targets[rows] == target] for target in range(len(self.classes))]
         for label, rows in zip(self.classes, self.rows_of_class, strict=True):
             if not len(rows):
-                raise InputError(f"the label {label!r} has no text beside the held-out part, give more texts")
+                raise InputError(
+                    f"the label {label!r} must have texts that are not held out, got none; give more texts"
+                )
 
     def _spans(self, rows: NDArray[np.int64], generator: np.random.Generator) -> tuple[Tensor, list[int]]:
         begin, end = self.packed.offsets[rows], self.packed.offsets[rows + 1]
@@ -99,13 +101,13 @@ class LabelledSpans:
         return torch.from_numpy(ids.astype(np.int64)), length.tolist()
 
     def draw(self, count: int, step: int) -> tuple[Tensor, list[int], Tensor]:
-        """Spans for a training step: ids one after the other, ``count`` lengths, and the classes (count,)."""
+        """Return spans for a training step: concatenated ids, ``count`` lengths, and the classes (count,)."""
         generator = np.random.default_rng([self.seed, 2, step])
         targets = generator.integers(len(self.classes), size=count)
         rows = np.array([generator.choice(self.rows_of_class[target]) for target in targets])
         return *self._spans(rows, generator), torch.from_numpy(targets)
 
     def held_out(self) -> tuple[Tensor, list[int], Tensor]:
-        """One span of each held-out text, always the same, as :meth:`draw`."""
+        """Return one span of each held-out text, always the same, in the form of :meth:`draw`."""
         spans = self._spans(self.held_out_rows, np.random.default_rng([self.seed, 3]))
         return *spans, torch.from_numpy(self.targets[self.held_out_rows])

@@ -1,4 +1,4 @@
-"""AdamW over a table of which a step reads few rows: it costs what the rows read need, and gives what AdamW gives."""
+"""AdamW for a table of which each step reads few rows: only these rows cost time, and the result is that of AdamW."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPSILON = 1e-8
 
 
 class LazyAdamW:
-    r"""AdamW (Loshchilov and Hutter 2019) over the rows of a table, with each row brought up to date when it is read.
+    r"""AdamW (Loshchilov and Hutter 2019) over the rows of a table; each row is brought up to date when it is read.
 
     AdamW also moves the rows that have no gradient: their moments fade and carry them on, and they decay. A row of
     moments m and v that is read again after k steps takes these moves at once. With the steps' rates
@@ -98,12 +98,12 @@ class LazyAdamW:
         self._decay, self._carry = self._decay[-1:], self._carry[-1:]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run needs to resume, beside the table, which is brought up to date."""
+        """Return what a run needs to resume, apart from the table, which is brought up to date."""
         self.catch_up()
         return {"first": self.first, "second": self.second, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state; the table must be that which belongs to it."""
+        """Restore a state; the table must be the one it was saved with."""
         self.first.copy_(state["first"])
         self.second.copy_(state["second"])
         self.steps = state["steps"]

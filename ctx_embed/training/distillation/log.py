@@ -1,4 +1,4 @@
-"""The log of a training: a JSON object a line, taken up by a resumed run, and its picture."""
+"""The log of a training, a JSON object per line, which a resumed run continues; and its plot."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_file
 from ctx_embed.reading import read_lines
 
-# So many are drawn as points on the line, more as the line alone.
+# Up to this many points are marked on the line.
 FEW_POINTS = 20
 
 
@@ -26,7 +26,7 @@ class TrainingLog:
         self.path = path
 
     def resume(self, step: int) -> None:
-        """Forget the entries after ``step``: the run goes on from there."""
+        """Remove the entries after ``step``, from which the run resumes."""
         if self.path is None or not self.path.exists():
             return
         *lines, _cut_off = self.path.read_text(encoding="utf-8").split("\n")
@@ -43,7 +43,7 @@ class TrainingLog:
 
 
 def require_matplotlib() -> None:
-    """Refuse to go on where nothing can be drawn.
+    """Raise an error if matplotlib is missing.
 
     Raises:
         InputError: matplotlib is not installed.
@@ -53,11 +53,11 @@ def require_matplotlib() -> None:
 
 
 def plot_log(log: Path, output: Path) -> None:
-    """Draw a log: the loss by step, and each figure measured after an epoch in a panel of its own.
+    """Plot a log: the loss by step, and each metric measured after an epoch in a panel of its own.
 
     Args:
-        log: what :class:`TrainingLog` wrote.
-        output: an image whose kind its suffix gives, as ``.png``.
+        log: a file written by :class:`TrainingLog`.
+        output: an image; its suffix, such as ``.png``, is its format.
 
     Raises:
         InputError: not such a log, or matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""What a student is trained on: texts of several sources, with weights, beside their teacher's embeddings."""
+"""What a student is trained on: weighted texts of several sources."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ctx_embed.training.distillation.fair_sample import read_fair_blocks
 
 @dataclass(frozen=True)
 class Source:
-    """Text files that are read alike.
+    """Text files that are read in the same way.
 
     Args:
-        files: plain or gzip, a sentence a line or row.
-        texts: about so many of them, spread over all files; None: all.
-        passage_lines: more than 1 joins consecutive lines to passages of 2 to so many lines.
-        span_words: above 0 cuts each text to a span of 1 to so many words.
+        files: plain or gzip, a sentence per line or row.
+        texts: about how many of them to use, spread over all files; None: all.
+        passage_lines: above 1, join consecutive lines into passages of 2 to this many lines.
+        span_words: above 0, cut each text to a span of 1 to this many words.
         weight: how often an epoch shows each text, on average.
-        fair: take single texts of all files in an order of which any beginning is a fair sample, see
+        fair: order single texts of all files so that any first part is a fair sample, see
             :func:`ctx_embed.training.distillation.fair_sample.read_fair_blocks`; files may also be of labelled texts
             (``.tsv``) or of pairs (``.jsonl``).
         second_texts: about this many of its first texts are embedded by a second teacher as well.
@@ -46,19 +46,19 @@ class Source:
 
     def __post_init__(self) -> None:
         if not self.files:
-            raise InputError("a source has no files, name at least one")
+            raise InputError("a source must have at least one file, got none")
         if self.texts is not None and self.texts < 1:
-            raise InputError(f"texts of a source is {self.texts}, a positive number is needed")
+            raise InputError(f"texts of a source must be at least 1, got {self.texts}")
         if self.passage_lines < 1:
-            raise InputError(f"passage_lines of a source is {self.passage_lines}, a positive number is needed")
+            raise InputError(f"passage_lines of a source must be at least 1, got {self.passage_lines}")
         if self.span_words < 0:
-            raise InputError(f"span_words of a source is {self.span_words}, 0 (whole texts) or more is needed")
+            raise InputError(f"span_words of a source must be at least 0 (whole texts), got {self.span_words}")
         if self.most_words is not None and (self.most_words < 1 or not self.fair):
-            raise InputError(f"most_words of a source is {self.most_words}, give a positive number, and fair = true")
+            raise InputError(f"most_words of a source must be at least 1, with fair = true, got {self.most_words}")
         if self.second_texts < 0:
-            raise InputError(f"second_texts of a source is {self.second_texts}, 0 or a positive number is needed")
+            raise InputError(f"second_texts of a source must be at least 0, got {self.second_texts}")
         if not 0 < self.weight < 1000:
-            raise InputError(f"weight of a source is {self.weight}, a number above 0 is needed")
+            raise InputError(f"weight of a source must be above 0 and below 1000, got {self.weight}")
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Mixture:
     """The texts of all sources, one after the other.
 
     Attributes:
-        blocks: in which they were read.
+        blocks: the blocks in which they were read.
         weights: (texts,) how often an epoch shows each, on average; 0: it is excluded.
         genres: (texts,) the number of the file family it came from, see :func:`genre`.
-        genre_names: by number.
+        genre_names: the families by number.
         second_blocks: numbers of the blocks that a second teacher embeds as well.
-        pairs: (P, 2) rows of texts that belong together, as a question and its answer.
+        pairs: (P, 2) rows of texts that belong together, such as a question and its answer.
     """
 
     blocks: list[Block]
@@ -91,7 +91,7 @@ class Mixture:
 
     @property
     def excluded(self) -> int:
-        """How many of the texts no epoch shows."""
+        """Number of texts that no epoch shows."""
         return int((self.weights == 0).sum())
 
 
@@ -122,8 +122,8 @@ def read_mixture(
     Args:
         sources: at least one.
         seed: of the order of their blocks.
-        excluded: texts that no epoch shows, see :func:`.read_excluded`. They keep their
-            places, so that what is held of the blocks stays of use.
+        excluded: texts that no epoch shows, see :func:`.read_excluded`. They keep their places, so that the stored
+            embeddings of the blocks stay valid.
         text_field: the field of tables that holds the text.
 
     Raises:
@@ -150,7 +150,7 @@ def read_mixture(
     weights = np.repeat([source.weight for source, of_source in parts for _ in of_source], sizes).astype(np.float32)
     weights[[is_excluded(text, excluded) for text in texts]] = 0
     if not weights.any():
-        raise InputError(f"all {len(texts)} texts are excluded, nothing is left to train on")
+        raise InputError(f"all {len(texts)} texts are excluded; give texts that are not in the excluded files")
     return Mixture(
         blocks,
         weights,

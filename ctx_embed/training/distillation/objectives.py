@@ -1,7 +1,7 @@
-"""What a student learns: its teacher's embeddings, and besides them labels, sources, partners and its own words.
+"""What a student learns: its teacher's embeddings, and optionally labels, sources, partners and its texts' words.
 
 The loss of a batch is the sum of each objective's loss times its weight. An objective may ask for more texts to be
-embedded with the batch, so that all of them pass the student at once.
+embedded with the batch, so that the student embeds all of them in one pass.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.heads import LabelHead, WordHead
 from ctx_embed.training.distillation.labelled import LabelledSpans
 
-# Texts of a batch whose words are named: each costs a score for every word.
+# Texts per batch whose words are predicted: each needs a score for every word.
 WORD_TEXTS = 64
-# Held-out pairs among which partners are looked for.
+# Held-out pairs on which finding partners is measured.
 MEASURED_PAIRS = 1000
-# Of the softmax over the texts of a batch.
+# Temperature of the softmax over the texts of a batch.
 RANKING_TEMPERATURE = 0.05
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is known of a batch of B texts.
+    """A batch of B texts.
 
     Attributes:
-        step: of the training, from 0.
-        rows: (B,) which texts they are.
+        step: number of the training step, from 0.
+        rows: (B,) numbers of the texts.
         ids, lengths: their packed tokens.
         teacher: (B, d) the teacher's embeddings, l2-normalised.
-        target: (B, m) what the student is to point to.
+        target: (B, m) the embeddings that the student should have.
     """
 
     step: int
@@ -53,40 +53,40 @@ class Objective(nn.Module, ABC):
     """A term of the loss; its parameters are trained with the student's."""
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]] | None:
-        """The packed tokens of texts to embed beside the batch; None: none."""
+        """Return the packed tokens of further texts to embed with the batch, or None."""
         return None
 
     @abstractmethod
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """The loss, a scalar.
+        """Return the loss, a scalar.
 
         Args:
-            batch: what the student read.
-            student: (B, m) its embeddings.
-            more: (texts, m) those of :meth:`more_texts`.
+            batch: the texts.
+            student: (B, m) their embeddings.
+            more: (texts, m) the embeddings of :meth:`more_texts`.
         """
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
-        """Figures on texts that are held out."""
+        """Return metrics on held-out texts."""
         return {}
 
 
 def similarity_loss(student: Tensor, target: Tensor) -> Tensor:
-    """mean(1 - cos(student, target)) of two (B, m)."""
+    """Return mean(1 - cos(student, target)) of two (B, m)."""
     return (1 - F.cosine_similarity(student, target, dim=1)).mean()
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """mean((S - S_teacher)^2), S the cosines between all pairs of the batch; (B, m) and l2-normalised (B, d)."""
+    """Return mean((S - S_teacher)^2), S the cosines of all pairs of the batch; of (B, m) and l2-normalised (B, d)."""
     student = F.normalize(student, dim=1)
     return (student @ student.T - teacher @ teacher.T).square().mean()
 
 
 class Similarity(Objective):
-    """Point to where the rotated teacher points: :func:`similarity_loss`."""
+    """Have the direction of the rotated teacher's embedding: :func:`similarity_loss`."""
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """1 - cos, averaged."""
+        """Return the mean of 1 - cos."""
         return similarity_loss(student, batch.target)
 
 
@@ -94,17 +94,17 @@ class Relations(Objective):
     """Keep the teacher's cosines between texts: :func:`relation_loss`."""
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Squared differences of cosines, averaged."""
+        """Return the mean squared difference of cosines."""
         return relation_loss(student, batch.teacher)
 
 
 class Labels(Objective):
-    """Name the label of spans of labelled texts from their embedding.
+    """Predict the labels of spans of labelled texts from their embeddings.
 
     Args:
-        dimension: of :class:`ctx_embed.training.distillation.heads.LabelHead`.
-        spans: where they are drawn from.
-        count: spans of a batch.
+        dimension: see :class:`ctx_embed.training.distillation.heads.LabelHead`.
+        spans: the labelled texts.
+        count: spans per batch.
     """
 
     def __init__(self, dimension: int, spans: LabelledSpans, count: int) -> None:
@@ -114,26 +114,26 @@ class Labels(Objective):
         self.count = count
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
-        """The spans of the step."""
+        """Return the spans of the step."""
         ids, lengths, self._targets = self.spans.draw(self.count, batch.step)
         return ids, lengths
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Cross-entropy of the spans."""
+        """Return the cross-entropy of the spans."""
         return self.head.loss(more, self._targets)
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
-        """The accuracy on the held-out texts."""
+        """Return the accuracy on the held-out texts."""
         ids, lengths, targets = self.spans.held_out()
         predicted = self.head(embed(ids, lengths)).argmax(1)
         return {"held_out_label_accuracy": float((predicted == targets).float().mean())}
 
 
 class Words(Objective):
-    """Name the text's own frequent words from its embedding, for the first 64 texts of a batch.
+    """Predict a text's frequent words from its embedding, for the first 64 texts of a batch.
 
     Args:
-        dimension, counts, most: of :class:`ctx_embed.training.distillation.heads.WordHead`.
+        dimension, counts, most: see :class:`ctx_embed.training.distillation.heads.WordHead`.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
@@ -141,17 +141,17 @@ class Words(Objective):
         self.head = WordHead(dimension, counts, most)
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Cross-entropy of the words."""
+        """Return the cross-entropy of the words."""
         lengths = batch.lengths[:WORD_TEXTS]
         return self.head.loss(student[:WORD_TEXTS], batch.ids[: sum(lengths)], lengths)
 
 
 class Genres(Objective):
-    """Name the family of files that a text came from.
+    """Predict the family of files that a text came from.
 
     Args:
-        dimension: of :class:`ctx_embed.training.distillation.heads.LabelHead`.
-        genres: (texts,) numbers.
+        dimension: see :class:`ctx_embed.training.distillation.heads.LabelHead`.
+        genres: (texts,) numbers of the families.
     """
 
     def __init__(self, dimension: int, genres: NDArray[np.int64]) -> None:
@@ -160,7 +160,7 @@ class Genres(Objective):
         self.genres = torch.from_numpy(genres)
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Cross-entropy of the genres."""
+        """Return the cross-entropy of the genres."""
         return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)])
 
 
@@ -172,7 +172,7 @@ def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor)
 
     Args:
         first, second: (B, m) embeddings of texts and of their partners.
-        alike: (B, B) where a text and another's partner are no contrast, as both are the same text.
+        alike: (B, B) True where a text and another text's partner are equal, so that they are no contrast.
         teacher: (B, B) the teacher's cosines.
     """
     own = torch.arange(len(first), device=first.device)
@@ -185,16 +185,16 @@ def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor)
 
 
 class Partners(Objective):
-    """Lie nearer to the text that belongs to it, as a question to its answer: :func:`contrast_loss`.
+    """Move texts closer to their partners, such as questions to their answers: :func:`contrast_loss`.
 
     Args:
-        texts: of the training.
-        pairs: (P, 2) rows.
-        held_out: rows that are not trained on: a pair of which a text is among them measures, and is not learned.
+        texts: all texts of the training.
+        pairs: (P, 2) rows of texts.
+        held_out: rows that are not trained on; pairs with one of them are for measuring only.
         teacher: (texts, d) the teacher's embeddings.
-        same: (texts,) a number of each text, the same for equal texts.
-        count: pairs of a batch.
-        seed: of the draw.
+        same: (texts,) a number for each text, the same for equal texts.
+        count: pairs per batch.
+        seed: of the choice of pairs.
 
     Raises:
         InputError: fewer than two pairs to learn.
@@ -214,19 +214,19 @@ class Partners(Objective):
         apart = np.isin(pairs, held_out).any(1)
         self.pairs, self.held_out_pairs = pairs[~apart], pairs[apart][:MEASURED_PAIRS]
         if len(self.pairs) < 2:
-            raise InputError(f"{len(self.pairs)} pairs are too few to learn from: give a fair source of pairs (.jsonl)")
+            raise InputError(f"pairs must be at least 2, got {len(self.pairs)}; give a fair source of pairs (.jsonl)")
         self.texts, self.teacher, self.same = texts, teacher, same
         self.count = min(count, len(self.pairs))
         self.seed = seed
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
-        """The step's first texts, and then their partners."""
+        """Return the step's first texts, followed by their partners."""
         generator = np.random.default_rng([self.seed, 6, batch.step])
         self._drawn = self.pairs[generator.choice(len(self.pairs), self.count, replace=False)]
         return self.texts.batch(self._drawn.T.flatten())
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Contrast and ranking, averaged."""
+        """Return contrast plus ranking, averaged over the pairs."""
         first, second = (
             F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1).to(more.device)
             for rows in self._drawn.T
@@ -238,7 +238,7 @@ class Partners(Objective):
         return contrast_loss(of_first, of_second, torch.from_numpy(alike).to(more.device), first @ second.T)
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
-        """The share of held-out texts to which no other's partner is nearer than their own."""
+        """Return the share of held-out texts that are at least as close to their own partner as to any other."""
         if len(self.held_out_pairs) < 2:
             return {}
         first, second = (F.normalize(embed(*self.texts.batch(rows)), dim=1) for rows in self.held_out_pairs.T)
@@ -247,15 +247,15 @@ class Partners(Objective):
 
 
 class SecondTeacher(Objective):
-    """Give another teacher's embeddings, of those texts that it has embedded, under a rotation of its own.
+    """Learn a second teacher's embeddings, rotated, of the texts that it has embedded.
 
     Args:
-        texts: of the training.
-        rows: (n,) the texts that it has embedded, ascending.
-        embeddings: (n, d).
+        texts: all texts of the training.
+        rows: (n,) numbers of the texts that it has embedded, ascending.
+        embeddings: (n, d) its embeddings.
         rotation: (d, m).
         held_out: rows that are not trained on.
-        relation_weight: of its cosines between the texts of a batch, see :func:`relation_loss`.
+        relation_weight: weight of :func:`relation_loss`.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class SecondTeacher(Objective):
         return F.normalize(torch.from_numpy(self.embeddings[self.places[rows]].astype(np.float32)), dim=1)
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """1 - cos and squared differences of cosines, averaged over the texts that it knows."""
+        """Return 1 - cos plus weighted squared differences of cosines, averaged over the texts that it has embedded."""
         known = np.flatnonzero(self.places[batch.rows] >= 0)
         if len(known) < 2:
             return student.sum() * 0
@@ -288,7 +288,7 @@ class SecondTeacher(Objective):
         return loss + self.relation_weight * relation_loss(embedded, teacher)
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
-        """The mean of 1 - cos to its rotated embeddings, over the held-out texts that it knows."""
+        """Return the mean of 1 - cos to its rotated embeddings, over the held-out texts that it has embedded."""
         if not len(self.held_out):
             return {}
         student = torch.cat([embed(*self.texts.batch(part)) for part in np.array_split(self.held_out, 4)])

@@ -1,4 +1,4 @@
-"""How a student is trained: the options of a distillation and the schedule of its learning rate."""
+"""The options of a distillation and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from dataclasses import dataclass, replace
 from ctx_embed.errors import InputError, unknown_name
 
 LABELS_FROM = ("all", "spare")
-# More held-out texts measure the distance to the teacher no better.
+# More held-out texts would not measure the distance to the teacher any better.
 MOST_HELD_OUT = 4096
 
 
 @dataclass(frozen=True)
 class DistillationOptions:
-    """How a student is trained.
+    """Options of a distillation.
 
     Args:
         epochs: passes over the texts.
-        batch_size: texts of a batch, whose pairs make up the relations.
-        learning_rate: the peak, for table and network alike.
-        warmup: the share of all steps in which the rate rises to its peak; after it a cosine falls to 0.
-        weight_decay: of AdamW.
-        averaging: decay per 10 steps of the moving average of the weights, taken every 50 steps, which is what the
-            student has in the end; 0 keeps the last weights.
-        relation_weight: of the teacher's cosines between the texts of a batch.
-        label_weight: of the labels, where there are labelled texts.
-        label_batch: labelled spans of a batch.
-        labels_from: the dimensions from which labels and genres are read: ``all``, or ``spare``, those that the teacher
-            leaves empty, at unit length: so they cost the teacher's part less, and read better.
-        word_weight: of the text's own words.
-        words: so many of the most frequent entries are named.
-        genre_weight: of the family of files that a text came from.
-        pair_weight: of finding a text's partner, where a source has pairs.
-        pair_batch: pairs of a batch.
-        second_weight: of a second teacher.
-        held_out: texts that are not trained on and measure the distance to the teacher; None: a tenth of the texts,
-            4,096 at most.
-        seed: of the order, the weights drawn and the held-out part.
+        batch_size: texts per batch; the relation loss compares all their pairs.
+        learning_rate: the highest learning rate, of the token table and the network.
+        warmup: fraction of all steps in which the learning rate rises linearly; then it falls to 0 along a cosine.
+        weight_decay: AdamW's weight decay.
+        averaging: decay per 10 steps of an exponential moving average of the weights, updated every 50 steps; the
+            student ends with the average. 0 keeps the last weights.
+        relation_weight: weight of the loss on the cosines between the texts of a batch.
+        label_weight: weight of the labels' loss, if there are labelled texts.
+        label_batch: labelled spans per batch.
+        labels_from: dimensions that labels and genres are predicted from: ``all``, or ``spare``, those that the teacher
+            does not use, at unit length; ``spare`` harms what is learned from the teacher less and predicts better.
+        word_weight: weight of predicting a text's words.
+        words: number of the most frequent entries that are predicted.
+        genre_weight: weight of predicting the family of files that a text came from.
+        pair_weight: weight of finding a text's partner, if a source has pairs.
+        pair_batch: pairs per batch.
+        second_weight: weight of a second teacher's loss.
+        held_out: number of texts that are not trained on and measure the distance to the teacher; None: a tenth of the
+            texts, 4,096 at most.
+        seed: seed of the order, the initial weights and the choice of held-out texts.
 
     Raises:
-        InputError: no such ``labels_from``.
+        InputError: an unknown ``labels_from``.
     """
 
     epochs: int = 3
@@ -67,21 +67,21 @@ class DistillationOptions:
             raise unknown_name("labels_from", self.labels_from, LABELS_FROM)
 
     def label_dimensions(self, dimension: int, spare: int) -> int:
-        """From how many of the last dimensions labels and genres are read.
+        """Return the number of last dimensions that labels and genres are predicted from.
 
         Raises:
-            InputError: from the spare ones, of which there are none.
+            InputError: ``labels_from`` is ``spare``, but no dimension is spare.
         """
         if self.labels_from == "spare" and not spare:
-            raise InputError("labels_from is spare, but spare_dimensions is 0: set both")
+            raise InputError("labels_from='spare' needs spare_dimensions above 0, got 0; set both")
         return spare if self.labels_from == "spare" else dimension
 
     def of_texts(self, texts: int) -> DistillationOptions:
-        """Return these options with the held-out part of so many texts where none is given."""
+        """Return these options with the size of the held-out part for this number of texts, unless it is given."""
         return self if self.held_out is not None else replace(self, held_out=min(MOST_HELD_OUT, max(1, texts // 10)))
 
     def trained_on(self, texts: int, excluded: int = 0) -> int:
-        """How many of so many texts are trained on at least: all but the held-out part and the excluded ones.
+        """Return how many of ``texts`` texts are trained on: all but the held-out and the excluded ones.
 
         Raises:
             InputError: fewer than two batches.
@@ -89,16 +89,16 @@ class DistillationOptions:
         held_out = self.of_texts(texts).held_out or 0
         count = texts - held_out - excluded
         if count < 2 * self.batch_size:
-            left_out = f"{held_out} are held out" + (f", {excluded} are excluded" if excluded else "")
+            left_out = f"{held_out} held out" + (f", {excluded} excluded" if excluded else "")
             raise InputError(
-                f"{texts} texts are too few: {left_out} and two batches of {self.batch_size} are needed; "
+                f"{texts} texts are too few for two batches of {self.batch_size} ({left_out}); "
                 "give more text, or lower --held-out or --batch-size"
             )
         return count
 
 
 def learning_rate_at(step: int, total: int, options: DistillationOptions) -> float:
-    """Linear warm-up to the peak, then a cosine down to 0."""
+    """Return the learning rate of a step: linear warm-up to the peak, then a cosine down to 0."""
     warm = max(1, round(options.warmup * total))
     if step < warm:
         return options.learning_rate * (step + 1) / warm

@@ -1,4 +1,4 @@
-"""Learning which words that stand side by side become entries of their own."""
+"""Learning which neighbouring words become entries of their own."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ctx_embed.errors import InputError
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
-# Of all phrases, the first part joins two words, the rest joins these to longer ones ("do n't" and "one of the").
+# The first part of all phrases joins two words; the rest joins these into longer ones ("do n't" and "one of the").
 FIRST_SHARE = 0.7
-# A phrase that occurs less often is learned from too few texts.
+# A rarer phrase has too few texts to learn from.
 FEWEST = 20
 APOSTROPHE = "'"
 
 
 def _joinable(entries: Sequence[str]) -> NDArray[np.bool_]:
-    """Which entries are whole words, or the apostrophe between them."""
+    """Return which entries are whole words, or the apostrophe between them."""
     return np.array([entry == APOSTROPHE or entry.isalpha() for entry in entries])
 
 
 def _strongest(
     ids: NDArray[np.int32], lengths: NDArray[np.int64], joinable: NDArray[np.bool_], count: int
 ) -> NDArray[np.int32]:
-    """The (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
+    """Return the (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
 
     A pair's strength is n log(n N / (n_first n_second)), the leading term of the log-likelihood ratio (Dunning 1993).
     """
@@ -45,21 +45,21 @@ def _strongest(
 
 
 def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDArray[np.int32] | None:
-    """The pairs of a :class:`ctx_embed.text.phrases.Phrases`: frequent phrases of two to four words.
+    """Return the pairs of a :class:`ctx_embed.text.phrases.Phrases`: frequent phrases of two to four words.
 
     Args:
         texts: the corpus.
-        tokenizer: whose entries are joined, whole words alone.
-        count: phrases at most; 0 learns none.
+        tokenizer: its entries that are whole words are joined.
+        count: the most phrases to learn; 0 learns none.
 
     Returns:
-        (<= count, 2) ids; None where there are none.
+        (<= count, 2) ids; None if there are none.
 
     Raises:
         InputError: a negative count.
     """
     if count < 0:
-        raise InputError(f"phrases is {count}, 0 or a positive number is needed")
+        raise InputError(f"phrases must be at least 0, got {count}")
     vocabulary = tokenizer.get_vocab()
     joinable = _joinable(sorted(vocabulary, key=vocabulary.__getitem__))
     ids, lengths = TextTokenizer(tokenizer)(texts)

@@ -30,13 +30,12 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
     """Return the options of a recipe.
 
     Args:
-        path: a TOML file of ``name = value`` lines, and of ``[[sources]]`` tables with ``files`` and optionally
-            the other options of a source, see
-            :class:`.Source`; those of the table ``[encoder_options]`` are the system's own.
-        names: the options there are.
+        path: a TOML file with lines ``name = value``, tables ``[[sources]]`` with ``files`` and other options of
+            :class:`.Source`, and a table ``[encoder_options]`` with options of the system.
+        names: all known options.
 
     Raises:
-        InputError: no such file, not TOML, an unknown option, or a value of another kind than the option's.
+        InputError: no such file, not TOML, an unknown option, or a value of the wrong type.
     """
     try:
         recipe: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -51,29 +50,29 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
             _check_sources(path, value)
         elif name in LISTS:
             if not _is_list_of_strings(value):
-                raise InputError(f"{path}: {name} is {value!r}, a list of strings is needed")
+                raise InputError(f"{path}: {name} must be a list of strings, got {value!r}")
         elif name == "encoder_options":
             if not isinstance(value, Mapping):
-                raise InputError(f"{path}: {name} is {value!r}, a table is needed: [encoder_options]")
+                raise InputError(f"{path}: {name} must be a table [encoder_options], got {value!r}")
         elif not isinstance(value, str) and not _is_number(value):
-            raise InputError(f"{path}: {name} is {value!r}, a string or a number is needed")
+            raise InputError(f"{path}: {name} must be a string or a number, got {value!r}")
     return recipe
 
 
 def _check_sources(path: Path, sources: Any) -> None:
     if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
-        raise InputError(f"{path}: sources is {sources!r}, tables are needed: [[sources]]")
+        raise InputError(f"{path}: sources must be tables [[sources]], got {sources!r}")
     for source in sources:
         for name, value in source.items():
             if name not in SOURCE_OPTIONS:
                 raise unknown_name(f"option of a source in {path}", name, SOURCE_OPTIONS)
             if name == "files" and not _is_list_of_strings(value):
-                raise InputError(f"{path}: files of a source is {value!r}, a list of strings is needed")
+                raise InputError(f"{path}: files of a source must be a list of strings, got {value!r}")
             whole = name in ("texts", "passage_lines", "span_words", "most_words", "second_texts")
             if name == "fair" and not isinstance(value, bool):
-                raise InputError(f"{path}: fair of a source is {value!r}, true or false is needed")
+                raise InputError(f"{path}: fair of a source must be true or false, got {value!r}")
             if name not in ("files", "fair") and (not _is_number(value) or (whole and not isinstance(value, int))):
                 kind = "a whole number" if whole else "a number"
-                raise InputError(f"{path}: {name} of a source is {value!r}, {kind} is needed")
+                raise InputError(f"{path}: {name} of a source must be {kind}, got {value!r}")
         if "files" not in source:
-            raise InputError(f"{path}: a source has no files, name them: files = [...]")
+            raise InputError(f"{path}: each source must have files; add files = [...]")

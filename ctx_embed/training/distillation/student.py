@@ -1,4 +1,4 @@
-"""A student at its beginning: the teacher's embeddings of single vocabulary entries, summed."""
+"""The initial student: sums of the teacher's embeddings of single vocabulary entries."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from ctx_embed.systems import option_defaults, require_options, without_vocabula
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.distillation.composition import Composition
 
-# Token weight a / (a + frequency): frequent words say little (Arora et al. 2017, smooth inverse frequency).
+# Token weight a / (a + frequency): frequent words mean little (Arora et al. 2017, smooth inverse frequency).
 FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
-# Texts by which a rotation is turned into the space of another.
+# Texts used to align one rotation with another.
 ALIGNED_TEXTS = 20_000
 
 
 def require_dimension(dimension: int, teacher_dimension: int) -> None:
-    """Refuse a student of more dimensions than its teacher.
+    """Raise an error if the student has more dimensions than its teacher.
 
     Raises:
         InputError: with both.
     """
     if dimension > teacher_dimension:
-        raise InputError(f"dimension {dimension} is more than the teacher's {teacher_dimension}")
+        raise InputError(f"dimension must be at most the teacher's {teacher_dimension}, got {dimension}")
 
 
 def require_spare(spare: int, dimension: int) -> None:
-    """Refuse to leave all dimensions of a student to other things than its teacher.
+    """Raise an error unless at least one dimension is left for the teacher.
 
     Raises:
         InputError: with both.
     """
     if not 0 <= spare < dimension:
-        raise InputError(f"spare_dimensions is {spare}, of {dimension} at most {dimension - 1} can be spare")
+        raise InputError(f"spare_dimensions must be in 0..{dimension - 1} for dimension {dimension}, got {spare}")
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a system that gives embeddings of ``dimension``: one whose own output is larger maps it there.
+    """Return the options of a system with embeddings of ``dimension``; a larger output is mapped to it.
 
     Args:
         encoder: the system's name.
@@ -60,13 +60,15 @@ def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) ->
     if "output_dimension" in option_defaults(encoder):
         output = options.setdefault("output_dimension", dimension)
         if output != dimension:
-            raise InputError(f"output_dimension is {output!r}, a student's is its dimension, {dimension}: leave it out")
+            raise InputError(
+                f"output_dimension must be the student's dimension {dimension}, got {output!r}; leave it out"
+            )
     without_vocabulary(encoder, dimension, **options)
     return options
 
 
 def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
-    """The rotation (d, dimension) onto the directions that hold most of the embeddings' squared length.
+    """Return the rotation (d, dimension) onto the directions with most of the embeddings' squared length.
 
     Args:
         dimension: of the result, at most d.
@@ -83,7 +85,7 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
         gram += part.T @ part
     _, directions = np.linalg.eigh(gram)
     directions = directions[:, ::-1][:, :dimension]
-    # An eigenvector's sign is arbitrary; fix it, so that one corpus gives one rotation.
+    # An eigenvector's sign is arbitrary; fix it, so that a corpus determines its rotation.
     signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
     return np.ascontiguousarray((directions * signs).astype(np.float32))
 
@@ -91,7 +93,7 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
 def aligned_rotation(
     rotation: NDArray[np.float32], embeddings: NDArray[np.float16], like: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Turn a rotation within its directions, so that what it gives lies as near to ``like`` as it can.
+    """Turn a rotation within its directions so that the rotated embeddings are as close to ``like`` as possible.
 
     Args:
         rotation: (d, m) from :func:`rotation_to`.
@@ -113,7 +115,7 @@ def rotation_like(
     Args:
         embeddings: (texts, d) of the second teacher.
         others: (texts, d1) of the first one, of the same texts.
-        rotation: (d1, m) of the first one; where it gives 0, the second one's gives 0.
+        rotation: (d1, m) of the first one; dimensions that are 0 in its targets are 0 in the second one's.
     """
     spare = int((~rotation.any(0)).sum())
     m = rotation.shape[1] - spare
@@ -125,7 +127,7 @@ def rotation_like(
 def token_table(
     entries: NDArray[np.float32], frequencies: NDArray[np.float64], rotation: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """The first token table: what the teacher gives for each entry alone, centred, rotated and weighted by rarity.
+    """Return the first token table: the teacher's embedding of each entry, centred, rotated and weighted by rarity.
 
     Args:
         entries: (vocabulary, d) the teacher's embeddings of the entries.
@@ -142,7 +144,7 @@ def token_table(
 
 
 def entry_texts(tokenizer: Tokenizer) -> list[str]:
-    """The text of each vocabulary entry by id, the mark of continued words left out."""
+    """Return the text of each vocabulary entry by id, without the mark of continued words."""
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     return [entry.removeprefix("##") or entry for entry, _ in vocabulary]
 
@@ -160,21 +162,20 @@ def new_student(
     spare_dimensions: int = 0,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """A student that begins as the teacher's static embeddings, where its system can.
+    """Return a student that is initialised as the teacher's static embeddings, if its system can be.
 
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
         tokenizer: whose vocabulary the table has.
-        texts: of the corpus, for the entries' frequencies and the rotation.
+        texts: the corpus, for the entries' frequencies and the rotation.
         teacher_embeddings: (texts, d).
         entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
         dimension: m.
-        seed: of the weights drawn.
-        phrases: from :func:`.learn_phrases`; their own rows begin with 0, as the sums of
-            their parts (:mod:`ctx_embed.training.distillation.composition`).
-        spare_dimensions: so many of the m are 0 in what the student learns of the teacher, and so are left to what it
-            learns beside it.
-        **options: of the system.
+        seed: of the initial weights.
+        phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
+            parts (:mod:`ctx_embed.training.distillation.composition`).
+        spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
+        **options: options of the system.
 
     Returns:
         The student and the rotation (d, m) under which it learns the teacher's embeddings.
@@ -201,16 +202,16 @@ def started_student(
     teacher_embeddings: NDArray[np.float16],
     spare_dimensions: int,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """Return a student that begins as a trained model, and the rotation of the teacher into that model's space.
+    """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
 
     Args:
-        model: whose first module is trained on.
-        texts: of the corpus.
+        model: its first module is trained further.
+        texts: the corpus.
         teacher_embeddings: (texts, d).
-        spare_dimensions: of the model, its last ones.
+        spare_dimensions: number of the model's last dimensions that are spare.
 
     Raises:
-        InputError: the model is no encoder of this project, or has another output than its token table.
+        InputError: the model is not an encoder of this project, or its output has another dimension than its table.
     """
     student = require_encoder(model)
     require_spare(spare_dimensions, student.dimension)
@@ -228,9 +229,9 @@ def require_encoder(model: SentenceTransformer) -> TokenEncoder:
     """Return the token encoder of a model.
 
     Raises:
-        InputError: it has none, or one whose output is not of its table's dimension.
+        InputError: it has none, or one whose output has another dimension than its table.
     """
     student = model[0]
     if not isinstance(student, TokenEncoder) or student.get_embedding_dimension() != student.dimension:
-        raise InputError("--from must be a model that distill made: its first module is no encoder over a token table")
+        raise InputError("--from must be a model made by distill, whose first module is an encoder over a token table")
     return student

@@ -1,4 +1,4 @@
-"""A teacher's embeddings, computed once and kept: a file a block, so that a killed run resumes."""
+"""A teacher's embeddings, computed once and stored: a file per block, so that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class TeacherCache:
     """Teacher embeddings of blocks, in ``folder/<teacher>/<block key>.safetensors`` (float16).
 
     Args:
-        folder: created where it does not exist.
-        teacher: any SentenceTransformer; all that decides its embeddings, its dtype included, names their folder.
+        folder: created if it does not exist.
+        teacher: any SentenceTransformer; everything that its embeddings depend on, such as its dtype, is part of the
+            folder's name.
 
     Raises:
         InputError: the folder cannot be made.
@@ -36,7 +37,7 @@ class TeacherCache:
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:
         self.teacher = teacher
-        # The fingerprint leaves out how the teacher is asked.
+        # The fingerprint does not include length limit, prompt and truncation.
         name = f"{fingerprint(teacher)[:16]}-{teacher.max_seq_length}"
         prompt = teacher.prompts.get(teacher.default_prompt_name or "")
         if prompt or teacher.truncate_dim:
@@ -51,7 +52,7 @@ class TeacherCache:
         return self.folder / f"{block.key}.safetensors"
 
     def _read(self, block: Block) -> np.ndarray | None:
-        """The block's embeddings (sentences, d) as float16; None where they are absent or the file is damaged."""
+        """Return the block's embeddings (sentences, d) as float16, or None if the file is missing or damaged."""
         try:
             embeddings = load_file(self._path(block))["embeddings"]
         except (OSError, SafetensorError, KeyError):
@@ -59,14 +60,14 @@ class TeacherCache:
         return embeddings if len(embeddings) == len(block.texts) else None
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """The teacher's embeddings of ``texts`` as float32 (texts, d), l2-normalised, not cached."""
+        """Return the teacher's embeddings of ``texts`` as float32 (texts, d), l2-normalised, without the cache."""
         embeddings = self.teacher.encode(
             list(texts), batch_size=TEACHER_BATCH, convert_to_tensor=True, normalize_embeddings=True
         )
         return embeddings.float().cpu().numpy()
 
     def embeddings(self, blocks: Sequence[Block], *, progress: bool = True) -> np.ndarray:
-        """The embeddings of all blocks one after the other, float16 (sentences, d), computing those not yet there."""
+        """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones."""
         parts: list[np.ndarray] = []
         total = sum(len(block.texts) for block in blocks)
         with tqdm(total=total, unit=" sentences", desc="teacher", disable=None if progress else True) as bar:

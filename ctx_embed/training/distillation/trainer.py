@@ -47,25 +47,25 @@ from ctx_embed.training.divergence import require_finite
 
 CHECKPOINT_STEPS = 500
 LOG_STEPS = 50
-# A short run logs its loss more often, so that its course can be seen.
+# A short run logs its loss more often: at least about this many times.
 FEWEST_LOGGED = 40
-# Weights are averaged every so many steps: each costs a pass over the whole table.
+# Steps between updates of the average: each costs a pass over the whole table.
 AVERAGING_STEPS = 50
-# The decay of the average that the options give is that of so many steps.
+# The option ``averaging`` is the decay over this many steps.
 DECAY_STEPS = 10
 BETAS = (0.9, 0.99)
 
 
 @torch.no_grad()
 def teacher_distance(student: TokenEncoder, texts: PackedTexts, rows: NDArray[np.int64], target: Tensor) -> float:
-    """The mean of 1 - cos(student, target) over some of the texts; target is (rows, m)."""
+    """Return the mean of 1 - cos(student, target) over the texts ``rows``; target is (rows, m)."""
     student.eval()
     parts = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
     return float(similarity_loss(torch.cat([student.embed(*texts.batch(part)) for part in parts]), target))
 
 
 class Distillation:
-    """A run that can be interrupted: its state goes to a checkpoint every 500 steps and is taken up from there.
+    """A run that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
     Args:
         student: trained in place.
@@ -73,16 +73,15 @@ class Distillation:
         teacher_embeddings: (texts, d).
         rotation: (d, m) from :func:`ctx_embed.training.distillation.student.new_student`.
         options: how to train.
-        checkpoint: where the state is kept; None keeps none.
-        second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m); None:
-            there is none.
-        labelled: labels and texts to learn beside the teacher; None: none.
-        pairs: measured after each epoch; None: none.
-        log: where the course is written.
+        checkpoint: where the state is saved; None saves none.
+        second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m), or None.
+        labelled: labels and texts to learn in addition to the teacher, or None.
+        pairs: measured after each epoch, or None.
+        log: where the losses and metrics are written.
 
     Raises:
-        InputError: fewer texts than two batches beside the held-out and the excluded ones, or weights that show none;
-            :meth:`run`: the training diverged.
+        InputError: fewer texts than two batches, without the held-out and the excluded ones, or weights so small that
+            no text is shown; :meth:`run`: the training diverged.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Distillation:
         self.held_out_rows, self.rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
         self.weights = mixture.weights[self.rows]
         if self.weights.sum() < 1:
-            raise InputError("an epoch would show no text: the weights of the sources are too small, raise them")
+            raise InputError("the weights of the sources are so small that an epoch shows no text; raise them")
         torch.manual_seed(options.seed)
         self.objectives = self._objectives(mixture, labelled, second)
         self.trained = nn.ModuleDict(
@@ -125,7 +124,7 @@ class Distillation:
         self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
         table = student.embedding.weight
         self.table_optimizer = LazyAdamW(table, betas=BETAS, weight_decay=options.weight_decay)
-        # A group, which may be empty: some encoders have nothing but their table.
+        # A group may be empty: some encoders have only their table.
         others = [parameter for parameter in self.trained.parameters() if parameter is not table]
         self.optimizer = torch.optim.AdamW(
             [{"params": others}],
@@ -136,7 +135,7 @@ class Distillation:
 
     @torch.no_grad()
     def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
-        """One step of the moving average, which forgets its first steps the sooner."""
+        """Update the moving average; its decay is smaller in the first steps."""
         periods = AVERAGING_STEPS / DECAY_STEPS
         decay = min(self.options.averaging, (1 + int(count) * periods) / (10 + int(count) * periods)) ** periods
         for average, weights in zip(averaged, current, strict=True):
@@ -148,7 +147,7 @@ class Distillation:
         labelled: tuple[Sequence[str], Sequence[str]] | None,
         second: tuple[NDArray[np.float16], NDArray[np.float32]] | None,
     ) -> dict[str, tuple[Objective, float]]:
-        """The terms of the loss and their weights."""
+        """Return the terms of the loss and their weights."""
         options, dimension = self.options, self.student.get_embedding_dimension()
         read = options.label_dimensions(dimension, int((~self.rotation.any(0)).sum()))
         terms: dict[str, tuple[Objective, float]] = {"similarity": (Similarity(), 1.0)}
@@ -178,20 +177,20 @@ class Distillation:
 
     @property
     def trained_texts(self) -> int:
-        """How many texts are trained on: those neither held out nor excluded."""
+        """Number of texts that are trained on: neither held out nor excluded."""
         return int((self.weights > 0).sum())
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
         return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1)
 
     def held_out_distance(self) -> float:
-        """The mean of 1 - cos to the rotated teacher over the held-out texts."""
+        """Return the mean of 1 - cos to the rotated teacher over the held-out texts."""
         target = self._teacher_rows(self.held_out_rows) @ self.rotation
         return teacher_distance(self.student, self.packed, self.held_out_rows, target)
 
     @torch.no_grad()
     def measures(self) -> dict[str, float]:
-        """The held-out distance, and what the objectives and the pairs measure."""
+        """Return the held-out distance and the metrics of the objectives and the pairs."""
         self.table_optimizer.catch_up()
         with self.composition.folded():
             measured = {"held_out_distance": self.held_out_distance()}
@@ -202,7 +201,7 @@ class Distillation:
         return measured
 
     def _save(self) -> None:
-        # Brings the table up to date, also where nothing is saved: a run has one outcome, to the last bit.
+        # Brings the table up to date, also if nothing is saved, so that checkpoints do not change the result at all.
         table_optimizer = self.table_optimizer.state_dict()
         if self.checkpoint is not None:
             state: dict[str, Any] = {
@@ -225,24 +224,24 @@ class Distillation:
             self.step, self.history = state["step"], state["history"]
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
-        # A run that begins anew keeps nothing of an earlier log.
+        # A run that starts from the beginning keeps nothing of an earlier log.
         self.log.resume(self.step if self.history else -1)
 
     def _train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
-        """One step of the optimizer.
+        """Take one step of the optimizer.
 
         Returns:
-            The loss and each objective's.
+            The loss and that of each objective.
         """
         rate = learning_rate_at(self.step, total, self.options)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        # Seeded by the step, so that an encoder with dropout resumes as it would have gone on.
+        # Seeded by the step, so that a resumed run of an encoder with dropout equals an uninterrupted one.
         torch.manual_seed(self.options.seed + self.step)
         teacher = self._teacher_rows(rows)
         ids, lengths = self.packed.batch(rows)
         batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
-        # One pass over all texts of the step: entries that several of them have are computed once.
+        # One pass over all texts of the step: entries in several of them are computed once.
         more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
         ids = torch.cat([ids, *(ids for ids, _ in more.values())])
         used = self.composition.used(ids)
@@ -280,8 +279,8 @@ class Distillation:
         """Train to the end, from the checkpoint where there is one.
 
         Returns:
-            For each epoch its number, the step it ended at and the :meth:`measures`; entry 0 is the student before
-            training. The last entry is of the averaged weights, where weights are averaged.
+            For each epoch its number, its last step and the :meth:`measures`; entry 0 is the student before training.
+            With ``averaging``, the last entry is about the averaged weights.
         """
         self._resume()
         if not self.history:

@@ -1,4 +1,4 @@
-"""A figure that shows how a training goes on and chooses between models: correlation on scored pairs of texts."""
+"""A validation metric of a training: correlation on scored pairs of texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ctx_embed.texts import well_formed
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of texts and how alike they are: scores (P,), first and second texts."""
+    """Pairs of texts and their similarity: scores (P,), first and second texts."""
 
     scores: Sequence[float]
     first: Sequence[str]
@@ -26,7 +26,7 @@ class Pairs:
 
     @torch.no_grad()
     def spearman(self, encoder: TokenEncoder) -> float:
-        """Spearman's correlation of the scores with the cosines that the encoder gives, in -1..1."""
+        """Return Spearman's correlation of the scores with the encoder's cosines, in -1..1."""
         encoder.eval()
         ids, lengths = encoder.text_tokenizer([*self.first, *self.second])
         embeddings = encoder.embed(torch.from_numpy(ids.astype("int64")), lengths.tolist())
@@ -35,7 +35,7 @@ class Pairs:
 
 
 def read_pairs(path: str | Path) -> Pairs:
-    """The pairs of a file of lines ``score<TAB>text<TAB>text``.
+    """Read the pairs of a file of lines ``score<TAB>text<TAB>text``.
 
     Raises:
         InputError: as :func:`ctx_embed.reading.read_lines`; another line; fewer than two pairs.
@@ -54,6 +54,6 @@ def read_pairs(path: str | Path) -> Pairs:
             raise InputError(f"{path}, line {number}: {line[:40]!r} is not score<TAB>text<TAB>text")
         texts.append([well_formed(column) for column in columns])
     if len(texts) < 2:
-        raise InputError(f"{path}: {len(texts)} pairs, at least two are needed")
+        raise InputError(f"{path}: must have at least two pairs, got {len(texts)}")
     first, second = zip(*texts, strict=True)
     return Pairs(scores, first, second)

@@ -25,7 +25,7 @@ from ctx_embed.training.supervised.predictor import Predictor, fitted_predictor
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Parameters of a training of the encoder; where one is given, it is trained.
+# Parameters of training the encoder; if one is given, it is trained.
 OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout")
 
 
@@ -39,21 +39,20 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         model: ``default``, a model folder, a name on the hub, or a SentenceTransformer, which fit copies and never
             changes.
-        frozen: True learns the head alone: seconds, and no torch; False trains the encoder too; None freezes it with
-            fewer than 500 texts, unless one of the next four options is given.
-        epochs, batch_size, learning_rate, token_dropout: of a training of the encoder; None as ``ctx-embed train
-            --from``: 8 epochs of batches of 64 at 1e-3, no dropout.
-        class_weight: ``balanced``, or weights by label; None weighs each text alike.
-        valid_share: share of the texts held out to choose the epoch where fit is given no validation texts.
+        frozen: True fits only the head, in seconds and without torch; False trains the encoder too; None freezes it
+            with fewer than 500 texts, unless one of the next four options is given.
+        epochs, batch_size, learning_rate, token_dropout: options of training the encoder; None as in ``ctx-embed
+            train --from``: 8 epochs of batches of 64 at 1e-3, no dropout.
+        class_weight: ``balanced``, or weights by label; None weighs all texts equally.
+        valid_share: fraction of the texts held out to choose the epoch if fit gets no validation texts.
         random_state: seed of a training of the encoder.
         device: as in sentence-transformers; None chooses.
         verbose: show progress on stderr.
 
     Attributes:
-        classes_: (classes,) the labels, sorted; with several labels a text, those of the columns of
-            :meth:`predict_proba`.
-        multi_label_: whether fit was given several labels a text.
-        history_: an object for each epoch of a training of the encoder: ``train_loss``, ``valid_accuracy``.
+        classes_: (classes,) the labels, sorted: the columns of :meth:`predict_proba`.
+        multi_label_: whether fit got several labels per text.
+        history_: for each epoch of training the encoder a dict with ``train_loss`` and ``valid_accuracy``.
 
     Example:
         >>> from ctx_embed import TextClassifier
@@ -100,13 +99,15 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             valid: texts and labels that choose the epoch of a training of the encoder; None holds out a share of X.
 
         Raises:
-            InputError: something is no text or label, one class only, or an option out of its range.
+            InputError: a text or label of the wrong type, only one class, or an option out of range.
         """
         texts = _texts(X, "X")
         data, columns = _labelled(texts, y)
         chosen = {name: value for name in OF_TRAINING if (value := getattr(self, name)) is not None}
         if self.frozen and chosen:
-            raise InputError(f"{', '.join(chosen)}: for a training of the encoder, which frozen=True leaves as it is")
+            raise InputError(
+                f"{', '.join(chosen)}: not with frozen=True, which does not train the encoder; leave out one"
+            )
         if self.frozen or (self.frozen is None and not chosen and len(texts) < FEW_TEXTS):
             predictor = fitted_predictor(self._encoder(), data, self.class_weight)
             self.history_: list[dict[str, float]] = []
@@ -145,8 +146,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: str | Iterable[str]) -> Any:
         """Return the likeliest label of each text, (texts,); of a single string its label.
 
-        With several labels a text, a list of tuples of labels, each at least as likely as not; or an array (texts,
-        classes) of 0 and 1 if fit was given one.
+        With several labels per text, return a list of tuples of labels, those with a probability of at least 0.5; or
+        an array (texts, classes) of 0 and 1 if fit was given one.
 
         Raises:
             InputError: something is no text.
@@ -158,7 +159,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: str | Iterable[str]) -> NDArray[np.float64]:
         """Return the probability of each class, (texts, classes); of a single string (classes,).
 
-        A row sums to 1; with several labels a text, each is a probability of its own.
+        A row sums to 1; with several labels per text, the probabilities are independent.
 
         Raises:
             InputError: something is no text.
@@ -179,7 +180,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(logits[0] if single else logits)
 
     def score(self, X: Iterable[str], y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy; with several labels a text, the share of texts whose labels are all found."""
+        """Return the accuracy; with several labels per text, the share of texts whose labels are all correct."""
         found = self.predict(X)
         if self.multi_label_ and not self.predictor_.head.indicators:
             right = [set(a) == set(b) for a, b in zip(found, y, strict=True)]
@@ -187,7 +188,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float(accuracy_score(y, found, sample_weight=sample_weight))
 
     def save(self, folder: str | Path) -> None:
-        """Write a model folder, whole or not at all: that of ``ctx-embed predict`` and :meth:`load`.
+        """Write a model folder for ``ctx-embed predict`` and :meth:`load`, completely or not at all.
 
         It also holds the encoder, which :func:`ctx_embed.load` opens.
 
@@ -201,11 +202,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Self:
-        """Open a classifier that :meth:`save` or ``ctx-embed train`` wrote.
+        """Open a classifier written by :meth:`save` or ``ctx-embed train``.
 
         Args:
             folder: of the model.
-            device: as in sentence-transformers; None predicts without torch where the model allows it.
+            device: as in sentence-transformers; None predicts without torch if the model allows it.
 
         Raises:
             InputError: no model folder, or one without a head that fits.

@@ -1,4 +1,4 @@
-"""Training on the rows of a token table that the texts use: a step costs what the texts need, not the vocabulary."""
+"""Training only the rows of a token table that the texts use: a step's cost does not depend on the vocabulary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 
 
 class _Renumbered:
-    """A text tokenizer whose ids are places among some entries."""
+    """A text tokenizer whose ids are positions in a list of entries."""
 
     def __init__(self, tokenizer: TextTokenizer, entries: NDArray[np.int32]) -> None:
         self.tokenizer = tokenizer
@@ -30,14 +30,14 @@ class _Renumbered:
 
 @contextmanager
 def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterator[None]:
-    """Cut token tables down to the entries of ``texts`` for a while; what was learned of them is put back in the end.
+    """Reduce token tables to the entries of ``texts`` within a ``with`` block; the trained rows are then put back.
 
-    Inside, other texts than these must not be encoded. Rows that no text uses would have had no gradient, and Adam
-    leaves such rows as they are: the outcome is that of training the whole table.
+    No other texts may be encoded inside. Rows that no text uses would have no gradient, and Adam does not change such
+    rows: the result is that of training the whole table.
 
     Args:
-        encoder: whose modules are changed in place, where they only look rows up by their ids.
-        texts: all that are encoded inside.
+        encoder: its modules that only look up rows by ids are changed in place.
+        texts: all texts that are encoded inside.
     """
     changed: list[tuple[Any, nn.Embedding, TextTokenizer, NDArray[np.int32]]] = []
     for module in encoder.children():

@@ -1,4 +1,4 @@
-"""The encoder under a classifier: on NumPy where it can, on torch otherwise."""
+"""The encoder of a classifier: on NumPy if the model allows it, otherwise on torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ctx_embed.training.supervised.head import Floats
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Of a model folder, what is about its training and not about its embeddings.
+# Files of a model folder that concern its training, not its embeddings.
 NOT_COPIED = ("README.md", "training.json", "classifier.json", "classifier.safetensors")
 
 
 class TorchEncoder:
-    """A SentenceTransformer that gives embeddings before any normalisation.
+    """A SentenceTransformer that returns embeddings before any normalisation.
 
-    A pickle of it holds the files of the saved model, so that nothing that was only computed is stored.
+    Its pickle holds the files of the saved model, without anything that can be computed.
     """
 
     def __init__(self, model: SentenceTransformer) -> None:
@@ -56,13 +56,13 @@ class TorchEncoder:
 
 
 class SavedEncoder:
-    """A saved Contextualizer that gives embeddings before any normalisation, without torch.
+    """A saved Contextualizer that returns embeddings before any normalisation, without torch.
 
-    A pickle of it holds the model's files; of the model of this package, its name alone.
+    Its pickle holds the model's files; for the model of this package, only its name.
 
     Args:
         folder: of the model.
-        owned: the folder is a temporary one, which goes with this object.
+        owned: the folder is temporary and is deleted with this object.
 
     Raises:
         UnsupportedModelError: the model needs torch.
@@ -110,7 +110,7 @@ def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | 
 
     Args:
         path: a model folder, ``default``, or a name on the hub.
-        device: as in sentence-transformers; one that is named is torch's.
+        device: as in sentence-transformers; a named device needs torch.
 
     Raises:
         InputError: there is no such model, or it is damaged.

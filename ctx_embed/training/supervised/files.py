@@ -1,4 +1,4 @@
-"""A training from labelled files to a model folder."""
+"""Training from labelled files to a model folder."""
 
 from __future__ import annotations
 
@@ -59,24 +59,25 @@ def train(
 
     Args:
         file: labelled texts to train on.
-        output: the model folder; ``OUTPUT.partial`` beside it holds the state of an interrupted run.
-        options: how to train; its seed also draws the weights of a model from scratch. None takes ``FINE_TUNING`` with
-            ``start`` and the defaults without.
+        output: the model folder; ``OUTPUT.partial`` next to it holds the state of an interrupted run.
+        options: how to train; its seed is also that of the random weights of a model from scratch. None:
+            ``FINE_TUNING`` with ``start``, the defaults without.
         valid: the file that chooses the epoch; None holds out a part of ``file``.
         test: a file to report precision, recall and F1 on.
-        frozen: learn the head alone, over ``start`` as it is; None does so with fewer than 500 texts.
+        frozen: fit only the head, over ``start`` as it is; None does so with fewer than 500 texts.
         multi_label: a text has any number of labels, with commas between them.
         class_weight: of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
         start, tokenizer, vocabulary_size, device, encoder: of :func:`new_encoder`.
         architecture: the encoder's options.
         text_field, label_field: the columns of files that are tables, see
             :func:`ctx_embed.reading.read_labelled_rows`.
-        overwrite: replace a model that is there; else only one that the same call has made is accepted.
+        overwrite: replace an existing model; otherwise only one made by the same call is accepted.
 
     Returns:
-        ``best_epoch`` (not of a frozen encoder), ``valid_accuracy`` and ``valid_floor``, that of always answering the
-        most frequent training label (of a frozen encoder with ``valid`` only), and with ``test`` ``test_accuracy``,
-        ``test_floor`` and ``test``, see :func:`ctx_embed.training.supervised.report.report`.
+        ``best_epoch`` (not with a frozen encoder), ``valid_accuracy`` and ``valid_floor``, the accuracy of always
+        answering the most frequent training label (with a frozen encoder only if ``valid`` is given); and with
+        ``test``, ``test_accuracy``, ``test_floor`` and ``test``, see
+        :func:`ctx_embed.training.supervised.report.report`.
 
     Raises:
         InputError: a file, name or size that cannot be used, or another model is there.
@@ -111,7 +112,7 @@ def train(
         return result
     alone = start if frozen or (frozen is None and len(data.texts) < FEW_TEXTS) else None
     if frozen and alone is None:
-        raise InputError("a frozen encoder must be a trained one: name it with --from")
+        raise InputError("a frozen encoder must be trained; name a model with --from")
     if alone is not None and (doubt := data.doubt()):
         raise InputError(doubt)
     saved = None if alone is None else open_encoder(alone, device)

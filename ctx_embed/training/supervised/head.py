@@ -1,4 +1,4 @@
-"""A linear head over sentence embeddings: fitting, its file, and what its outputs say. Without torch."""
+"""A linear head over sentence embeddings: fitting, saving, probabilities and labels. Without torch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ctx_embed.training.supervised.labelled import Labelled
 Floats = NDArray[Any]
 ClassWeight = Mapping[Any, float] | str | None
 
-# Inverse strength of the l2 penalty under which the head is fitted to standardised embeddings.
+# Inverse strength of the l2 penalty for a head over standardised embeddings.
 PROBE_C = 0.01
 PROBE_ITERATIONS = 1000
-# With fewer training texts the encoder stays as it is: training it gains nothing and takes longer.
+# With fewer training texts the encoder is not trained, which would gain nothing and take longer.
 FEW_TEXTS = 500
-# Texts of the cross-validation that chooses how embeddings are scaled, and its folds.
+# Texts and folds of the cross-validation that chooses how embeddings are scaled.
 SCALING_TEXTS, SCALING_FOLDS = 2000, 5
-# A label of several is given from this probability on.
+# With several labels per text, labels with at least this probability are predicted.
 THRESHOLD = 0.5
 FLAGS = ("multi_label", "normalized", "indicators")
 
@@ -37,9 +37,9 @@ class Head:
         weight: (classes, m).
         bias: (classes,).
         labels: the classes' names: strings or numbers.
-        multi_label: a text has any number of labels, and each output is a yes or no of its own.
-        normalized: it reads embeddings of unit length; else embeddings as they are before any normalisation.
-        indicators: what it was trained on, and what :meth:`chosen` gives, is an array (texts, classes) of 0 and 1.
+        multi_label: a text has any number of labels; each output is a binary decision.
+        normalized: it reads embeddings of unit length; otherwise embeddings before any normalisation.
+        indicators: it was trained on an array (texts, classes) of 0 and 1, and :meth:`chosen` returns one.
     """
 
     weight: Floats
@@ -57,11 +57,11 @@ class Head:
         """
         logits = (unit(embeddings) if self.normalized else embeddings) @ self.weight.T + self.bias
         if not np.isfinite(logits).all():
-            raise InputError("the classifier's outputs are not finite, train it with a lower learning rate")
+            raise InputError("the classifier's outputs are not finite; train it with a lower learning rate")
         return np.asarray(logits)
 
     def probabilities(self, logits: Floats) -> Floats:
-        """Return (texts, classes): a row sums to 1, or with several labels each is a probability of its own."""
+        """Return (texts, classes): a row sums to 1; with several labels per text, they are independent."""
         logits = logits.astype(np.float64)
         if self.multi_label:
             return np.asarray(1 / (1 + np.exp(-np.clip(logits, -500, 500))))
@@ -69,7 +69,7 @@ class Head:
         return np.asarray(odds / odds.sum(1, keepdims=True))
 
     def chosen(self, logits: Floats) -> Any:
-        """Return the likeliest label of each text, or with several the tuple of those at least as likely as not."""
+        """Return the likeliest label of each text, or with several labels the tuple of those of probability >= 0.5."""
         if self.multi_label:
             given = self.probabilities(logits) >= THRESHOLD
             if self.indicators:
@@ -78,7 +78,7 @@ class Head:
         return [self.labels[place] for place in logits.argmax(1).tolist()]
 
     def for_indicators(self, columns: int, texts: int) -> Head:
-        """Return the head that gives arrays of ``columns`` columns, of which its labels are numbers.
+        """Return the head that predicts arrays of ``columns`` columns; its labels are numbers of columns.
 
         A column that was 0 in all training ``texts`` is predicted to be 0.
         """
@@ -99,16 +99,16 @@ class Head:
 
     @classmethod
     def load(cls, folder: Path) -> Head:
-        """Read what :meth:`save` wrote.
+        """Read a head written by :meth:`save`.
 
         Raises:
-            InputError: there is no head, or its files do not fit together.
+            InputError: there is no head, or its files do not match.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         if not _tensors(folder).is_file():
-            raise InputError(f"{folder}: no classifier.safetensors, this model was not trained from labels")
+            raise InputError(f"{folder}: not a classifier (no classifier.safetensors); make one with ctx-embed train")
         try:
             tensors = load_file(_tensors(folder))
             described = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
@@ -126,7 +126,7 @@ def _tensors(folder: Path) -> Path:
 
 
 def unit(embeddings: Floats) -> Floats:
-    """Return the rows at length 1; zeros stay."""
+    """Return the rows scaled to length 1; rows of zeros are unchanged."""
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return np.asarray(embeddings / np.where(lengths > 0, lengths, 1))
 
@@ -136,12 +136,12 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
 
     Args:
         wanted: ``balanced``: n / (classes * n_class), and with several labels the number of texts without the label
-            over that with it; or weights by label, 1 for those it does not name.
+            divided by that of texts with it; or weights by label, 1 for labels it does not name.
         data: the training texts.
         labels: the classes.
 
     Raises:
-        InputError: another word, a label that does not occur, or a weight that is not a finite number above 0.
+        InputError: another string, a label that does not occur, or a weight that is not a finite number above 0.
     """
     if wanted is None:
         return None
@@ -167,10 +167,10 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
 def fitted_head(
     embeddings: Floats, data: Labelled, labels: Sequence[Any], weights: NDArray[np.float64] | None = None
 ) -> Head:
-    """Return a logistic regression on embeddings at unit length, for an encoder that stays as it is.
+    """Return a logistic regression on embeddings at unit length, for a frozen encoder.
 
-    Features are scaled each by its own deviation or all by one, whichever predicts held-out texts better: the first
-    finds what a few faint features know, the second is surer with few texts.
+    Features are scaled by their own standard deviations or by one for all, whichever predicts held-out texts better:
+    the first makes use of small features, the second is more reliable with few texts.
 
     Args:
         embeddings: (n, m) before any normalisation.
@@ -195,7 +195,7 @@ def logistic(
     Args:
         X: (n, m).
         targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
-        scale: (m,) by which features are divided before the penalty of :data:`PROBE_C` is laid on their weights.
+        scale: (m,) divisors of the features, to which the penalty of :data:`PROBE_C` then applies.
         weights: (classes,) of the classes in the loss; with several labels, of the texts that have the label.
     """
     mean = X.mean(0)
@@ -204,7 +204,7 @@ def logistic(
         probe = _regression(None if weights is None else dict(enumerate(weights))).fit(Z, targets)
         weight, bias = probe.coef_, probe.intercept_
         if len(weight) == 1:
-            # One row tells two classes apart: half of it for the one, half against the other.
+            # scikit-learn has one row for two classes: half of it for the one, half against the other.
             weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     else:
         ones = np.ones(targets.shape[1]) if weights is None else weights
@@ -217,7 +217,7 @@ def logistic(
 def _of_label(Z: Floats, target: NDArray[Any], weight: float) -> tuple[Floats, float]:
     positive = float(target.sum())
     if positive in (0, len(target)):
-        # All texts have the label, or none of a fold has: its share, shy of certainty.
+        # All texts of a fold have the label, or none: predict its share, smoothed.
         return np.zeros(Z.shape[1]), float(np.log((positive + 0.5) / (len(target) - positive + 0.5)))
     probe = _regression({0: 1.0, 1: weight}).fit(Z, target.astype(np.int64))
     return probe.coef_[0], float(probe.intercept_[0])
@@ -236,7 +236,7 @@ def _held_out_likelihood(Z: Floats, targets: NDArray[Any], weights: NDArray[np.f
     order = np.random.default_rng(0).permutation(len(Z))[:SCALING_TEXTS]
     Z, targets = Z[order], targets[order]
     if targets.ndim == 1:
-        # A class of one text could not be learned and held out; such texts are left out here.
+        # A class with one text cannot be both learned and held out; leave it out here.
         counts = np.bincount(targets)
         enough = counts[targets] >= 2
         Z, targets = Z[enough], targets[enough]

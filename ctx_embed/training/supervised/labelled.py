@@ -19,7 +19,7 @@ SEVERAL = (tuple, list, set, frozenset)
 
 @dataclass(frozen=True)
 class Labelled:
-    """Texts with a label each, or, where labels are tuples, with any number of labels each."""
+    """Texts with one label each or, if labels are tuples, with any number of labels each."""
 
     labels: Sequence[Any]
     texts: Sequence[str]
@@ -53,14 +53,14 @@ class Labelled:
             kinds = ", ".join(sorted({type(label).__name__ for label in found}))
             raise InputError(f"labels must be of one type, got {kinds}") from None
         if self.multi_label and not classes:
-            raise InputError("the training texts have no labels at all, at least one is needed")
+            raise InputError("the training texts must have at least one label, got none")
         if not self.multi_label and len(classes) < 2:
             shown = f" ({classes[0]!r})" if classes else ""
-            raise InputError(f"the training texts have one class only{shown}, at least two are needed")
+            raise InputError(f"the training texts must have at least two classes, got {len(classes)}{shown}")
         return classes
 
     def targets(self, classes: Sequence[Any]) -> NDArray[Any]:
-        """Return each text's place among ``classes`` (n,), or with several labels each 0 and 1 (n, classes)."""
+        """Return each text's class number (n,), or with several labels per text 0s and 1s (n, classes)."""
         place = {label: number for number, label in enumerate(classes)}
         if not self.multi_label:
             return np.array([place[label] for label in self.labels], np.int64)
@@ -70,20 +70,20 @@ class Labelled:
         return targets
 
     def doubt(self) -> str:
-        """Return what to look at where these are hardly the labels that were meant, else an empty string."""
+        """Return a hint if these are hardly the intended labels, otherwise an empty string."""
         if self.multi_label:
             return ""
         if len(self.label_set()) > len(set(self.texts)) > 1:
-            return "the label comes first, label<TAB>text: are the columns swapped?"
+            return "the label must come first (label<TAB>text); the columns may be swapped"
         return header_hint(self.labels)
 
     def split(self, share: float, seed: int) -> tuple[Labelled, Labelled]:
-        """Return a part without and a part of ``share`` of the texts, labels in similar proportion.
+        """Split off ``share`` of the texts, with labels in similar proportions; return the larger part first.
 
-        A text whose label no other text has stays in the first part. With several labels a text the parts are random.
+        A text whose label no other text has stays in the first part. With several labels per text the split is random.
 
         Raises:
-            InputError: too few texts for a part that holds each label.
+            InputError: too few texts to have each label in both parts.
         """
         from sklearn.model_selection import train_test_split
 
@@ -91,7 +91,7 @@ class Labelled:
         counts = Counter(() if self.multi_label else self.labels)
         doubt = self.doubt()
         alone = np.array([counts[label] == 1 and not doubt for label in self.labels], bool)
-        # Where each label is alone there is nothing to hold out.
+        # If every label occurs once, nothing can be held out.
         alone &= not alone.all()
         shared = rows[~alone]
         classes = None if self.multi_label else [self.labels[row] for row in shared]
@@ -99,17 +99,16 @@ class Labelled:
             first, second = train_test_split(shared, test_size=share, random_state=seed, stratify=classes)
         except ValueError:
             raise InputError(
-                f"{len(rows)} texts with {len(self.label_set())} labels are too few to hold out {share:.0%} in which "
-                f"each label occurs; {doubt or 'give more texts, or --valid FILE'}"
+                f"{len(rows)} texts with {len(self.label_set())} labels are too few to hold out {share:.0%} with every "
+                f"label; {doubt or 'give more texts, or --valid FILE'}"
             ) from None
         return self.rows(sorted([*first, *rows[alone]])), self.rows(sorted(second))
 
     def require_labels_of(self, train: Labelled, name: str) -> None:
-        """Refuse labels that the training texts do not have; ``name`` is what the error calls these texts.
+        """Raise an error for labels that the training texts do not have; ``name`` is the error's name for these texts.
 
         Raises:
-            InputError: with the first few of them; these texts have several labels each and the others one, or vice
-                versa.
+            InputError: naming the first few of them; or one side has several labels per text and the other has one.
         """
         if self.multi_label != train.multi_label:
             raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")
@@ -127,9 +126,9 @@ class Labelled:
 
 
 def label_accuracy(predicted: Sequence[Any], data: Labelled) -> float:
-    """Return the share of texts whose label is found; with several labels, what found and true ones share.
+    """Return the share of texts with the correct label; with several labels, the overlap with the true labels.
 
-    That is |found and true| / |found or true|, 1 if both are empty, averaged over the texts.
+    The overlap is |predicted and true| / |predicted or true|, 1 if both are empty, averaged over the texts.
     """
     pairs = zip(predicted, data.labels, strict=True)
     if not data.multi_label:

@@ -1,4 +1,4 @@
-"""An encoder with a linear head as one torch module, which training changes as a whole."""
+"""An encoder with a linear head as one torch module, which is trained as a whole."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class ClassifierNetwork(nn.Module):
         self.head = nn.Linear(dimension, len(self.labels)).to(encoder.device)
 
     def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
-        """Return the logits (texts, classes); ``token_dropout`` is the share of tokens that are left out at random."""
+        """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
         logits: Tensor = self.head(embeddings(self.encoder, texts, token_dropout).to(self.head.weight.dtype))
         return logits
 
     @torch.no_grad()
     def clear_head(self) -> None:
-        """Set the head to zeros: the first gradients are its own, and the encoder follows once it points somewhere."""
+        """Set the head to zeros: it learns first, and the encoder gets gradients once it is no longer zero."""
         self.head.weight.zero_()
         self.head.bias.zero_()
 
     @torch.no_grad()
     def fit_head(self, data: Labelled, weights: Floats | None = None) -> None:
-        """Set the head to a logistic regression on the encoder's present embeddings, standardised.
+        """Set the head to a logistic regression on the encoder's current embeddings, standardised.
 
         Args:
             data: labelled texts.
@@ -62,11 +62,11 @@ class ClassifierNetwork(nn.Module):
         self.head.bias.copy_(torch.from_numpy(bias))
 
     def regularizer(self) -> Tensor | float:
-        """Return what the encoder's modules add to the loss of the texts last read."""
+        """Return the encoder's own loss term for the texts last embedded."""
         return sum((module.regularizer() for module in self.encoder if isinstance(module, TokenEncoder)), 0.0)
 
     def trained_head(self) -> Head:
-        """Return the head as it is now."""
+        """Return a copy of the head."""
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
         return Head(weight, bias, self.labels, self.multi_label)
 
@@ -74,7 +74,7 @@ class ClassifierNetwork(nn.Module):
         """Return the likeliest label of each text, or with several labels a tuple of them.
 
         Raises:
-            InputError: the model gives infinite or undefined numbers.
+            InputError: the outputs are not finite.
         """
         self.eval()
         head = self.trained_head()
@@ -92,7 +92,7 @@ def embeddings(encoder: SentenceTransformer, texts: list[str], token_dropout: fl
         seen = torch.rand(features["attention_mask"].shape, device=encoder.device) >= token_dropout
         features["attention_mask"] = features["attention_mask"] * seen
     for module in encoder:
-        # A unit-length embedding would bound the logits.
+        # Unit-length embeddings would limit the logits.
         if not isinstance(module, Normalize):
             features = module(features)
     found: Tensor = features["sentence_embedding"]

@@ -1,4 +1,4 @@
-"""A trained classifier as prediction needs it: an encoder and a head, it loads neither torch nor scikit-learn."""
+"""A trained classifier for prediction, an encoder and a head, without torch and scikit-learn."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Predictor:
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None) -> Predictor:
-        """Open what ``ctx-embed train`` or :meth:`TextClassifier.save` wrote.
+        """Open a classifier written by ``ctx-embed train`` or :meth:`TextClassifier.save`.
 
         Args:
             folder: of the model.
-            device: as in sentence-transformers; None predicts without torch where the model allows it.
+            device: as in sentence-transformers; None predicts without torch if the model allows it.
 
         Raises:
             InputError: no model folder, or one without a head that fits.
@@ -70,10 +70,10 @@ class Predictor:
 
 
 def fitted_predictor(encoder: SavedEncoder | TorchEncoder, data: Labelled, class_weight: ClassWeight) -> Predictor:
-    """Return a head that is fitted over an encoder as it is.
+    """Return the encoder with a head fitted over it.
 
     Raises:
-        InputError: one class only, or class weights that do not fit.
+        InputError: only one class, or class weights that do not fit.
     """
     labels = data.classes()
     weights = class_weights(class_weight, data, labels)

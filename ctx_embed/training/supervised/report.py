@@ -1,4 +1,4 @@
-"""How good predictions are: precision, recall and F1 of each class, and what is taken for what."""
+"""Quality of predictions: precision, recall and F1 of each class, and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
 
-# A wider confusion matrix is shown as a list of what is mistaken most often.
+# A wider confusion matrix is shown as a list of the most frequent mistakes.
 WIDEST_MATRIX = 20
 MOST_MISTAKES = 20
 
@@ -18,16 +18,15 @@ def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> d
     """Compare predictions with labels.
 
     Args:
-        predicted: a label, or with several labels a tuple of them, for each text.
-        data: the same texts with their labels, also such as were never trained.
+        predicted: for each text a label, or with several labels a tuple of them.
+        data: the same texts with their true labels, which may include unknown ones.
         labels: the classes.
 
     Returns:
         JSON values: the number of ``texts``; ``accuracy``, see :func:`label_accuracy`; with several labels ``exact``,
-        the share of texts whose labels are all found and no others; the unweighted means ``macro_precision``,
+        the share of texts with exactly the correct labels; the unweighted means ``macro_precision``,
         ``macro_recall`` and ``macro_f1``; the ``classes`` with ``label``, ``precision``, ``recall``, ``f1`` and
-        ``texts``; and with one label a text ``confusion``: row i column j counts texts of class i that were taken for
-        class j.
+        ``texts``; and with one label per text ``confusion``: row i column j counts texts of class i predicted as j.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -54,7 +53,7 @@ def report(predicted: Sequence[Any], data: Labelled, labels: Sequence[Any]) -> d
 
 def as_text(report: dict[str, Any]) -> str:
     """Return a :func:`report` as lines for the terminal."""
-    exact = f", all labels of a text right {report['exact']:.4f}" if "exact" in report else ""
+    exact = f", all labels of a text correct {report['exact']:.4f}" if "exact" in report else ""
     of_classes = [["", "precision", "recall", "f1", "texts"]]
     for row in report["classes"]:
         of_classes.append([str(row["label"]), *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))])
@@ -82,7 +81,7 @@ def _confusion(names: list[str], matrix: list[list[int]]) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> str:
-    """Return rows as lines, the first column to the left and the others to the right."""
+    """Return rows as lines: the first column is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(

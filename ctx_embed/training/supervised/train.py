@@ -31,27 +31,27 @@ from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
-# What a head may begin as.
+# How a head may be initialised.
 HEADS = ("zeros", "drawn", "probe")
 
 
 @dataclass(frozen=True)
 class SupervisedOptions:
-    """How an encoder and its head are trained.
+    """Options of the training of an encoder and its head.
 
     Args:
-        epochs: passes over the training texts; the epoch of the best validation accuracy is kept (ties: the first).
-        batch_size: texts of a batch.
-        learning_rate: Adam's, constant.
-        token_dropout: the share of a text's tokens that the encoder does not see in training.
-        head: what it begins as: ``drawn``, as torch's Linear; ``zeros``, so that an encoder of large outputs is not
-            moved by a head that knows nothing; or ``probe``, the linear probe of the untrained embeddings (Kumar et al.
+        epochs: passes over the training texts; the epoch with the best validation accuracy is kept (ties: the first).
+        batch_size: texts per batch.
+        learning_rate: Adam's learning rate, constant.
+        token_dropout: fraction of a text's tokens that are dropped in training.
+        head: its initial weights: ``drawn`` (random, as torch's Linear); ``zeros``, so that an untrained head does not
+            change an encoder with large outputs; or ``probe``, the linear probe of the initial embeddings (Kumar et al.
             2022, arXiv 2202.10054). None: the encoder's ``first_head``, zeros for a Contextualizer and drawn for the
             other systems (docs/reproduction.md).
-        valid_share: the share of the training texts held out for validation where no validation texts are given.
-        seed: of the split, the order and the head's weights.
-        like_length: batches are of texts of like length, which is quicker where the longest text of a batch decides its
-            time: several times for recurrent systems on texts of mixed lengths.
+        valid_share: fraction of the training texts held out for validation if no validation texts are given.
+        seed: seed of the split, the order and the head's weights.
+        like_length: make batches of texts of similar length, which is several times as quick for recurrent systems on
+            texts of mixed lengths, where the longest text of a batch determines its time.
 
     Raises:
         InputError: a number out of its range.
@@ -71,21 +71,21 @@ class SupervisedOptions:
             "epochs": (self.epochs >= 1, "at least 1"),
             "batch_size": (self.batch_size >= 1, "at least 1"),
             "learning_rate": (0 < self.learning_rate < math.inf, "a finite number above 0"),
-            "token_dropout": (0 <= self.token_dropout < 1, "a share of at least 0 and below 1"),
-            "valid_share": (0 < self.valid_share < 1, "a share above 0 and below 1"),
+            "token_dropout": (0 <= self.token_dropout < 1, "at least 0 and below 1"),
+            "valid_share": (0 < self.valid_share < 1, "above 0 and below 1"),
         }
         for name, (fits, needed) in ranges.items():
             if not fits:
-                raise InputError(f"{name} is {getattr(self, name)}, {needed} is needed")
+                raise InputError(f"{name} must be {needed}, got {getattr(self, name)}")
         if self.head is not None and self.head not in HEADS:
             raise unknown_name("head", self.head, HEADS)
 
     def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
-        """These options with the encoder's own head where none is named."""
+        """Return these options with the encoder's own head unless one is named."""
         return self if self.head else replace(self, head=getattr(encoder[0], "first_head", TokenEncoder.first_head))
 
 
-# For an encoder that is trained already: chosen on topics, genres and reviews that are no evaluation sets, see
+# For an encoder that is already trained: chosen on topics, genres and reviews that are not in any evaluation set, see
 # docs/default-model.md.
 FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, head="probe")
 
@@ -100,14 +100,14 @@ def new_encoder(
     encoder: str = "contextualizer",
     **architecture: Any,
 ) -> SentenceTransformer:
-    """The encoder a training starts from.
+    """Return the encoder that a training starts from.
 
     Args:
-        start: a model's path, or ``default``; None draws a system, which all other arguments shape.
-        texts: from which a vocabulary is learned where no ``tokenizer`` is given.
+        start: a model's path, or ``default``; None initialises a system randomly, with the other arguments.
+        texts: learn a vocabulary from these if no ``tokenizer`` is given.
         tokenizer: path of a ``tokenizer.json``.
-        vocabulary_size: entries at most of a learned vocabulary.
-        seed: of the weights drawn.
+        vocabulary_size: the most entries of a learned vocabulary.
+        seed: of the random weights.
         device: as in sentence-transformers.
         encoder: the system's name.
         **architecture: the system's dimension and options.
@@ -125,7 +125,7 @@ def new_encoder(
 
 
 def architecture_of(encoder: SentenceTransformer) -> list[dict[str, Any]]:
-    """The name and config of each of the encoder's modules."""
+    """Return the name and config of each of the encoder's modules."""
     described: list[dict[str, Any]] = []
     for module in encoder.children():
         config: Any = getattr(module, "get_config_dict", dict)
@@ -147,10 +147,10 @@ def train_classifier(
 
     Args:
         encoder: trained in place.
-        train: at least two classes; or with several labels a text, each of which is then a yes or no of its own.
-        valid: chooses the epoch; None holds out a stratified share of ``train``.
+        train: texts of at least two classes, or with several labels per text, each then a binary decision.
+        valid: texts that choose the epoch; None holds out a stratified part of ``train``.
         options: how to train.
-        checkpoint: where the state is kept after each epoch; None keeps none.
+        checkpoint: where the state is saved after each epoch; None saves none.
         class_weight: of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
         progress: show a bar on stderr.
 
@@ -160,7 +160,7 @@ def train_classifier(
         :meth:`ClassifierNetwork.accuracy`.
 
     Raises:
-        InputError: one class only, validation labels that training does not know, or a training that diverges.
+        InputError: only one class, validation labels that no training text has, or a training that diverges.
     """
     options = (options or SupervisedOptions()).of_encoder(encoder)
     labels = train.classes()
@@ -206,7 +206,7 @@ def _trained(
             classifier.fit_head(train, weights)
         best = copy.deepcopy(classifier.state_dict())
     for epoch in range(len(history), options.epochs):
-        # Seeded by the epoch, so that an encoder with dropout resumes as it would have gone on.
+        # Seeded by the epoch, so that a resumed run of an encoder with dropout equals an uninterrupted one.
         torch.manual_seed(options.seed + epoch)
         classifier.train()
         total = total_entropy = 0.0

@@ -302,8 +302,8 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
             RunOptions(changes={"head": "zero"}),
             "unknown head 'zero': did you mean 'zeros'? known are drawn, probe, zeros",
         ),
-        (RunOptions(changes={"learning_rate": 0}), "learning_rate is 0, a finite number above 0 is needed"),
-        (RunOptions(changes={"token_dropout": 1}), "token_dropout is 1, a share of at least 0 and below 1 is needed"),
+        (RunOptions(changes={"learning_rate": 0}), "learning_rate must be a finite number above 0, got 0"),
+        (RunOptions(changes={"token_dropout": 1}), "token_dropout must be at least 0 and below 1, got 1"),
     ],
 )
 def test_what_is_refused(workplace, tmp_path, options, message):

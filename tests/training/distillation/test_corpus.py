@@ -93,4 +93,6 @@ def test_no_sentence(tmp_path):
     for paths in ([], [tmp_path / "blank.txt"]):
         with pytest.raises(InputError) as caught:
             read_blocks(paths)
-        assert str(caught.value) == "the corpus has no sentence: give text files with a sentence a line"
+        assert (
+            str(caught.value) == "the corpus must have at least one sentence; give text files with a sentence per line"
+        )

@@ -34,11 +34,11 @@ def test_a_mixture_knows_weights_and_genres(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"files": []}, "a source has no files, name at least one"),
-        ({"texts": 0}, "texts of a source is 0, a positive number is needed"),
-        ({"passage_lines": 0}, "passage_lines of a source is 0, a positive number is needed"),
-        ({"span_words": -1}, "span_words of a source is -1, 0 (whole texts) or more is needed"),
-        ({"weight": 0.0}, "weight of a source is 0.0, a number above 0 is needed"),
+        ({"files": []}, "a source must have at least one file, got none"),
+        ({"texts": 0}, "texts of a source must be at least 1, got 0"),
+        ({"passage_lines": 0}, "passage_lines of a source must be at least 1, got 0"),
+        ({"span_words": -1}, "span_words of a source must be at least 0 (whole texts), got -1"),
+        ({"weight": 0.0}, "weight of a source must be above 0 and below 1000, got 0.0"),
     ],
 )
 def test_sources_that_cannot_be(tmp_path, options, message):

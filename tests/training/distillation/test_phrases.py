@@ -41,7 +41,7 @@ def test_rare_neighbours_are_no_phrases(tokenizer):
     assert learn_phrases(TEXTS[:3], tokenizer, 10) is None
     assert learn_phrases(TEXTS, tokenizer, 0) is None
     assert learn_phrases([], tokenizer, 10) is None
-    with pytest.raises(InputError, match="phrases is -1, 0 or a positive number is needed"):
+    with pytest.raises(InputError, match="phrases must be at least 0, got -1"):
         learn_phrases(TEXTS, tokenizer, -1)
 
 

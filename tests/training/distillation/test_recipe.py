@@ -75,12 +75,12 @@ def test_no_toml(toml, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('corpus = "a.txt"', "corpus is 'a.txt', a list of strings is needed"),
-        ("corpus = [1]", "corpus is [1], a list of strings is needed"),
-        ("epochs = [1]", "epochs is [1], a string or a number is needed"),
-        ("epochs = true", "epochs is True, a string or a number is needed"),
-        ("teacher = {name = 'x'}", "teacher is {'name': 'x'}, a string or a number is needed"),
-        ("epochs = 1979-05-27", "epochs is datetime.date(1979, 5, 27), a string or a number is needed"),
+        ('corpus = "a.txt"', "corpus must be a list of strings, got 'a.txt'"),
+        ("corpus = [1]", "corpus must be a list of strings, got [1]"),
+        ("epochs = [1]", "epochs must be a string or a number, got [1]"),
+        ("epochs = true", "epochs must be a string or a number, got True"),
+        ("teacher = {name = 'x'}", "teacher must be a string or a number, got {'name': 'x'}"),
+        ("epochs = 1979-05-27", "epochs must be a string or a number, got datetime.date(1979, 5, 27)"),
     ],
 )
 def test_a_value_of_another_kind(toml, line, message):
@@ -114,9 +114,9 @@ def test_sources_of_a_recipe(toml):
         ("sources = 3", "sources is 3, tables are needed: [[sources]]"),
         ("sources = [3]", "sources is [3], tables are needed: [[sources]]"),
         ("[[sources]]\ntexts = 3", "a source has no files, name them: files = [...]"),
-        ('[[sources]]\nfiles = "a"', "files of a source is 'a', a list of strings is needed"),
-        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source is 1.5, a whole number is needed"),
-        ('[[sources]]\nfiles = ["a"]\nweight = "x"', "weight of a source is 'x', a number is needed"),
+        ('[[sources]]\nfiles = "a"', "files of a source must be a list of strings, got 'a'"),
+        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source must be a whole number, got 1.5"),
+        ('[[sources]]\nfiles = ["a"]\nweight = "x"', "weight of a source must be a number, got 'x'"),
     ],
 )
 def test_sources_that_are_wrong(toml, content, message):
@@ -288,7 +288,7 @@ def test_a_second_stage_with_pairs_and_a_second_teacher(distill, corpus, tmp_pat
     assert load(tmp_path / "second").encode(sentences).shape == (8, 8)
     again = [Source(corpus, fair=True), Source([pairs], fair=True)]
     assert error(distill, "third", **{**stage, "sources": again}) == (
-        "a second teacher needs texts: give second_texts to a source of the recipe"
+        "a second teacher needs texts; set second_texts for a source of the recipe"
     )
 
 
@@ -359,17 +359,17 @@ def test_a_cache_serves_another_model(distill, tmp_path, monkeypatch):
 FAILURES = [
     ({"encoder": "contextualiser"}, "unknown encoder 'contextualiser': did you mean 'contextualizer'? known are "),
     ({"teacher": "./nowhere"}, "./nowhere: no such model folder"),
-    ({"tokenizer": "nowhere.json"}, "nowhere.json: no such file, a tokenizer.json is needed: "),
-    ({"dimension": 17}, "dimension 17 is more than the teacher's 16"),
-    ({"held_out": 81}, "80 texts are too few: 81 are held out and two batches of 16 are needed; "),
+    ({"tokenizer": "nowhere.json"}, "nowhere.json: no such file; make a tokenizer.json with "),
+    ({"dimension": 17}, "dimension must be at most the teacher's 16, got 17"),
+    ({"held_out": 81}, "80 texts are too few for two batches of 16 (81 held out); "),
     ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need "),
     ({"store": "int4"}, "unknown store 'int4'"),
-    ({"spare_dimensions": 8}, "spare_dimensions is 8, of 8 at most 7 can be spare"),
-    ({"second_teacher": "./nowhere"}, "a second teacher needs texts: give second_texts to a source of the recipe"),
-    ({"pair_weight": 0.5}, "--pair-weight needs pairs: give a recipe with a fair source of them (.jsonl)"),
+    ({"spare_dimensions": 8}, "spare_dimensions must be in 0..7 for dimension 8, got 8"),
+    ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),
+    ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe with a fair source of pairs (.jsonl)"),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
-    ({"start": "a", "tokenizer": "b"}, "--from brings its own vocabulary: leave out --tokenizer"),
-    ({"phrases": -1}, "phrases is -1, 0 or a positive number is needed"),
+    ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer exclude each other: the model has its own vocabulary"),
+    ({"phrases": -1}, "phrases must be at least 0, got -1"),
 ]
 
 
@@ -382,7 +382,7 @@ def test_what_is_wrong_is_found_before_the_teacher_is_asked(distill, tmp_path, m
 
 def test_places_that_are_taken(distill, tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert error(distill, "file") == f"cannot write {tmp_path / 'file'}: it is a file, a folder is needed"
+    assert error(distill, "file") == f"cannot write {tmp_path / 'file'}: it must be a folder, got a file"
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.txt").write_text("mine")
     message = f"cannot write {tmp_path / 'folder'}: the folder holds other things (no modules.json); "

@@ -62,7 +62,9 @@ def test_the_rotation_keeps_cosines_where_no_dimension_is_lost():
 
 
 def test_more_dimensions_than_the_teacher():
-    assert error(rotation_to, 4, np.ones((2, 3), dtype=np.float16)) == "dimension 4 is more than the teacher's 3"
+    assert (
+        error(rotation_to, 4, np.ones((2, 3), dtype=np.float16)) == "dimension must be at most the teacher's 3, got 4"
+    )
 
 
 def test_the_table_by_hand():
@@ -260,8 +262,7 @@ def test_the_state_of_another_run_is_not_taken_up(start, tmp_path):
 def test_too_few_sentences(start):
     assert OPTIONS.trained_on(48) == 32
     message = (
-        "64 texts are too few: 40 are held out and two batches of 16 are needed; "
-        "give more text, or lower --held-out or --batch-size"
+        "64 texts are too few for two batches of 16 (40 held out); give more text, or lower --held-out or --batch-size"
     )
     assert error(start, DistillationOptions(batch_size=16, held_out=40)) == message
     assert error(DistillationOptions(batch_size=16, held_out=99).trained_on, 64).startswith("64 texts are too few")
@@ -269,10 +270,10 @@ def test_too_few_sentences(start):
 
 def test_too_few_texts_that_are_shown(start, mixture):
     few = replace(mixture, weights=np.where(np.arange(64) < 20, 0, 1).astype(np.float32))
-    message = "64 texts are too few: 16 are held out, 20 are excluded and two batches of 16 are needed; "
+    message = "64 texts are too few for two batches of 16 (16 held out, 20 excluded); "
     assert error(lambda: start(mixture=few)).startswith(message)
     rare = replace(mixture, weights=np.full(64, 0.01, np.float32))
-    message = "an epoch would show no text: the weights of the sources are too small, raise them"
+    message = "the weights of the sources are so small that an epoch shows no text; raise them"
     assert error(lambda: start(mixture=rare)) == message
 
 
@@ -281,7 +282,7 @@ def test_a_run_that_diverges_is_stopped(start, tmp_path):
     run = start(DistillationOptions(epochs=1, batch_size=16, held_out=16, learning_rate=1e30), checkpoint)
     with pytest.raises(InputError) as caught:
         run.run(progress=False)
-    assert str(caught.value) == "the training diverged at step 2 (nan), lower --learning-rate"
+    assert str(caught.value) == "the training diverged at step 2 (nan); lower --learning-rate"
     assert not checkpoint.folder.exists()
 
 
@@ -291,7 +292,7 @@ def test_a_run_that_diverges_at_its_last_step_is_stopped(start, monkeypatch):
     run._resume()
     with torch.no_grad():
         run.student.embedding.weight.fill_(torch.nan)
-    assert error(lambda: run.run(progress=False)) == "the training diverged at step 0 (nan), lower --learning-rate"
+    assert error(lambda: run.run(progress=False)) == "the training diverged at step 0 (nan); lower --learning-rate"
 
 
 def test_progress_goes_to_stderr_only(start, capfd):
@@ -328,7 +329,7 @@ def test_labels_from_what_is_not_there():
     assert error(lambda: DistillationOptions(labels_from="some")) == (
         "unknown labels_from 'some': known are all, spare"
     )
-    message = "labels_from is spare, but spare_dimensions is 0: set both"
+    message = "labels_from='spare' needs spare_dimensions above 0, got 0; set both"
     assert error(DistillationOptions(labels_from="spare").label_dimensions, 8, 0) == message
 
 

@@ -99,7 +99,7 @@ def test_texts_and_labels_that_cannot_be_used(classifier):
         "X and y must be of equal length, got 2 texts and 1 labels"
     )
     assert error(TextClassifier().fit, ["a", "b"], ["x", "x"]) == (
-        "the training texts have one class only ('x'), at least two are needed"
+        "the training texts must have at least two classes, got 1 ('x')"
     )
     assert error(TextClassifier().fit, ["a", "b"], ["x", ["y"]]) == (
         "y must hold one label for each text, or a list of labels for each, got both"
@@ -109,7 +109,7 @@ def test_texts_and_labels_that_cannot_be_used(classifier):
         "y of shape (texts, classes) must hold 0 and 1 only"
     )
     assert error(TextClassifier(frozen=True, epochs=2).fit, ["a", "b"], ["x", "y"]) == (
-        "epochs: for a training of the encoder, which frozen=True leaves as it is"
+        "epochs: not with frozen=True, which does not train the encoder; leave out one"
     )
     assert error(TextClassifier("./nowhere").fit, ["a", "b"], ["x", "y"]) == "./nowhere: no such model folder"
     with pytest.raises(NotFittedError, match="this TextClassifier is not fitted: call fit, or"):
@@ -257,7 +257,7 @@ def test_a_folder_of_an_earlier_version(tiny_model, tmp_path):
 
 
 def test_a_folder_without_a_head(tiny_model_path, tmp_path):
-    message = f"{tiny_model_path}: no classifier.safetensors, this model was not trained from labels"
+    message = f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with ctx-embed train"
     assert error(TextClassifier.load, tiny_model_path) == message
     message = f"{tmp_path}: no modules.json, this is no SentenceTransformer model folder"
     assert error(TextClassifier.load, tmp_path) == message

@@ -27,7 +27,7 @@ def test_outputs():
     assert several.chosen(logits) == [("a", "b"), ("b", "c")]
     assert several.probabilities(logits)[0] == pytest.approx(1 / (1 + np.exp([-2, -1, 2.5])))
     assert error(head.logits, np.full((1, 2), np.nan)) == (
-        "the classifier's outputs are not finite, train it with a lower learning rate"
+        "the classifier's outputs are not finite; train it with a lower learning rate"
     )
 
 

@@ -33,8 +33,7 @@ def test_too_few_rows_to_split(labels):
         hint = "the label 'a' occurs once, on the first line; if that is a header, name its columns with --field and "
         hint += "--label-field"
     assert error(rows.split, 0.1, 0) == (
-        f"{len(labels)} texts with {len(set(labels))} labels are too few to hold out 10% in which each label occurs; "
-        + hint
+        f"{len(labels)} texts with {len(set(labels))} labels are too few to hold out 10% with every label; " + hint
     )
 
 
@@ -48,7 +47,7 @@ def test_a_text_that_alone_has_its_label_is_trained_on():
 
 def test_columns_that_were_swapped_are_doubted():
     rows = Labelled(["a text", "another", "a third"], ["+", "-", "+"])
-    assert rows.doubt() == "the label comes first, label<TAB>text: are the columns swapped?"
+    assert rows.doubt() == "the label must come first (label<TAB>text); the columns may be swapped"
     assert Labelled(rows.texts, rows.labels).doubt() == ""
 
 
@@ -61,7 +60,7 @@ def test_several_labels():
     assert sorted([*train.texts, *valid.texts]) == ["x", "y", "z"]
     assert label_accuracy([("a",), (), ("a", "b")], rows) == pytest.approx((1 / 2 + 1 + 1 / 2) / 3)
     assert error(Labelled([(), ()], ["x", "y"]).classes) == (
-        "the training texts have no labels at all, at least one is needed"
+        "the training texts must have at least one label, got none"
     )
     single = Labelled(["a", "b"], ["x", "y"])
     assert error(single.require_labels_of, rows, "test") == (

@@ -204,7 +204,7 @@ def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkey
 
 def test_one_class_only(encoder):
     rows = Labelled(["+"] * 9, ["text"] * 9)
-    message = "the training texts have one class only ('+'), at least two are needed"
+    message = "the training texts must have at least two classes, got 1 ('+')"
     assert error(train_classifier, encoder(), rows) == message
 
 
@@ -220,10 +220,10 @@ def test_labels_that_training_lacks(encoder, data):
 
 def test_a_training_that_diverges_is_stopped(encoder, data):
     options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30, head="drawn")
-    message = "the training diverged at step 2 (nan), lower --learning-rate"
+    message = "the training diverged at step 2 (nan); lower --learning-rate"
     assert error(train_classifier, encoder(), data, data, options, progress=False) == message
     options = replace(options, batch_size=40)
-    message = "the classifier's outputs are not finite, train it with a lower learning rate"
+    message = "the classifier's outputs are not finite; train it with a lower learning rate"
     assert error(train_classifier, encoder(), data, data, options, progress=False) == message
 
 
