@@ -87,7 +87,7 @@ def demo(queries: tuple[str, ...], k: int) -> None:
 
     named = standard_library_docstrings()
     if not named:
-        raise InputError("this Python has no sources of its standard library, so there is nothing to index")
+        raise InputError("this Python has no source files of its standard library; install them to run the demo")
     with tempfile.TemporaryDirectory(prefix="ctx-embed-") as folder:
         start = time.perf_counter()
         with SearchIndex.create(Path(folder) / "docstrings.index") as index:

@@ -12,13 +12,13 @@ from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
 
-# Where the output is no terminal, tables are not squeezed into 80 columns.
+# Columns of tables if the output is not a terminal.
 WIDTH_OF_FILES = 200
 
 
 @click.command(
     context_settings={"show_default": True},
-    epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16: mean over subsets, without the pairs that stand in STSB-dev.",
+    epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16 are means over subsets, without the pairs of STSB-dev.",
 )
 @click.option(
     "--encoder",
@@ -26,8 +26,8 @@ WIDTH_OF_FILES = 200
     multiple=True,
     default=["default"],
     metavar="NAME|PATH",
-    help="default, minilm, tfidf, majority, random, a system's name (weights drawn), model2vec:PATH, or a "
-    "SentenceTransformer's folder or name on the hub; may be repeated, the first is what the others are compared with.",
+    help="default, minilm, tfidf, majority, random, a system (randomly initialised), model2vec:PATH, or a "
+    "SentenceTransformer's folder or name on the hub; may be repeated, and all are compared with the first.",
 )
 @click.option(
     "--task",
@@ -43,9 +43,9 @@ WIDTH_OF_FILES = 200
     "--protocol",
     default="standard",
     metavar="NAME",
-    help="Of the probes: standard, quick, senteval, senteval-adam, senteval-mlp, or paper (end to end).",
+    help="Protocol of the probes: standard, quick, senteval, senteval-adam, senteval-mlp, or paper (end to end).",
 )
-@click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Decides the folds; repeat for a mean.")
+@click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Seed of the folds; repeat for a mean.")
 @click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")
 @click.option("--curves", is_flag=True, help="Score the probes on smaller training parts too.")
 @click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
@@ -69,10 +69,10 @@ def run(
 ) -> None:
     """Score encoders on tasks, in one table.
 
-    A probe task is scored by a classifier on frozen embeddings, beside the majority floor and published figures; a
-    similarity task by Spearman's rank correlation of the cosines; a retrieval collection by nDCG@10. A task that fails
-    costs a line and the exit code 1; the others go on. An interrupted run goes on where it stood. The folder of --out
-    gets results.json, results.md and plots (extra plots).
+    A probe task is scored by the accuracy of a classifier on frozen embeddings, shown with that of the most frequent
+    label and published figures; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
+    by nDCG@10. If a task fails, the others still run, and the exit code is 1. An interrupted run resumes. The folder
+    --out gets results.json, results.md and plots (extra plots).
 
     \b
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB --out results
@@ -82,7 +82,7 @@ def run(
     from ctx_embed.eval.tasks.data import DataReader
     from ctx_embed.files import require_file, require_folder
 
-    # What can be found wrong at once is looked at before the slow imports, and the rest before the long work.
+    # Quick checks come before the slow imports, other checks before the long work.
     require_folder(out)
     if out.is_dir():
         require_file(out / "results.json")
@@ -104,7 +104,7 @@ def run(
 
     result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
     report = result.report
-    # Before the tables, since whoever reads these may close the pipe.
+    # Before the tables, since their reader may close the pipe.
     if result.scores:
         write_report(report, out, tell)
         if as_json:
@@ -114,4 +114,4 @@ def run(
     if result.failures:
         missing = result.asked - len(result.scores)
         what = f"{missing} of {result.asked} scores are missing" if missing else "not all could be measured"
-        raise InputError(f"{what}, see the lines above")
+        raise InputError(f"{what}; see the lines above")

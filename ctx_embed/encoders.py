@@ -172,7 +172,7 @@ def embed(
             NaN, or a number too large for float32; or it is fitted on the texts of a task.
     """
     if encoder.fit is not None:
-        raise InputError(f"encoder {encoder.name!r} has no embeddings of its own: it is fitted on the texts of a task")
+        raise InputError(f"encoder {encoder.name!r} has no embeddings without a task, on whose texts it is fitted")
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
     with tqdm(total=len(texts), desc=title, unit=" texts", leave=False, disable=None) as bar:

@@ -134,7 +134,7 @@ def test_dtype(tiny_model, tiny_model_path, sentences, dtype):
 @pytest.mark.parametrize("dtype", ["floaty", "int8", "nn", 7])
 def test_no_floating_dtype(tiny_model_path, dtype):
     assert error(tiny_model_path, dtype=dtype) == (
-        f"dtype {dtype!r} is no floating dtype: use float32, float16 or bfloat16"
+        f"dtype must be a floating dtype, got {dtype!r}; use float32, float16 or bfloat16"
     )
 
 

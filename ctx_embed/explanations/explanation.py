@@ -72,7 +72,7 @@ class Explanation:
         return self.axes[-2:] == ("token", "token")
 
     def parts(self) -> list[tuple[str, NDArray[np.float32]]]:
-        """Each step or head by name, such as ``layer 1, head 2``, with its (n,) weights, or (n, n) between tokens.
+        """Return each step or head by name (``layer 1, head 2``) with its weights: (n,), or (n, n) between tokens.
 
         Self-attention without heads is one part, ``attention``.
         """
@@ -87,7 +87,7 @@ class Explanation:
         ]
 
     def rows(self) -> list[tuple[str, NDArray[np.float32]]]:
-        """The parts with (n,) weights each: between tokens, the mean over the tokens that look."""
+        """Return the parts with (n,) weights each; weights between tokens are averaged over the attending tokens."""
         if not self.between_tokens:
             return self.parts()
         return [(name, weights.mean(0) if len(weights) else weights.sum(0)) for name, weights in self.parts()]
@@ -135,7 +135,7 @@ def explain(model: SentenceTransformer, text: str) -> Explanation:
         InputError: the model's first module is another, or weighs no tokens; the text is no string.
     """
     if not isinstance(text, str):
-        raise InputError(f"a text is a string, got a {type(text).__name__}: explain texts one at a time")
+        raise InputError(f"the text must be a string, got a {type(text).__name__}; explain texts one at a time")
     (found,) = attention_weights(model, [text])
     module = token_encoder(model)
     path = None
@@ -159,7 +159,7 @@ def contributions(model: SentenceTransformer, text: str) -> Contributions:
     """
     module = token_encoder(model)
     if not isinstance(module, Contextualizer):
-        raise InputError(f"the model begins with {type(module).__name__}, contributions are known of a Contextualizer")
+        raise InputError(f"the model's first module must be a Contextualizer, got {type(module).__name__}")
     ids = token_ids(model, text)
     (vectors,) = module.contributions(ids, [len(ids)])
     contexts = module.contexts(ids, [len(ids)])[:, 0].numpy()

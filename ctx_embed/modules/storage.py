@@ -41,7 +41,7 @@ def require_finite(tensors: dict[str, Tensor], folder: str) -> None:
         folder: of the model, for the message.
 
     Raises:
-        InputError: with the first such tensor.
+        InputError: a weight is not finite; the message names the first such tensor.
     """
     for name, tensor in tensors.items():
         # Both ends are NaN where any number is; isfinite() of each number takes 40 times as long.

@@ -42,7 +42,7 @@ def require_size(name: str, value: int) -> None:
     """Raise an error unless the size is a positive integer that torch can count to.
 
     Raises:
-        InputError: with the name and the value got.
+        InputError: it is not; the message has the name and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
@@ -61,7 +61,7 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
     if wanted == "auto":
         return torch.float32
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(f"dtype {wanted!r} is no floating dtype: use float32, float16 or bfloat16")
+        raise InputError(f"dtype must be a floating dtype, got {wanted!r}; use float32, float16 or bfloat16")
     return dtype
 
 
@@ -83,7 +83,7 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     copy.no_truncation()
     entries, highest = copy.get_vocab_size(), max(copy.get_vocab().values(), default=-1)
     if entries != highest + 1:
-        raise InputError(f"the tokenizer's ids have gaps: {entries} entries, the highest id {highest}")
+        raise InputError(f"the tokenizer's ids must have no gaps, got {entries} entries with ids up to {highest}")
     return copy
 
 
@@ -135,7 +135,7 @@ class TokenEncoder(InputModule):
         self.tokenizer = fast_tokenizer(tokenizer)
         shape = (self.entries, dimension)
         if weights is not None and np.shape(weights) != shape:
-            raise InputError(f"weights have shape {tuple(np.shape(weights))}, the tokenizer and dimension need {shape}")
+            raise InputError(f"weights must have shape {shape} (tokenizer, dimension), got {tuple(np.shape(weights))}")
         # In the dtype of all other parameters, whatever numpy's default is.
         if weights is None:
             weights = torch.randn(shape) * DRAWN_DEVIATION
@@ -176,9 +176,9 @@ class TokenEncoder(InputModule):
             For each text a tensor whose axes are ``weight_axes``; the last one is over the tokens.
 
         Raises:
-            InputError: this encoder weighs no tokens.
+            InputError: this encoder has no attention weights.
         """
-        raise InputError(f"{type(self).__name__} weighs no tokens: it has no attention weights to show")
+        raise InputError(f"{type(self).__name__} has no attention weights to show")
 
     @property
     def backend_tokenizer(self) -> Tokenizer:
@@ -202,8 +202,7 @@ class TokenEncoder(InputModule):
         phrases = None if self.phrases is None else Phrases(self.phrases.cpu(), entries)
         if "embedding" in self._modules and entries + len(phrases or ()) != self.embedding.num_embeddings:
             raise InputError(
-                f"the tokenizer has {entries} entries, the token table {self.embedding.num_embeddings}: "
-                "they must be as many"
+                f"the tokenizer must have {self.embedding.num_embeddings} entries like the token table, got {entries}"
             )
         self.text_tokenizer = TextTokenizer(own, phrases)
         self._view = None
@@ -214,7 +213,7 @@ class TokenEncoder(InputModule):
         return self.backend_tokenizer.get_vocab_size() + (0 if self.phrases is None else len(self.phrases))
 
     def entry_texts(self) -> list[str]:
-        """The text of each row of the token table; a phrase's is its parts with spaces between them."""
+        """Return the text of each row of the token table; that of a phrase is its parts separated by spaces."""
         named = self.backend_tokenizer.get_vocab(with_added_tokens=True)
         texts = sorted(named, key=named.__getitem__)
         phrases = self.text_tokenizer.phrases
@@ -324,7 +323,7 @@ class TokenEncoder(InputModule):
         A table is stored as int8 rows with a scale each if these represent every number exactly.
 
         Raises:
-            InputError: ``safe_serialization=False``: pickle is not written.
+            InputError: ``safe_serialization=False``; pickles are not written.
         """
         if not safe_serialization:
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
@@ -372,7 +371,7 @@ class TokenEncoder(InputModule):
         }
         path = cls.load_file_path(model_name_or_path, "tokenizer.json", **hub)
         if path is None:
-            raise InputError(f"{model_name_or_path}: no tokenizer.json, no saved model of ctx_embed")
+            raise InputError(f"{model_name_or_path}: not a saved model of ctx_embed (no tokenizer.json)")
         config = cls.load_config(model_name_or_path, **hub)
         if not config:
             raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")

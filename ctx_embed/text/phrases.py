@@ -11,7 +11,7 @@ from ctx_embed.errors import InputError
 def merged(
     ids: NDArray[np.int32], lengths: NDArray[np.int64], keys: NDArray[np.int64], values: NDArray[np.int32], width: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """One pass over packed texts, from left to right: a pair that is a key becomes its value.
+    """Replace pairs of ids in packed texts, in one pass from left to right: a pair that is a key becomes its value.
 
     Args:
         ids: (N,) of texts one after the other.
@@ -107,7 +107,7 @@ class Phrases:
         return found
 
     def texts(self, entries: list[str]) -> list[str]:
-        """The words of each phrase, given the texts of the tokenizer's entries by id."""
+        """Return the words of each phrase, given the texts of the tokenizer's entries by id."""
         known = list(entries)
         for first, second in self.pairs.tolist():
             known.append(f"{known[first]} {known[second]}")

@@ -26,7 +26,7 @@ class Checkpoint:
     def __init__(self, output: Path, run: str) -> None:
         self.folder = output.with_name(output.name + ".partial")
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(f"{self.folder} keeps the state of the run, but it is a file: remove it first")
+            raise InputError(f"{self.folder} must be a folder for the state of the run, got a file; remove it first")
         self.run = run
         self.path = self.folder / "checkpoint.pt"
 

@@ -1,1 +1,1 @@
-"""What is evaluated on them: encoders by name, and their cached embeddings."""
+"""What an evaluation scores: encoders by name, and their cached embeddings."""

@@ -1,4 +1,4 @@
-"""Embeddings of an evaluation: each text embedded once, and those of a task stored on disk."""
+"""Embeddings of an evaluation: each text is embedded once, and the embeddings of a task are stored on disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ctx_embed.eval.store import read_sealed, write_sealed
 
 
 class EmbeddingCache:
-    """The embeddings of one encoder: each text is encoded once in a run, and those of a task once in all runs.
+    """The embeddings of one encoder: a text is embedded once per run, and the texts of a task once for all runs.
 
     Args:
         encoder: one with a key has its embeddings kept.
@@ -30,7 +30,7 @@ class EmbeddingCache:
         self._rows: dict[str, NDArray[np.float32]] = {}
 
     def __call__(self, texts: Sequence[str]) -> Matrix:
-        """The embeddings of ``texts``, (n, d), as :func:`embed`; sparse ones of an encoder that is fitted on them."""
+        """Return the embeddings of ``texts``, (n, d), as :func:`embed`; sparse if the encoder is fitted on them."""
         if self.encoder.fit is not None:
             rows = np.arange(len(texts))
             return self.encoder.fit(texts)(rows, rows)[1]
@@ -49,7 +49,7 @@ class EmbeddingCache:
         return embeddings
 
     def features(self, texts: Sequence[str]) -> Features:
-        """The features of ``texts``: frozen embeddings, or those that are fitted on each training fold."""
+        """Return the features of ``texts``: frozen embeddings, or features fitted on each training fold."""
         return frozen(self(texts)) if self.encoder.fit is None else self.encoder.fit(texts)
 
 

@@ -1,4 +1,4 @@
-"""The encoders that an evaluation knows by name: models, systems and baselines."""
+"""Encoders of an evaluation by name: models, systems and baselines."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RANDOM_DIMENSION = 256
 
 
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder of that name, as :func:`ctx_embed.encoders.load_encoder`, the baselines among them."""
+    """Return the encoder of that name, a baseline or one of :func:`ctx_embed.encoders.load_encoder`."""
     return encoders.load_encoder(name, others=BASELINES)
 
 
 def encoder_names() -> list[str]:
-    """Return the names that are no paths: the default, MiniLM, the baselines, and every system."""
+    """Return the names that are not paths: the default, MiniLM, the baselines, and every system."""
     return encoders.encoder_names(BASELINES)
 
 

@@ -67,7 +67,7 @@ def test_a_python_without_sources(small, monkeypatch):
     result = run()
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "Error: this Python has no sources of its standard library, so there is nothing to index\n"
+        "Error: this Python has no source files of its standard library; install them to run the demo\n"
     )
 
 

@@ -114,13 +114,13 @@ def test_an_absent_task_costs_a_line_and_the_exit_code(reviews, tmp_path):
     assert result.stderr.splitlines() == [
         missing,
         f"{reviews}, default: 100.0",
-        "Error: 1 of 2 scores are missing, see the lines above",
+        "Error: 1 of 2 scores are missing; see the lines above",
     ]
     assert json.loads(Path("results/results.json").read_text())["failures"] == [missing]
 
 
 def test_nothing_to_show_for_it(tmp_path):
-    assert fails("--data", tmp_path, "--json") == "4 of 4 scores are missing, see the lines above"
+    assert fails("--data", tmp_path, "--json") == "4 of 4 scores are missing; see the lines above"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,7 +172,7 @@ def test_unusable_files(content, message, tmp_path):
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.splitlines()[-2:] == [
         f"{path}: {message}",
-        "Error: 1 of 1 scores are missing, see the lines above",
+        "Error: 1 of 1 scores are missing; see the lines above",
     ]
 
 

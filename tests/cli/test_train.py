@@ -312,7 +312,7 @@ def test_a_model_is_replaced_and_nothing_else(train_file, here):
             == f"cannot write {name}: it is a folder; name the file or folder to write in it"
         )
     file("model.partial", "mine")
-    message = "model.partial keeps the state of the run, but it is a file: remove it first"
+    message = "model.partial must be a folder for the state of the run, got a file; remove it first"
     assert fails(train_file, "-o", "model", *SMALL, "--overwrite") == message
 
 

@@ -90,9 +90,7 @@ def test_a_token_left_out_of_the_sum_is_missed(tokenizer):
 def test_contributions_are_of_a_contextualizer(tokenizer):
     with pytest.raises(InputError) as caught:
         explanations.contributions(of_system(tokenizer, "san"), "cat")
-    assert str(caught.value) == (
-        "the model begins with StructuredSelfAttention, contributions are known of a Contextualizer"
-    )
+    assert str(caught.value) == ("the model's first module must be a Contextualizer, got StructuredSelfAttention")
 
 
 # The path
@@ -159,7 +157,7 @@ def test_every_system_that_weighs_tokens_is_explained(tokenizer, name, text):
 
 @pytest.mark.parametrize("name", sorted(WEIGH_NOTHING))
 def test_a_system_that_weighs_no_tokens_says_so(tokenizer, name):
-    with pytest.raises(InputError, match="weighs no tokens"):
+    with pytest.raises(InputError, match="has no attention weights"):
         ctx_embed.explain(of_system(tokenizer, name), "cat")
 
 
@@ -198,6 +196,6 @@ def test_phrases_are_shown_as_their_words(tokenizer):
 def test_mistakes(tokenizer):
     with pytest.raises(InputError) as caught:
         ctx_embed.explain(make_model(tokenizer), ["cat"])
-    assert str(caught.value) == "a text is a string, got a list: explain texts one at a time"
-    with pytest.raises(InputError, match="DeepAveraging weighs no tokens"):
+    assert str(caught.value) == "the text must be a string, got a list; explain texts one at a time"
+    with pytest.raises(InputError, match="DeepAveraging has no attention weights"):
         ctx_embed.explain(of_system(tokenizer, "dan"), "cat")

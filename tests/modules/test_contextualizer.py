@@ -255,15 +255,15 @@ def test_a_table_of_any_number_type_becomes_float32(tokenizer):
 
 def test_a_tokenizer_must_fit_the_table(tokenizer):
     gaps = Tokenizer(WordLevel({"a": 0, "b": 5}, unk_token="a"))
-    with pytest.raises(InputError, match="the tokenizer's ids have gaps: 2 entries, the highest id 5"):
+    with pytest.raises(InputError, match="the tokenizer's ids must have no gaps, got 2 entries with ids up to 5"):
         Contextualizer(gaps)
     module = drawn(tokenizer)
-    with pytest.raises(InputError, match=r"the tokenizer has 1 entries, the token table \d+: they must be as many"):
+    with pytest.raises(InputError, match=r"the tokenizer must have \d+ entries like the token table, got 1"):
         module.tokenizer = Tokenizer(WordLevel({"a": 0}, unk_token="a"))
 
 
 def test_a_wrong_table_or_tokenizer_is_one_line(tokenizer):
-    with pytest.raises(InputError, match=r"weights have shape \(3, 4\), the tokenizer and dimension need \(\d+, 4\)"):
+    with pytest.raises(InputError, match=r"weights must have shape \(\d+, 4\) \(tokenizer, dimension\), got \(3, 4\)"):
         Contextualizer(tokenizer, 4, weights=torch.zeros(3, 4))
     with pytest.raises(InputError, match=r"tokenizer must be a tokenizers\.Tokenizer, got str"):
         Contextualizer("bert")
@@ -323,7 +323,9 @@ def test_half_precision_is_stored_and_loaded_as_asked(tokenizer, tmp_path):
     assert Contextualizer.load(str(tmp_path)).embedding.weight.dtype == torch.float32
     loaded = Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "bfloat16"})
     assert loaded.attention.W.dtype == torch.bfloat16
-    with pytest.raises(InputError, match="dtype 'int8' is no floating dtype: use float32, float16 or bfloat16"):
+    with pytest.raises(
+        InputError, match="dtype must be a floating dtype, got 'int8'; use float32, float16 or bfloat16"
+    ):
         Contextualizer.load(str(tmp_path), model_kwargs={"dtype": "int8"})
 
 

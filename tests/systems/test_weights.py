@@ -200,7 +200,7 @@ def test_texts_that_are_no_list_of_strings(make, texts, message):
 def test_what_has_no_weights(make, tokenizer):
     with pytest.raises(InputError) as caught:
         weights_of(make("dan"))
-    assert str(caught.value) == "DeepAveraging weighs no tokens: it has no attention weights to show"
+    assert str(caught.value) == "DeepAveraging has no attention weights to show"
     other = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
     with pytest.raises(InputError) as caught:
         ctx_embed.attention_weights(other, ["cat"])

@@ -89,4 +89,4 @@ def test_a_file_in_the_place_of_the_folder(output):
     path.write_text("mine")
     with pytest.raises(InputError) as caught:
         Checkpoint(output, "run")
-    assert str(caught.value) == f"{path} keeps the state of the run, but it is a file: remove it first"
+    assert str(caught.value) == f"{path} must be a folder for the state of the run, got a file; remove it first"

@@ -34,7 +34,7 @@ def test_no_texts(drawn):
 
 
 def test_an_encoder_that_is_fitted_on_a_task():
-    message = "encoder 'tfidf' has no embeddings of its own: it is fitted on the texts of a task"
+    message = "encoder 'tfidf' has no embeddings without a task, on whose texts it is fitted"
     with pytest.raises(InputError, match=f"^{message}$"):
         embed(load_encoder("tfidf"), ["a"])
 

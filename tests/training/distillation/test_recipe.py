@@ -388,7 +388,7 @@ def test_places_that_are_taken(distill, tmp_path):
     message = f"cannot write {tmp_path / 'folder'}: the folder holds other things (no modules.json); "
     assert error(distill, "folder").startswith(message)
     (tmp_path / "model.partial").write_text("mine")
-    message = f"{tmp_path / 'model.partial'} keeps the state of the run, but it is a file: remove it first"
+    message = f"{tmp_path / 'model.partial'} must be a folder for the state of the run, got a file; remove it first"
     assert error(distill) == message
     (tmp_path / "other.teacher").write_text("mine")
     assert error(distill, "other").startswith(f"cannot make the cache folder {tmp_path / 'other.teacher'}/")
