@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ctx_embed.cli.groups import Sectioned
 from ctx_embed.cli.options import (
     DECAY,
     LEARNING_RATE,
@@ -41,7 +42,28 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
         }
 
 
-@click.command()
+# The sections of the help, in the order in which one meets their options.
+SECTIONS = {
+    "Input and output": (
+        *("corpus", "teacher", "output", "recipe", "data", "field", "label_field", "sentences", "exclude", "overwrite"),
+        *("cache", "plot"),
+    ),
+    "Student": (
+        *("start", "encoder", "encoder_options", "dimension", "steps", "rank", "positions", "scale", "initial_context"),
+        *("score", "tokenizer", "vocabulary_size", "phrases", "spare_dimensions", "store"),
+    ),
+    "Training": (
+        *("epochs", "batch_size", "learning_rate", "averaging", "held_out", "validation", "seed", "teacher_dtype"),
+    ),
+    "Further objectives": (
+        *("relation_weight", "genre_weight", "word_weight", "labelled", "label_weight", "labels_from", "skip"),
+        *("pair_weight", "pair_batch", "second_teacher", "second_weight"),
+    ),
+    "Other": (),
+}
+
+
+@click.command(cls=Sectioned, sections=SECTIONS)
 @click.option(
     "--corpus",
     multiple=True,
@@ -50,9 +72,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @click.argument("more", nargs=-1, metavar="[FILE...]")
 @click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
-@click.option("--second-teacher", metavar="PATH", help="Teaches the second_texts of a recipe's sources as well.")
-@click.option("--second-weight", default=0.5, show_default=True, type=WEIGHT, help="Of the second teacher.")
-@click.option("--from", "start", metavar="MODEL", help="Begin as this model, with its vocabulary and sizes.")
+@click.option("--second-teacher", metavar="PATH", help="Another teacher, of the second_texts of a recipe's sources.")
+@click.option("--second-weight", default=0.5, show_default=True, type=WEIGHT, help="Loss weight: second teacher.")
+@click.option("--from", "start", metavar="MODEL", help="Start from this model, with its vocabulary and sizes.")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option(
     "--recipe",
@@ -70,7 +92,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @click.option("--sentences", type=click.IntRange(min=1), help="Number of sentences to read, roughly.  [default: all]")
 @encoder_options
-@click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; else a vocabulary is learned from the corpus.")
+@click.option(
+    "--tokenizer", metavar="FILE", help="A tokenizer.json; without one, a vocabulary is learned from the corpus."
+)
 @click.option(
     "--vocabulary-size",
     default=32_000,
@@ -94,13 +118,15 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @architecture_options(dimension=256, steps=3, rank=64, positions="none", scale="mean", initial_context="ones")
 @click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1), help="Passes over the texts.")
-@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2), help="Texts in a batch.")
+@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2), help="Texts per batch.")
 @click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE, help="Peak learning rate.")
 @click.option("--averaging", default=0.0, show_default=True, type=DECAY, help="Decay of the weights' moving average.")
-@click.option("--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Loss weight: teacher's cosines.")
-@click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: name a text's file.")
+@click.option(
+    "--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Loss weight: the teacher's cosines."
+)
+@click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: predict a text's file.")
 @click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: find a text's partner.")
-@click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs in a batch.")
+@click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs per batch.")
 @click.option(
     "--held-out",
     type=click.IntRange(min=2),
@@ -119,13 +145,13 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     default="all",
     show_default=True,
     type=click.Choice(["all", "spare"]),
-    help="Which dimensions the label heads read.",
+    help="Dimensions that labels and genres are predicted from.",
 )
 @click.option(
     "--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: predict a text's own words."
 )
 @click.option("--validation", metavar="FILE", help="Pairs to score after each epoch: score<TAB>text<TAB>text.")
-@click.option("--seed", default=0, show_default=True, type=SEED)
+@click.option("--seed", default=0, show_default=True, type=SEED, help="Seed of all random choices.")
 @click.option(
     "--teacher-dtype",
     default="float32",
@@ -159,8 +185,8 @@ def distill(
     """Train an encoder over a token table to reproduce a teacher's embeddings.
 
     Run the same command again to resume an interrupted run: the teacher's embeddings and, in OUT.partial, the state of
-    the training are stored. A finished run is not repeated, and a model that another command made is replaced only with
-    --overwrite. A recipe may name several sources of texts, with weights, in [[sources]] tables; --corpus replaces
+    the training are stored. A finished run is not repeated, and a model made by another command is replaced only with
+    --overwrite. A recipe may have several sources of texts, with weights, in [[sources]] tables; --corpus replaces
     them.
 
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model

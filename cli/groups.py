@@ -1,4 +1,4 @@
-"""Groups of commands: suggestions and aliases for subcommands, and the name of the running command."""
+"""Groups of commands that suggest names, commands whose help has sections, and the name of the running command."""
 
 from __future__ import annotations
 
@@ -41,6 +41,28 @@ class Group(click.Group):
             raise click.UsageError(f"unknown command {name!r}: {hint}known are {', '.join(known)}", ctx)
         ctx.meta.setdefault(RUNNING, []).append(args[0])
         return super().resolve_command(ctx, args)
+
+
+class Sectioned(click.Command):
+    """A command whose help lists its options in sections.
+
+    Args:
+        sections: for each title the names of its options; the last section also gets options that are not named.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each section below its title."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
+        named = {title: [records.pop(name) for name in names] for title, names in self.sections.items()}
+        named[list(named)[-1]] += records.values()
+        for title, rows in named.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def running(ctx: click.Context) -> str:

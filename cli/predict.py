@@ -8,13 +8,14 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from ctx_embed.cli.options import OUTPUT, field_options
+from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
 
@@ -78,7 +79,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @field_options
 @click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.jsonl, .json, .csv or .tsv instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object a line.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
 @click.option("--device", help="As in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]")
 def predict(
@@ -92,14 +93,14 @@ def predict(
     evaluate: bool,
     device: str | None,
 ) -> None:
-    """Predict the labels of the texts of INPUT with a MODEL folder that `ctx-embed train` wrote.
+    """Predict the labels of the texts of INPUT with a MODEL folder made by `ctx-embed train`.
 
-    INPUT is text (a text a line), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard input. There is a row
-    for each of its rows, in order: the label, its probability and the text, tabs between them; a blank line stays
-    blank. JSON has the probabilities of all labels. Of several labels a text, commas stand between them.
+    INPUT is text (one text per line), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard input. The output
+    has a row for each row of INPUT, in order: the label, its probability and the text, separated by tabs; a blank line
+    stays blank. JSON has the probabilities of all labels. Several labels of a text are separated by commas.
 
-    With --evaluate, INPUT is lines of label<TAB>text or a table with labels, as for `ctx-embed train`; -o writes the
-    predictions too.
+    With --evaluate, INPUT has lines label<TAB>text or is a table with labels, as for `ctx-embed train`; -o also writes
+    the predictions.
 
     \b
     Example: ctx-embed predict reviews-model new.txt
@@ -109,15 +110,15 @@ def predict(
     if as_json and as_jsonl:
         raise click.UsageError("--json and --jsonl exclude each other")
     if output and (as_jsonl or (as_json and not evaluate)):
-        raise click.UsageError("the name of FILE says the format: leave --json and --jsonl out")
+        raise click.UsageError("the name of FILE sets the format; leave out --json and --jsonl")
     if evaluate and as_jsonl:
-        raise click.UsageError("--evaluate prints one report: take --json, and -o FILE for the predictions")
+        raise click.UsageError("--evaluate prints one report; use --json for it, and -o FILE for the predictions")
     if label_field and not evaluate:
-        raise click.UsageError("--label-field goes with --evaluate")
+        raise click.UsageError("--label-field needs --evaluate")
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
     from ctx_embed.files import replaced_file, require_file, require_other_file
-    from ctx_embed.reading import read_documents
+    from ctx_embed.reading import read_documents, source_name
     from ctx_embed.training.supervised.labelled import Labelled
     from ctx_embed.training.supervised.predictor import Predictor
 
@@ -129,12 +130,18 @@ def predict(
         raise InputError(f"{source}: no such file{text}")
     predictor = Predictor.load(model, device)
     data = Labelled.read(source, field, label_field, predictor.head.multi_label) if evaluate else None
-    documents = map(Document, data.texts) if data else read_documents(source, field, blank_lines=True)
+    documents = map(Document, data.texts) if data else iter(read_documents(source, field, blank_lines=True))
+    if (document := next(documents, None)) is None:
+        raise InputError(f"{source_name(source)}: no texts to predict the labels of")
     found: list[Any] = []
-    rows = _predicted(predictor, documents, found if evaluate else None)
+    predicted = _predicted(predictor, chain([document], documents), found if evaluate else None)
+    tally = count()
+    rows = (row for row, _ in zip(predicted, tally, strict=False))
     if output:
         with replaced_file(output) as beside, beside.open("w", encoding="utf-8", newline="") as file:
             WRITERS[output.suffix.lower()](file, rows)
+        # The report is all that --evaluate prints on standard output.
+        click.echo(f"{counted(next(tally), 'prediction')} in {output}", err=evaluate)
     elif not evaluate:
         (_write_json if as_json else _write_jsonl if as_jsonl else _write_lines)(sys.stdout, rows)
     else:

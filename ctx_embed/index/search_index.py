@@ -222,7 +222,7 @@ class SearchIndex:
             InputError: the id is neither a string nor a 64-bit integer.
         """
         self._require_open()
-        wanted = checked_id(identifier, 1)
+        wanted = checked_id(identifier)
         found = self._folder.documents.find([wanted]).get(wanted)
         return None if found is None else Document(found.text, found.id, found.metadata)
 

@@ -6,9 +6,11 @@ import os
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from ctx_embed import load
+from ctx_embed.cli.distill import SECTIONS, distill
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.distillation.trainer import Distillation
 from tests.helpers.cli import Command
@@ -446,6 +448,15 @@ def test_a_recipes_values_are_checked_as_options_are(recipe, changes, message):
 def test_mistakes_of_usage(arguments, message):
     complete = [] if message.startswith("Missing") else ["--corpus", "a", "--teacher", "t", "-o", "m"]
     assert COMMAND.fails(*complete, *arguments, code=2) == message
+
+
+def test_the_help_has_every_option_in_one_section():
+    named = [name for names in SECTIONS.values() for name in names]
+    options = [option.name for option in distill.params if isinstance(option, click.Option)]
+    assert sorted(named) == sorted(name for name in options if name != "help")
+    shown = COMMAND.succeeds("--help")
+    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == [*SECTIONS]
+    assert shown.count("--epochs") == 1
 
 
 def test_real_text(data):

@@ -58,7 +58,6 @@ def test_json(model):
     assert rows[0]["text"] == "a glad film"
     assert list(rows[0]["probabilities"]) == ["neg", "pos"]
     assert list(rows[0]["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-6)
-    assert json.loads(succeeds(model, file("none.txt"), "--json")) == []
 
 
 @pytest.mark.parametrize("name", ["new.csv", "new.jsonl", "new.tsv"])
@@ -80,7 +79,7 @@ def test_files(model):
     source = file("new.txt", "a glad film", "", 'a sad, "sad" book')
     printed = succeeds(model, source)
     for name in ("found.tsv", "found.jsonl", "found.json", "found.csv"):
-        assert succeeds(model, source, "-o", name) == ""
+        assert succeeds(model, source, "-o", name) == f"3 predictions in {name}\n"
     assert Path("found.tsv").read_text() == printed
     assert Path("found.jsonl").read_text() == succeeds(model, source, "--jsonl")
     assert Path("found.json").read_text() == succeeds(model, source, "--json")
@@ -185,12 +184,26 @@ def test_mistakes(model, tiny_model_path):
     )
     assert fails(model, source, "--json", "--jsonl", code=2) == "--json and --jsonl exclude each other"
     assert fails(model, source, "-o", "a.json", "--json", code=2) == (
-        "the name of FILE says the format: leave --json and --jsonl out"
+        "the name of FILE sets the format; leave out --json and --jsonl"
     )
-    assert fails(model, source, "--label-field", "a", code=2) == "--label-field goes with --evaluate"
+    assert fails(model, source, "--label-field", "a", code=2) == "--label-field needs --evaluate"
     assert fails(model, source, "--evaluate") == "new.txt, line 1: 'a text' is not label<TAB>text"
     message = "great food: no such file; for one text: echo 'great food' | ctx-embed predict MODEL -"
     assert fails(model, "great food") == message
+
+
+def test_an_empty_input_is_an_error(model):
+    source = file("empty.txt")
+    assert fails(model, source, "-o", "new.json") == "empty.txt: no texts to predict the labels of"
+    assert fails(model, "-", input="") == "standard input: no texts to predict the labels of"
+
+
+def test_a_report_leaves_the_count_to_standard_error(model):
+    source = file("test.tsv", "pos\ta glad film", "neg\ta sad book")
+    result = run(model, source, "--evaluate", "--json", "-o", "found.csv")
+    assert json.loads(result.stdout)["texts"] == 2
+    assert result.stderr == "2 predictions in found.csv\n"
+    assert len(Path("found.csv").read_text().splitlines()) == 3
 
 
 def test_the_input_is_never_replaced(model):

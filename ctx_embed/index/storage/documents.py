@@ -54,24 +54,25 @@ class Passage(NamedTuple):
         return self.document.text[self.start : self.stop]
 
 
-def checked_id(identifier: Any, number: int) -> Id:
+def checked_id(identifier: Any, number: int | None = None) -> Id:
     """Return an id as it is stored.
 
     Args:
         identifier: a string or a 64-bit integer, also of NumPy.
-        number: the number of the document, from 1, for the message.
+        number: the number of the document, from 1, for the message; None if the id stands alone.
 
     Raises:
         InputError: the id is anything else.
     """
+    place = "" if number is None else f"document {number}: "
     if isinstance(identifier, str):
         if well_formed(identifier) != identifier:
-            raise InputError(f"document {number}: the id {identifier!r} has a lone surrogate; give it another id")
+            raise InputError(f"{place}the id {identifier!r} has a lone surrogate; give it another id")
         return str(identifier)
     if isinstance(identifier, bool) or not isinstance(identifier, numbers.Integral):
-        raise InputError(f"document {number}: the id must be a string or an integer, got {described(identifier)}")
+        raise InputError(f"{place}the id must be a string or an integer, got {described(identifier)}")
     if not -LARGEST_ID - 1 <= int(identifier) <= LARGEST_ID:
-        raise InputError(f"document {number}: the id {identifier} does not fit into 64 bits; give it as a string")
+        raise InputError(f"{place}the id {identifier} does not fit into 64 bits; give it as a string")
     return int(identifier)
 
 
