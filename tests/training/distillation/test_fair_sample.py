@@ -61,5 +61,5 @@ def test_what_is_no_pair(tmp_path):
         with pytest.raises(InputError, match=r"c\.jsonl, line 1: .* is no pair: a JSON object with query and passage"):
             read_fair_blocks([path])
     path.write_text("")
-    with pytest.raises(InputError, match="the corpus has no text"):
+    with pytest.raises(InputError, match="the corpus must have at least one text"):
         read_fair_blocks([path])

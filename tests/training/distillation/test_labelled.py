@@ -17,7 +17,7 @@ def test_labelled_files_have_a_label_first_and_a_text_last(tmp_path):
     first.write_text("1\tgood\n\n0\tbad\n1\tleft out\n")
     second.write_text("1\t9\tvery good\n")
     assert read_labelled_files([first, second], {"a.tsv": {4}}) == (["1", "0", "1"], ["good", "bad", "very good"])
-    with pytest.raises(InputError, match="the labelled files have 1 label"):
+    with pytest.raises(InputError, match="the labelled files must have at least two labels, got 1"):
         read_labelled_files([second])
     second.write_text("no tab\n")
     with pytest.raises(InputError, match=r"b\.tsv, line 1: 'no tab' is not label<TAB>text"):

@@ -111,9 +111,9 @@ def test_sources_of_a_recipe(toml):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("sources = 3", "sources is 3, tables are needed: [[sources]]"),
-        ("sources = [3]", "sources is [3], tables are needed: [[sources]]"),
-        ("[[sources]]\ntexts = 3", "a source has no files, name them: files = [...]"),
+        ("sources = 3", "sources must be tables [[sources]], got 3"),
+        ("sources = [3]", "sources must be tables [[sources]], got [3]"),
+        ("[[sources]]\ntexts = 3", "each source must have files; add files = [...]"),
         ('[[sources]]\nfiles = "a"', "files of a source must be a list of strings, got 'a'"),
         ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source must be a whole number, got 1.5"),
         ('[[sources]]\nfiles = ["a"]\nweight = "x"', "weight of a source must be a number, got 'x'"),
@@ -362,7 +362,7 @@ FAILURES = [
     ({"tokenizer": "nowhere.json"}, "nowhere.json: no such file; make a tokenizer.json with "),
     ({"dimension": 17}, "dimension must be at most the teacher's 16, got 17"),
     ({"held_out": 81}, "80 texts are too few for two batches of 16 (81 held out); "),
-    ({"vocabulary_size": 9}, "size 9 is too small: the letters of the texts alone need "),
+    ({"vocabulary_size": 9}, "size must be at least "),
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions must be in 0..7 for dimension 8, got 8"),
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),

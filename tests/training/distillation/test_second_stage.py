@@ -52,7 +52,7 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     assert torch.equal(again.more_texts(batch([4]))[0], ids)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
-    with pytest.raises(InputError, match="1 pairs are too few to learn from: give a fair source of pairs"):
+    with pytest.raises(InputError, match="pairs must be at least 2, got 1; give a fair source of pairs"):
         Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, count=8, seed=0)
 
 
@@ -120,5 +120,5 @@ def test_a_student_begins_as_the_shipped_model(sentences):
 
 def test_a_model_of_another_kind_is_no_beginning(tokenizer):
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
-    with pytest.raises(InputError, match="--from must be a model that distill made"):
+    with pytest.raises(InputError, match="--from must be a model made by distill"):
         require_encoder(model)

@@ -19,7 +19,7 @@ def test_pairs_of_a_file(tmp_path):
     [
         ("1\ta\n", "line 1: '1\\ta' is not score<TAB>text<TAB>text"),
         ("good\ta\tb\n", "line 1: 'good\\ta\\tb' is not score<TAB>text<TAB>text"),
-        ("1\ta\tb\n", "1 pairs, at least two are needed"),
+        ("1\ta\tb\n", "must have at least two pairs, got 1"),
     ],
 )
 def test_files_that_hold_no_pairs(tmp_path, content, message):
