@@ -205,7 +205,7 @@ DAMAGE = [
     ("config_sentence_transformers.json", '{"default_prompt_name": "q"}', "the model cannot be loaded (ValueError: "),
     ("contextualizer_config.json", "{", "the model cannot be loaded (JSONDecodeError: "),
     ("contextualizer_config.json", '{"taste": 1}', "the model cannot be loaded (TypeError: "),
-    ("contextualizer_config.json", '{"dimension": 17}', "weights have shape ("),
+    ("contextualizer_config.json", '{"dimension": 17}', "weights must have shape ("),
     ("contextualizer_config.json", '{"dimension": 16, "scale": "men"}', "did you mean 'mean'?"),
     ("model.safetensors", "garbage", "the model cannot be loaded (SafetensorError: "),
     ("tokenizer.json", "garbage", "the model cannot be loaded (Exception: expected value at line 1 column 1)"),
