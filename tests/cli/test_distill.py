@@ -12,6 +12,7 @@ import pytest
 from ctx_embed import load
 from ctx_embed.cli.distill import SECTIONS, distill
 from ctx_embed.systems import SYSTEMS
+from ctx_embed.training import distill as distill_in_python
 from ctx_embed.training.distillation.trainer import Distillation
 from tests.helpers.cli import Command
 
@@ -103,6 +104,9 @@ def test_a_finished_model_is_not_replaced_unasked(here):
     again = run("--corpus", "a.txt", "-o", "model")
     assert (again.exit_code, again.stdout) == (0, first.stdout)
     assert again.stderr.startswith("nothing to do: this command has made model already\n")
+    # From Python, without the options that are defaults.
+    summary = distill_in_python("a.txt", "model", teacher="teacher", progress=False, **SMALL)
+    assert f"{summary['held_out_distance']:.4f}" in first.stdout
     message = (
         "model: a model exists already and this command would make another; replace it with --overwrite, or choose "
         "another name"

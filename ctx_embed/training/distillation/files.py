@@ -24,7 +24,7 @@ from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.systems import system
+from ctx_embed.systems import option_defaults, system
 from ctx_embed.training.card import distilled_card
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.corpus import Block
@@ -237,7 +237,9 @@ def _job(
             raise unknown_name("option", name, names - {"sources", "output", "teacher", "options"})
     encoder_options = dict(options.get("encoder_options") or {})
     if options.get("encoder", "contextualizer") == "contextualizer":
-        encoder_options = {name: options[name] for name in CONTEXTUALIZER_OPTIONS if name in options} | encoder_options
+        # Defaults count as given, so that the command, which gives them all, asks for the same.
+        defaults = option_defaults("contextualizer")
+        encoder_options = {name: options.get(name, defaults[name]) for name in CONTEXTUALIZER_OPTIONS} | encoder_options
     return DistillationJob(
         sources=[source if isinstance(source, Source) else Source([Path(source)]) for source in sources],
         output=output,
