@@ -8,7 +8,7 @@ from ctx_embed.cli.groups import Group
 from ctx_embed.cli.index_build import build
 from ctx_embed.cli.index_documents import delete, export, get
 from ctx_embed.cli.index_explore import duplicates, topics
-from ctx_embed.cli.index_maintain import compact, info, tune, verify
+from ctx_embed.cli.index_maintain import compact, info, reembed, tune, verify
 from ctx_embed.cli.index_query import query, similar
 
 
@@ -45,5 +45,5 @@ def index() -> None:
     """
 
 
-for command in (build, query, similar, get, delete, export, info, tune, verify, compact, duplicates, topics):
+for command in (build, query, similar, get, delete, export, info, tune, verify, reembed, compact, duplicates, topics):
     index.add_command(command)

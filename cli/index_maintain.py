@@ -1,4 +1,4 @@
-"""`ctx-embed index info`, `tune`, `verify` and `compact`: inspect and maintain an index."""
+"""`ctx-embed index info`, `tune`, `verify`, `reembed` and `compact`: inspect and maintain an index."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from ctx_embed.cli.options import dtype_option
+from ctx_embed.cli.options import backend_option, dtype_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
@@ -80,6 +80,29 @@ def verify(path: str, no_model: bool) -> None:
     raise InputError(
         f"{path}: damaged ({counted(len(found), 'problem')}); restore it from a copy or build the index again"
     )
+
+
+@click.command()
+@click.argument("path", metavar="INDEX")
+@click.option("--model", help="A model folder, a name, or 'default'.  [default: default]")
+@backend_option
+def reembed(path: str, model: str | None, backend: str | None) -> None:
+    """Embed the stored texts of INDEX again with another model, such as a new default model.
+
+    Documents, ids, metadata and passages stay. INDEX changes once, when everything is ready; until then, it can be
+    searched, and finished work is in INDEX.reembedded. Repeat an interrupted command to continue.
+
+    Example: ctx-embed index reembed reviews.index --model ./my-model
+    """
+    from ctx_embed.index import SearchIndex
+
+    with SearchIndex.open(path) as index:
+        documents = index.reembed(model, backend=backend, progress=True)
+        name = index.describe()["model"]
+    if documents:
+        click.echo(f"{path}: {counted(documents, 'document')} embedded again with the model {name}")
+    else:
+        click.echo(f"{path}: nothing to do, it has the vectors of this model")
 
 
 @click.command()

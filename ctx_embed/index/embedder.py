@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -25,6 +26,12 @@ DEFAULT = "default"
 def _built(folder: Path, manifest: Manifest) -> str:
     recorded = "a model of unknown origin" if manifest.model is None else f"the model {manifest.model!r}"
     return f"{folder}: built with {recorded}, fingerprint {manifest.model_fingerprint[:12]}"
+
+
+def _reembed(folder: Path, reference: str | None) -> str:
+    """Return the command that embeds the documents of an index again, with a model or the default one."""
+    option = "" if reference in (None, DEFAULT) else f" --model {shlex.quote(str(reference))}"
+    return f"ctx-embed index reembed {shlex.quote(str(folder))}{option}"
 
 
 class Embedder:
@@ -88,7 +95,7 @@ class Embedder:
                 raise
             raise InputError(
                 f"{_built(folder, manifest)}, which cannot be loaded ({error}): say where it is now with --model PATH "
-                "(in Python model=PATH)"
+                f"(in Python model=PATH), or embed the documents with another model: {_reembed(folder, None)}"
             ) from None
         cls.require(folder, manifest, embedder)
         return embedder
@@ -101,11 +108,11 @@ class Embedder:
             InputError: it is a different one; the message names both.
         """
         if (embedder.fingerprint, embedder.dimension) != (manifest.model_fingerprint, manifest.dimension):
-            given = "this one" if embedder.reference is None else repr(embedder.reference)
+            given = "this one" if embedder.reference is None else f"the model {embedder.reference!r}"
             raise InputError(
-                f"{_built(folder, manifest)}, dimension {manifest.dimension}; {given} has "
+                f"{_built(folder, manifest)}, dimension {manifest.dimension}; {given} has the fingerprint "
                 f"{embedder.fingerprint[:12]}, dimension {embedder.dimension}: open it with the model it was built "
-                "with, or build it again"
+                f"with, or embed its documents again: {_reembed(folder, embedder.reference)}"
             )
 
     def documents(self, texts: Sequence[str]) -> Vectors:

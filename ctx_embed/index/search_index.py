@@ -437,6 +437,44 @@ class SearchIndex:
         """
         return self.writer.compact(None if dtype is None else dtypes.checked_dtype(dtype))
 
+    def reembed(
+        self, model: str | Path | Model | None = None, *, backend: str | None = None, progress: bool = False
+    ) -> int:
+        """Embed all stored texts again with another model; documents, ids, metadata and passages stay as they are.
+
+        The index changes once, when everything is ready: until then readers search the old vectors, and other writers
+        are refused. After an interruption another call with the same model goes on where it stopped. Other processes
+        that had the index open must open it again.
+
+        Args:
+            model: the new model, as for :meth:`create`; None takes the default model.
+            backend: as for :meth:`create`.
+            progress: whether to show a bar on stderr, if that is a terminal.
+
+        Returns:
+            The number of documents embedded; 0 if the index has this model already.
+
+        Raises:
+            InputError: there is no such model, it does not fit the kind of FAISS index or returns NaN, or another
+                process is writing.
+        """
+        from ctx_embed.index.building.reembedding import reembedding
+
+        self._require_open()
+        embedder = Embedder.of(model, backend)
+        changed = reembedding(self._folder, embedder, progress=progress)
+        with self._writer.changing, changed as exchange, self._searching:
+            if exchange is None:
+                return 0
+            exchange()
+            self._folder.documents.close()
+            self._folder = IndexFolder(self.path)
+            self._embedder = embedder
+            self._index = self._index.over(self._folder.vectors)
+            self._live = LiveRows(self._folder.documents)
+            self._writer.take(self._folder, self._index)
+        return self.count()
+
     def verify(self, embed: bool = True) -> list[str]:
         """Check the index for damage: checksums, counts, words, and vectors against documents.
 

@@ -110,7 +110,8 @@ class ServedIndex:
 
     def _search(self, options: Options, queries: list[str]) -> list[Hits]:
         chosen: dict[str, Any] = dict(options)
-        return self._readable.newest().search(queries, **chosen)
+        found: list[Hits] = self._readable.newest().search(queries, **chosen)
+        return found
 
     async def searches(self, queries: list[str], options: dict[str, Any]) -> list[Hits]:
         """Return the hits of each query; ``options`` are keyword arguments of :meth:`SearchIndex.search`."""

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -222,9 +223,15 @@ def test_an_index_of_another_model(texts, index, tiny_model_path, tmp_path, toke
     for arguments in (["query", index, "x"], ["build", texts, index, "--append"]):
         line = fails(*arguments, "--model", other)
         assert line.startswith(f"{index}: built with the model 'default', fingerprint ")
-        assert line.endswith("open it with the model it was built with, or build it again")
+        assert "open it with the model it was built with, or embed its documents again: ctx-embed index reembed" in line
     succeeds("query", index, "x", "--model", tiny_model_path)
     assert fails("query", index, "x", "--model", "./nowhere") == "./nowhere: no such model folder"
+    command = line.partition("again: ctx-embed index ")[2]
+    assert succeeds(*shlex.split(command)) == f"{index}: 8 documents embedded again with the model {other}\n"
+    assert succeeds(*shlex.split(command)) == f"{index}: nothing to do, it has the vectors of this model\n"
+    succeeds("query", index, "x")
+    assert succeeds("verify", index) == f"{index}: whole, 8 documents\n"
+    assert succeeds("reembed", index) == f"{index}: 8 documents embedded again with the model default\n"
 
 
 @pytest.mark.parametrize("query", ["", "   ", "\0", "zzzz qqqq", "\ud800", "word " * 200_000])

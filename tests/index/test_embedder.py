@@ -109,8 +109,8 @@ def test_another_model_is_refused(tmp_path, tiny_model, tiny_model_path):
         SearchIndex.open(path, other)
     assert str(caught.value) == (
         f"{path}: built with the model {str(tiny_model_path)!r}, fingerprint {fingerprint(tiny_model)[:12]}, dimension "
-        f"16; this one has {fingerprint(other)[:12]}, dimension 16: open it with the model it was built with, or build "
-        "it again"
+        f"16; this one has the fingerprint {fingerprint(other)[:12]}, dimension 16: open it with the model it was "
+        f"built with, or embed its documents again: ctx-embed index reembed {path}"
     )
 
 
@@ -126,7 +126,9 @@ def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'index'}: built with the model {str(gone)!r}, fingerprint ")
     assert f"which cannot be loaded ({gone}: no such model folder): " in message
-    assert message.endswith(": say where it is now with --model PATH (in Python model=PATH)")
+    assert (
+        ": say where it is now with --model PATH (in Python model=PATH), or embed the documents with another" in message
+    )
     SearchIndex.open(tmp_path / "index", tiny_model).close()
     with pytest.raises(InputError, match="nowhere: no such model folder"):
         SearchIndex.open(tmp_path / "index", tmp_path / "nowhere")

@@ -55,6 +55,10 @@ class VectorIndex:
         self._seen: tuple[int, int] = (-1, -1)
         self._effort: int | None = None
 
+    def over(self, vectors: ShardFolder) -> VectorIndex:
+        """Return the same kind of search over other vectors, with the FAISS files in this folder."""
+        return VectorIndex(self.cache.folder, vectors, self.factory, self.memory_map)
+
     def factory_for(self, rows: int) -> str:
         """Return the factory string for a number of rows."""
         if self.factory != factories.AUTO:

@@ -98,7 +98,7 @@ def _kept_from_writers(target: Path) -> Iterator[None]:
             yield
 
 
-def _is_index(folder: Path) -> bool:
+def holds_only_an_index(folder: Path) -> bool:
     """Return whether a folder holds nothing but the files of an index and those that a killed writer left there."""
     names = {entry.name for entry in folder.iterdir()}
     return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
@@ -127,7 +127,7 @@ def make_way(plan: Plan, resume: bool) -> None:
         remove_leftovers(folder)
     if not plan.partial.exists():
         return
-    if not plan.partial.is_dir() or not _is_index(plan.partial):
+    if not plan.partial.is_dir() or not holds_only_an_index(plan.partial):
         raise InputError(
             f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
         )
@@ -165,7 +165,7 @@ def require_free(plan: Plan) -> None:
         return
     if not target.is_dir():
         raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
-    if not _is_index(target):
+    if not holds_only_an_index(target):
         raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
     if plan.mode != "overwrite":
         raise InputError(f"{target}: already exists; add to it with --append or replace it with --overwrite")

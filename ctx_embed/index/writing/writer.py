@@ -49,6 +49,10 @@ class Writer:
         # A failed compaction is tried again when twice as many vectors are dead.
         self._compact_from = 0
 
+    def take(self, folder: IndexFolder, index: VectorIndex) -> None:
+        """Change another index from now on: the one that has replaced the old one, with another model."""
+        self.folder, self.index, self._chunker = folder, index, None
+
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.

@@ -1,0 +1,172 @@
+"""Reembedding: embed the stored texts of an index with another model, and exchange the two at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import put_in_place, remove_folder, remove_leftovers, require_folder
+from ctx_embed.index.ann import factories
+from ctx_embed.index.building.build import STEP_SECONDS
+from ctx_embed.index.building.plan import holds_only_an_index
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
+from ctx_embed.index.storage.database import State
+from ctx_embed.index.storage.documents import DocumentStore, Stored
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import (
+    CACHE,
+    DOCUMENTS,
+    MANIFEST,
+    VECTORS,
+    Manifest,
+    read_manifest,
+    write_manifest,
+)
+from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder, Vectors
+
+
+@contextmanager
+def reembedding(
+    folder: IndexFolder, embedder: Embedder, *, progress: bool = False
+) -> Iterator[Callable[[], None] | None]:
+    """Embed all passages of an index again, in a folder next to it, and yield what exchanges the two.
+
+    Yield None if the index has the vectors of this model already.
+
+    The new index has the same documents, ids, passages and rows: its database is a copy, only the vectors are others.
+    Until the exchange readers search the old one; other writers are refused. Finished steps are stored in
+    INDEX.reembedded, so after an interruption another call for the same index and model goes on from there.
+
+    Args:
+        folder: the index; a link to it stays.
+        embedder: its new model.
+        progress: whether to show a bar on stderr, if that is a terminal.
+
+    Raises:
+        InputError: another process is writing, the new model does not fit the kind of FAISS index or returns NaN, or
+            the disk is full.
+    """
+    target = Path(os.path.realpath(folder.path))
+    new = target.with_name(f"{target.name}.reembedded")
+    factories.checked_factory(folder.manifest.factory, embedder.dimension)
+    require_folder(new)
+    with closing(DocumentStore(target / DOCUMENTS)) as source, source.writing():
+        folder.require_in_place()
+        if (embedder.fingerprint, embedder.dimension) == (folder.manifest.model_fingerprint, folder.manifest.dimension):
+            # A process that was killed after the exchange leaves the old index there.
+            if new.is_dir() and holds_only_an_index(new):
+                remove_folder(new)
+            yield None
+            return
+        manifest = _manifest(folder.manifest, source.state(), embedder)
+        try:
+            _prepare(folder, new, manifest)
+            _embed(new, manifest, embedder, progress)
+        except (OSError, sqlite3.Error) as error:
+            raise InputError(
+                f"cannot write {new}: {error}; what is done is stored there, repeat the command to go on"
+            ) from None
+        yield lambda: put_in_place(new, target)
+
+
+def _manifest(old: Manifest, state: State, embedder: Embedder) -> Manifest:
+    """Return the new manifest; its id tells whether an interrupted run had the same documents and model."""
+    parts = [old.index_id, state.generation, embedder.fingerprint, embedder.dimension, old.dtype]
+    return replace(
+        old,
+        index_id=hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32],
+        model_fingerprint=embedder.fingerprint,
+        model=embedder.reference,
+        dimension=embedder.dimension,
+        generation=state.generation,
+    )
+
+
+def _prepare(folder: IndexFolder, new: Path, manifest: Manifest) -> None:
+    """Make the new index without vectors, unless an interrupted run has made it.
+
+    Raises:
+        InputError: in its place is something else.
+    """
+    remove_leftovers(new)
+    if new.exists():
+        if not new.is_dir() or not holds_only_an_index(new):
+            raise InputError(f"{new}: is in the way and no index; rename or delete it")
+        if (new / MANIFEST).is_file() and read_manifest(new).index_id == manifest.index_id:
+            return
+        remove_folder(new)
+    for part in (new, new / VECTORS, new / CACHE):
+        part.mkdir()
+    with closing(sqlite3.connect(new / DOCUMENTS)) as copy:
+        with folder.documents.reading():
+            folder.documents.connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = WAL")
+        copy.execute("DELETE FROM shards")
+        copy.execute("UPDATE state SET index_id = ?, tuned = '{}'", (manifest.index_id,))
+        copy.commit()
+    # Last, as its presence says that the rest is complete.
+    write_manifest(new, manifest)
+
+
+def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) -> None:
+    """Embed the rows that have no vector yet, step by step, and build FAISS's file."""
+    vectors = ShardFolder(new / VECTORS, manifest.dimension, manifest.dtype)
+    with closing(DocumentStore(new / DOCUMENTS)) as store:
+        shards = store.shards()
+        vectors.remove_unlisted(shards)
+        rows = store.state().rows
+        row = sum(shard.rows for shard in shards)
+        bar = tqdm(total=rows, initial=row, desc="embedding", unit=" passages", disable=None if progress else True)
+        with bar:
+            while row < rows:
+                begun, first = time.monotonic(), row
+                blocks: list[Vectors] = []
+                while not blocks or (
+                    row < rows and row - first < SHARD_ROWS and time.monotonic() - begun < STEP_SECONDS
+                ):
+                    documents = store.after(row - 1, CHUNK_DOCUMENTS)
+                    end = documents[-1].row + documents[-1].passages if documents else rows
+                    blocks.append(_vectors(store, documents, row, end, embedder))
+                    bar.update(end - row)
+                    row = end
+                shards = _stored(store, vectors, shards, np.concatenate(blocks))
+        with SearchIndex(IndexFolder(new), embedder) as index:
+            index.writer.tidy(store)
+
+
+def _vectors(store: DocumentStore, documents: Sequence[Stored], first: int, end: int, embedder: Embedder) -> Vectors:
+    """Return the vectors (end - first, dimension) of rows; those of deleted documents are zero."""
+    texts = {
+        document.row + place: document.text[start:stop]
+        for document in documents
+        for place, (start, stop) in enumerate(store.spans(document))
+    }
+    distinct = list(dict.fromkeys(texts.values()))
+    place_of = {text: place for place, text in enumerate(distinct)}
+    vectors = np.zeros((end - first, embedder.dimension), np.float32)
+    if distinct:
+        rows = np.fromiter(texts, np.int64) - first
+        vectors[rows] = embedder.documents(distinct)[[place_of[text] for text in texts.values()]]
+    return vectors
+
+
+def _stored(store: DocumentStore, vectors: ShardFolder, shards: list[Shard], block: Vectors) -> list[Shard]:
+    """Write the vectors of the next rows and list them, as one commit; return the new list."""
+    for start in range(0, len(block), SHARD_ROWS):
+        shards = vectors.append(shards, block[start : start + SHARD_ROWS])
+    with store.writing():
+        store.finish(store.state(), shards)
+    vectors.remove_unlisted(shards)
+    return shards

@@ -1,0 +1,156 @@
+"""Embedding the texts of an index again with another model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.building import reembedding
+from tests.index.support.child import child
+from tests.index.support.hash_model import HashModel, hash_vectors
+
+TEXTS = ["The cat sat. The dog ran.", "Prices rise.", "One. Two. Three.", "Rain fell all night.", "Prices rise."]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "notes.index"
+    with SearchIndex.create(path, HashModel(), chunk="sentences") as index:
+        index.add(TEXTS, ["a", "b", 3, "d", "e"], [{"n": number} for number in range(5)])
+        index.upsert(["Wages fall. Slowly."], ["b"], [{"n": 1}])
+        index.delete("d")
+    return path
+
+
+def vectors_of(index):
+    rows = np.arange(index.describe()["vectors"])
+    return index._folder.vectors.gather(index._folder.documents.shards(), rows)
+
+
+def test_all_but_the_vectors_stays(path):
+    model = HashModel(16)
+    with SearchIndex.open(path) as index:
+        before = [index.get(name) for name in index.ids()]
+        assert index.reembed(model) == 4
+        # Each text once, and none of the documents that were deleted or replaced.
+        assert len(model.seen) == len(set(model.seen)) == 8
+        assert [index.get(name) for name in index.ids()] == before
+        assert index.describe()["dimension"] == 16
+        assert index.verify() == []
+        hit = index.search("Two.", 1)[0]
+        assert (hit.id, hit.text, hit.metadata, hit.start) == (3, "Two.", {"n": 2}, 5)
+        assert hit.score == pytest.approx(1, abs=1e-6)
+        assert [hit.id for hit in index.search("falling", mode="words")] == ["b"]
+        assert index.add(["new"]) == [4]
+        np.testing.assert_allclose(vectors_of(index)[0], hash_vectors(["The cat sat."], 16)[0], rtol=1e-6)
+        assert index.reembed(model) == 0
+    assert [entry.name for entry in path.parent.iterdir()] == ["notes.index"]
+    with SearchIndex.open(path, HashModel(16)) as index:
+        assert index.count() == 5
+    with pytest.raises(InputError, match=r"ctx-embed index reembed .*notes\.index"):
+        SearchIndex.open(path, HashModel())
+
+
+def test_an_interrupted_run_goes_on(path, monkeypatch):
+    class Interrupted(HashModel):
+        def encode_document(self, texts, **options):
+            if len(self.seen) >= 4:
+                raise KeyboardInterrupt
+            return super().encode_document(texts, **options)
+
+    monkeypatch.setattr(reembedding, "CHUNK_DOCUMENTS", 1)
+    monkeypatch.setattr(reembedding, "STEP_SECONDS", 0)
+    model, first = HashModel(16), Interrupted(16)
+    with SearchIndex.open(path, HashModel()) as index:
+        with pytest.raises(KeyboardInterrupt):
+            index.reembed(first)
+        assert index.search("Two.", 1)[0].text == "Two."
+        assert index.describe()["dimension"] == 8
+        index.reembed(model)
+        assert first.seen == ["The cat sat.", "The dog ran.", "One.", "Two.", "Three."]
+        assert sorted(model.seen) == ["Prices rise.", "Slowly.", "Wages fall."]
+        assert index.verify() == []
+
+
+def test_a_change_or_another_model_begins_again(path, monkeypatch):
+    class Interrupted(HashModel):
+        def encode_document(self, texts, **options):
+            if "Prices rise." in texts:
+                raise KeyboardInterrupt
+            return super().encode_document(texts, **options)
+
+    monkeypatch.setattr(reembedding, "CHUNK_DOCUMENTS", 1)
+    monkeypatch.setattr(reembedding, "STEP_SECONDS", 0)
+    with SearchIndex.open(path, HashModel()) as index:
+        with pytest.raises(KeyboardInterrupt):
+            index.reembed(Interrupted(16))
+        index.add(["Another text."])
+        model = HashModel(16)
+        index.reembed(model)
+        assert "The cat sat." in model.seen
+        assert index.verify() == []
+        with pytest.raises(KeyboardInterrupt):
+            index.reembed(Interrupted(12))
+        index.reembed(HashModel(24))
+        assert index.describe()["dimension"] == 24
+        assert index.verify() == []
+
+
+def test_what_cannot_be_embedded_again(path, tmp_path):
+    (tmp_path / "notes.index.reembedded").mkdir()
+    (tmp_path / "notes.index.reembedded" / "mine.txt").write_text("keep me")
+    with SearchIndex.open(path) as index:
+        with pytest.raises(InputError) as caught:
+            index.reembed(HashModel(16))
+        assert str(caught.value) == f"{path}.reembedded: is in the way and no index; rename or delete it"
+        with pytest.raises(InputError, match="no such model folder"):
+            index.reembed("./nowhere")
+        with (
+            index.writer.editing(),
+            pytest.raises(InputError, match="another process is writing"),
+            SearchIndex.open(path) as other,
+        ):
+            other.reembed(HashModel(16))
+    assert (tmp_path / "notes.index.reembedded" / "mine.txt").read_text() == "keep me"
+    with SearchIndex.create(tmp_path / "pq.index", HashModel(), "IVF2,PQ4") as index:
+        with pytest.raises(InputError, match="PQ4"):
+            index.reembed(HashModel(9))
+        assert index.reembed(HashModel(16)) == 0
+
+
+def test_readers_see_the_old_index_until_they_open_it_again(path):
+    with SearchIndex.open(path, HashModel()) as reader, SearchIndex.open(path) as index:
+        assert reader.search("Two.", 1)[0].text == "Two."
+        index.reembed(HashModel(16))
+        with pytest.raises(InputError, match="another index has replaced it; open it again"):
+            reader.add(["lost"])
+
+
+def test_an_index_of_an_older_default_model_has_a_way_out(path):
+    """What everyone sees whose index was made before a new default model."""
+    manifest = path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "model": "default"}))
+    with SearchIndex.open(path) as index:
+        with pytest.raises(InputError) as caught:
+            index.search("a dog")
+        message = str(caught.value)
+        assert message.startswith(f"{path}: built with the model 'default', fingerprint ")
+        assert message.endswith(f"or embed its documents again: ctx-embed index reembed {path}")
+        assert index.reembed() == 4
+        assert index.search("The dog ran.", 1)[0].text == "The dog ran."
+        assert index.verify() == []
+
+
+def test_a_kill_leaves_the_old_index_or_the_new_one(tmp_path):
+    with SearchIndex.create(tmp_path / "base", HashModel()) as index:
+        index.add([f"note {number} about the weather" for number in range(12)])
+        index.delete([3, 11])
+    process = child("reembed_points", tmp_path, 45)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    kills, old, _ = map(int, output.split())
+    assert kills >= 5
+    assert old >= 3

@@ -1,0 +1,75 @@
+"""Child process: kill `reembed` before every n-th of our lines that it reaches, and check what is left.
+
+Usage: reembed_points.py WORK STRIDE. The folder WORK has an index `base` of twelve notes; 3 and 11 are deleted.
+Prints the number of kills, and how many of them left the old and the new vectors.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import ctx_embed
+from ctx_embed.index.building import reembedding
+from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.runtime import Embedder
+from ctx_embed.runtime.saved import DEFAULT_MODEL
+from tests.index.support.hash_model import HashEmbedder
+
+OURS = str(Path(ctx_embed.__file__).parent)
+NOTE = "note 5 about the weather"
+
+
+def reembed_and_die(folder: Path, model: Embedder, line: int) -> None:
+    """Embed the index in ``folder`` again and be killed at the ``line``-th new line; exit code 0 if never."""
+    lines = set()
+
+    def trace(frame, event, argument):
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            lines.add((frame.f_code.co_filename, frame.f_lineno))
+            if len(lines) == line:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    index = SearchIndex(IndexFolder(folder), HashEmbedder())
+    sys.settrace(trace)
+    index.reembed(model)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    work, stride = Path(sys.argv[1]), int(sys.argv[2])
+    reembedding.CHUNK_DOCUMENTS, reembedding.STEP_SECONDS = 5, 0.0
+    model = Embedder.load(DEFAULT_MODEL)
+    base = work / "base"
+    old = IndexFolder(base).manifest.model_fingerprint
+    left = {"old": 0, "new": 0}
+    line = 1
+    while True:
+        folder = work / f"killed-at-{line}"
+        shutil.copytree(base, folder)
+        child = os.fork()
+        if child == 0:
+            reembed_and_die(folder, model, line)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        state = "old" if IndexFolder(folder).manifest.model_fingerprint == old else "new"
+        left[state] += 1
+        embedder = HashEmbedder() if state == "old" else None
+        with SearchIndex(IndexFolder(folder), embedder) as index:
+            if state == "old":
+                assert index.verify() == []
+                assert index.search(NOTE, 1)[0].id == 5
+            index.reembed(model)
+            assert index.verify() == []
+            assert index.search(NOTE, 1)[0].id == 5
+            assert index.ids() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
+        assert not (work / f"{folder.name}.reembedded").exists()
+        line += stride
+    print(line // stride, left["old"], left["new"])
