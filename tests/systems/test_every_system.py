@@ -13,12 +13,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.nn import functional as F
 
 from ctx_embed import load
-from ctx_embed.errors import InputError
 from ctx_embed.systems import SYSTEMS, groups, option_defaults, parameter_count, require_options, system, untrained
 from ctx_embed.systems.attention import SCORES
 from ctx_embed.systems.descriptions import DESCRIPTIONS, EVALUATION_BASELINES
 from ctx_embed.systems.transformer import sinusoids
 from tests.conftest import SENTENCES, make_model
+from tests.helpers.errors import error
 from tests.systems.conftest import CASES, SMALL
 from tests.systems.references import REFERENCES
 
@@ -209,12 +209,6 @@ def test_each_class_says_what_it_is():
 
 
 # Mistakes
-
-
-def error(function, *arguments, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
 
 
 def test_unknown_names(tokenizer):

@@ -11,16 +11,11 @@ from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import is_wordwise
 from ctx_embed.training import vocabulary
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+from tests.helpers.errors import error
 
 
 def entries(tokenizer: Tokenizer) -> list[str]:
     return sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
-
-
-def error(function, *arguments, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
 
 
 def test_a_small_vocabulary_by_hand():

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from ctx_embed.errors import InputError
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import SupervisedOptions, new_encoder
@@ -34,12 +32,6 @@ def small_encoders(data: Labelled) -> Callable[..., SentenceTransformer]:
         return new_encoder(None, data.texts, vocabulary_size=150, device="cpu", **architecture)
 
     return make
-
-
-def error(function, *arguments, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
 
 
 def state(classifier: ClassifierNetwork) -> dict[str, torch.Tensor]:

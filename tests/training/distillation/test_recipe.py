@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 from ctx_embed import load
-from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import files
 from ctx_embed.training.distillation.mixture import Source
@@ -19,15 +18,10 @@ from ctx_embed.training.distillation.recipe import read_recipe
 from ctx_embed.training.distillation.teacher import TeacherCache
 from ctx_embed.training.distillation.trainer import Distillation
 from ctx_embed.training.labelled_texts import hashes_of
+from tests.helpers.errors import error
 
 NAMES = {"corpus", "epochs", "teacher", "learning_rate", "held_out"}
 SMALL = {"dimension": 8, "steps": 1, "rank": 2, "epochs": 2, "batch_size": 16, "held_out": 16, "vocabulary_size": 120}
-
-
-def error(function, *arguments, **options) -> str:
-    with pytest.raises(InputError) as caught:
-        function(*arguments, **options)
-    return str(caught.value)
 
 
 # Recipes

@@ -22,14 +22,9 @@ from ctx_embed.training.distillation.phrases import learn_phrases
 from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
 from ctx_embed.training.distillation.trainer import Distillation, teacher_distance
 from ctx_embed.training.distillation.validation import Pairs
+from tests.helpers.errors import error
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
-
-
-def error(function, *arguments) -> str:
-    with pytest.raises(InputError) as caught:
-        function(*arguments)
-    return str(caught.value)
 
 
 # The parts, by hand

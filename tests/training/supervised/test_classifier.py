@@ -20,7 +20,8 @@ from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder
 from ctx_embed.training.supervised.predictor import Predictor
 from ctx_embed.training.supervised.train import SupervisedOptions, new_encoder, train_classifier
 from tests.conftest import make_model
-from tests.training.toy import OPTIONS, error, forty_texts, small_encoders
+from tests.helpers.errors import error
+from tests.training.toy import OPTIONS, forty_texts, small_encoders
 
 GOOD = [
     "great food and lovely staff",

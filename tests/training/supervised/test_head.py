@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ctx_embed.training.supervised.head import PROBE_C, Head, class_weights, fitted_head, logistic, unit
 from ctx_embed.training.supervised.labelled import Labelled
-from tests.training.toy import error
+from tests.helpers.errors import error
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 8)) * np.array([3, 3, 3, 3, 3, 3, 3, 0.001])

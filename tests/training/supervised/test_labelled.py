@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
-from tests.training.toy import error, forty_texts
+from tests.helpers.errors import error
+from tests.training.toy import forty_texts
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
-from tests.training.toy import OPTIONS, error, forty_texts, same, small_encoders, state
+from tests.helpers.errors import error
+from tests.training.toy import OPTIONS, forty_texts, same, small_encoders, state
 
 
 @pytest.fixture
