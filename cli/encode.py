@@ -1,37 +1,85 @@
-"""`ctx-embed encode`: texts to a file of embeddings."""
+"""`ctx-embed encode`: texts to a file of embeddings, or to a directory or database of any size."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ctx_embed.cli.options import OUTPUT, backend_option, field_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
+# Bad rows that are shown.
+SHOWN = 10
+
 
 @click.command(context_settings={"show_default": True})
-@click.argument("source", metavar="INPUT")
-@click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="OUT", type=OUTPUT, help="Where to write one file; - is standard output.")
+@click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see below.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
 @field_option
+@click.option("--id", "id_field", metavar="NAME", help="With --to, the field that holds the id.  [default: id, _id]")
 @backend_option
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts in one batch, at most.  [default: by the model]")
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", help="With --to, what runs the workers."
+)
+@click.option("--ray-address", metavar="ADDRESS", help="A Ray cluster, or auto.  [default: start Ray on this machine]")
+@click.option("--workers", type=click.IntRange(min=1), help="With --to, workers of one thread.  [default: one a core]")
+@click.pass_context
 def encode(
-    source: str, output: Path, model: str, field: str | None, backend: str | None, batch_size: int | None
+    context: click.Context,
+    inputs: tuple[str, ...],
+    output: Path | None,
+    target: str | None,
+    model: str,
+    field: str | None,
+    id_field: str | None,
+    backend: str | None,
+    batch_size: int | None,
+    engine: str,
+    ray_address: str | None,
+    workers: int | None,
 ) -> None:
-    """Embed the texts of INPUT, in order.
+    """Embed the texts of INPUT, in order, into a file, or with --to into a directory or database.
 
     INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for
     standard input. The suffix of OUT names its format: .npy holds only the float32 array (texts, dimension); .jsonl and
     .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has one column for
     each dimension; - prints JSONL. A file is written whole or not at all.
 
+    With --to, there may be any number of files, folders, globs and URIs (s3://bucket/folder), embedded by several
+    workers. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,
+    lancedb:FOLDER#TABLE or qdrant:http://HOST:6333#COLLECTION. Rows are stored by id; without one, a row's id is
+    FILE:NUMBER. Repeat an interrupted command to resume it. Rows that cannot be embedded are counted and named.
+
     \b
     Example: ctx-embed encode reviews.txt -o reviews.npy
     Example: ctx-embed encode news.csv --field headline -o news.parquet
+    Example: ctx-embed encode 'crawl/*.jsonl.gz' --to embeddings/ --workers 8
     """
+    if (output is None) == (target is None):
+        raise click.UsageError("give either -o OUT (one file) or --to TARGET (a directory or a database).")
+    if target is not None:
+        if batch_size is not None:
+            raise click.UsageError("--batch-size is for -o; --to has batches of its own.")
+        _to_store(inputs, target, model, field, id_field, backend, engine, ray_address, workers)
+        return
+    for name in ("id_field", "engine", "ray_address", "workers"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.removesuffix('_field').replace('_', '-')} needs --to TARGET.")
+    if len(inputs) > 1:
+        raise click.UsageError("-o takes one INPUT; give several with --to TARGET.")
+    assert output is not None
+    _to_file(inputs[0], output, model, field, backend, batch_size)
+
+
+def _to_file(
+    source: str, output: Path, model: str, field: str | None, backend: str | None, batch_size: int | None
+) -> None:
     from ctx_embed.files import require_other_file
     from ctx_embed.reading import read_documents, source_name
     from ctx_embed.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
@@ -54,3 +102,49 @@ def encode(
     if output != STANDARD_OUTPUT:
         count, dimension = embeddings.shape
         click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
+
+
+def _to_store(
+    inputs: tuple[str, ...],
+    target: str,
+    model: str,
+    field: str | None,
+    id_field: str | None,
+    backend: str | None,
+    engine: str,
+    ray_address: str | None,
+    workers: int | None,
+) -> None:
+    from ctx_embed.scaling import encode_dataset
+    from ctx_embed.stores import open as open_store
+    from ctx_embed.text.unknown import warning
+
+    found = encode_dataset(
+        inputs,
+        target,
+        engine=engine,
+        workers=workers,
+        ray_address=ray_address,
+        text_field=field,
+        id_field=id_field,
+        model=None if model == "default" else model,
+        backend=backend,
+        progress=True,
+    )
+    if said := warning(found.unknown_share):
+        click.echo(said, err=True)
+    for line in found.named[:SHOWN]:
+        click.echo(f"left out: {line}", err=True)
+    if found.bad:
+        more = f", of which {SHOWN} are named above" if found.bad > SHOWN else ""
+        click.echo(f"{counted(found.bad, 'row')} could not be embedded{more}", err=True)
+    name = open_store(target).name
+    if found.was_complete:
+        click.echo(
+            f"nothing to do: {counted(found.count, 'embedding')} of dimension {found.dimension} in {name} already"
+        )
+    else:
+        click.echo(
+            f"{counted(found.rows, 'row')} encoded: {counted(found.count, 'embedding')} of dimension "
+            f"{found.dimension} in {name}"
+        )

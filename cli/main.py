@@ -19,7 +19,7 @@ COMMANDS = {
     "dedupe": "Write files without near-duplicate rows.",
     "demo": "Index the docstrings of the Python standard library and answer a few queries.",
     "distill": "Train an encoder to reproduce a teacher's embeddings.",
-    "encode": "Embed texts into a file: .npy, .csv, .jsonl or .parquet.",
+    "encode": "Embed texts into a file, or millions into a directory or database.",
     "eval": "Evaluate encoders on classification, similarity and retrieval tasks.",
     "explain": "Show which tokens an encoder attends to in texts.",
     "export": "Write a model for other programs: ONNX, static embeddings.",
@@ -36,6 +36,7 @@ COMMANDS = {
 # How to resume an interrupted command.
 RESUME = {
     "index build": "repeat the command with --resume to continue where it stopped",
+    "encode": "repeat the command; with --to it continues where it stopped",
     "train": "repeat the command to continue after the last complete epoch",
     "distill": "repeat the command to continue where it stopped",
     "eval run": "repeat the command to continue; finished scores are stored",

@@ -120,12 +120,12 @@ def read_documents(
             file although a field is named.
     """
     needed = {text_field or TEXT_FIELD: "--field"}
-    reader, lines = READERS.get(_suffix(source)), read_lines(source)
+    reader, lines = READERS.get(suffix_of(source)), read_lines(source)
     if reader is None and (str(source) == "-" or text_field is not None):
         reader, lines = _recognised(lines, needed if text_field is not None else None)
     if reader is not None:
         for number, row in reader.rows(source, lines, needed):
-            yield _document(f"{source_name(source)}, {reader.unit} {number}", row, text_field or TEXT_FIELD)
+            yield document_of(f"{source_name(source)}, {reader.unit} {number}", row, text_field or TEXT_FIELD)
         return
     for _, line in lines:
         if line.strip():
@@ -162,8 +162,8 @@ def read_labelled_rows(
     if text_name == label_name:
         raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
     needed = {text_name: "--field", label_name: "--label-field"}
-    reader, lines = READERS.get(_suffix(source)), read_lines(source)
-    if reader is None or _suffix(source) == ".tsv":
+    reader, lines = READERS.get(suffix_of(source)), read_lines(source)
+    if reader is None or suffix_of(source) == ".tsv":
         reader, lines = _recognised(lines, needed)
     if reader is not None:
         for number, row in reader.rows(source, lines, needed):
@@ -212,7 +212,7 @@ def read_columns(source: str | Path) -> Iterator[str]:
     Raises:
         InputError: as :func:`read_lines`; a row that cannot be read.
     """
-    reader, lines = READERS.get(_suffix(source)), read_lines(source)
+    reader, lines = READERS.get(suffix_of(source)), read_lines(source)
     if reader is None or reader is _TSV:
         # A TSV file may have no header here.
         for _, line in lines:
@@ -248,7 +248,7 @@ def _files_of(source: str | Path) -> Iterator[str]:
     for folder, inner, names in os.walk(source):
         inner[:] = [name for name in inner if not name.startswith(".")]
         for name in names:
-            if _suffix(name) in FOLDER_SUFFIXES and not name.startswith("."):
+            if suffix_of(name) in FOLDER_SUFFIXES and not name.startswith("."):
                 yield os.path.join(folder, name)
 
 
@@ -258,7 +258,7 @@ def estimated_count(files: Sequence[str]) -> int | None:
     for file in files:
         if not os.path.isfile(file):
             return None
-        if _suffix(file) == ".parquet":
+        if suffix_of(file) == ".parquet":
             rows = _rows_of_parquet(file)
             if rows is None:
                 return None
@@ -288,7 +288,8 @@ def _rows_of_parquet(file: str) -> int | None:
         return None
 
 
-def _suffix(source: str | Path) -> str:
+def suffix_of(source: str | Path) -> str:
+    """Return the suffix that names a file's format, in lower case: the one before ``.gz``."""
     return os.path.splitext(str(source).lower().removesuffix(".gz"))[1]
 
 
@@ -303,7 +304,7 @@ def format_of(source: str | Path, text_field: str | None = None, *, recognise: b
     Returns:
         ``.jsonl``, ``.csv``, ``.tsv``, ``.parquet`` or, for text, ``.txt``.
     """
-    reader = READERS.get(_suffix(source))
+    reader = READERS.get(suffix_of(source))
     if reader is None and (recognise or text_field is not None):
         reader, _ = _recognised(read_lines(source), None if text_field is None else {text_field: "--field"})
     return next((suffix for suffix, known in READERS.items() if known is reader), ".txt")
@@ -379,7 +380,12 @@ def _labels(where: str, value: Any, field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(labels))
 
 
-def _document(where: str, row: dict[str, Any], text_field: str) -> Document:
+def document_of(where: str, row: dict[str, Any], text_field: str) -> Document:
+    """Return the document of a row, whose text and id are taken out of it.
+
+    Raises:
+        InputError: the text is not a string, or the id neither a string nor an integer; ``where`` begins the message.
+    """
     text = _text(where, row.pop(text_field), text_field)
     identifier = row.pop("id", row.pop("_id", None))
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
@@ -443,7 +449,7 @@ class _Delimited(_Reader):
                 cells = zip(header, row, strict=True)
                 yield (
                     table.line_num,
-                    {name: _value(name, cell, needed) for name, cell in cells if cell or name in needed},
+                    {name: cell_value(name, cell, needed) for name, cell in cells if cell or name in needed},
                 )
         except csv.Error as error:
             raise InputError(f"{name}, line {table.line_num}: cannot be read ({error})") from None
@@ -456,7 +462,8 @@ def _check_header(name: str, header: Sequence[str], needed: Mapping[str, str]) -
     _require_fields(name, header, needed)
 
 
-def _value(name: str, cell: str, needed: Mapping[str, str]) -> str | int | float:
+def cell_value(name: str, cell: str, needed: Mapping[str, str]) -> str | int | float:
+    """Return the value of a cell of CSV: a number if it is written like one and no field needed as a string."""
     match = None if name in needed or cell == "-0" else _NUMBER.fullmatch(cell)
     if match is None or (match[1] and name in ("id", "_id")):
         return cell
@@ -479,7 +486,7 @@ class _Parquet(_Reader):
                 _check_header(file, table.schema_arrow.names, needed)
                 batches = (batch.to_pylist() for batch in table.iter_batches(_ROWS_AT_ONCE))
                 for number, row in enumerate(chain.from_iterable(batches), 1):
-                    plain = {name: _plain(value) for name, value in row.items()}
+                    plain = {name: plain_value(value) for name, value in row.items()}
                     yield number, {name: value for name, value in plain.items() if value is not None or name in needed}
         except (pyarrow.ArrowException, OSError, EOFError, zlib.error) as error:
             said = getattr(error, "strerror", None) or " ".join(str(error).split())
@@ -510,7 +517,7 @@ def open_parquet(file: str) -> Iterator[Any]:
         yield parquet.ParquetFile(path)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """Return a value of Parquet as a JSON value: dates as ISO 8601, decimals as numbers, NaN as null."""
     if isinstance(value, float) and math.isnan(value):
         return None
@@ -519,9 +526,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return float(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain_value(item) for name, item in value.items()}
     return value
 
 

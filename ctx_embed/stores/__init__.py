@@ -1,0 +1,21 @@
+"""Stores of embeddings: write to and search Parquet, LanceDB, PostgreSQL with pgvector, Qdrant, and our own index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctx_embed.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ctx_embed.stores.opening import open
+    from ctx_embed.stores.store import Collection, Rows, Store
+
+__all__ = ["Collection", "Rows", "Store", "open"]
+
+_HOMES = {
+    "Collection": "ctx_embed.stores.store",
+    "Rows": "ctx_embed.stores.store",
+    "Store": "ctx_embed.stores.store",
+    "open": "ctx_embed.stores.opening",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

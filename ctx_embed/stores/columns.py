@@ -1,0 +1,196 @@
+"""Metadata as columns of a table: a type for each field, chosen from samples, and the rest as JSON.
+
+A table has the columns ``id``, ``text``, ``embedding`` and one for each field that samples agree on: ``bool``, ``int``,
+``float``, ``string``, or lists of these. Whatever does not fit its column, and every other field, is in the column
+``metadata`` as JSON, so that nothing is lost. Only fields with a column can be filtered by.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.index.hits import Hit
+from ctx_embed.index.storage.filters import Path, Value
+from ctx_embed.stores.store import Collection, Floats, Rows
+from ctx_embed.texts import well_formed
+
+if TYPE_CHECKING:
+    import pyarrow
+
+ID, TEXT, EMBEDDING, METADATA = "id", "text", "embedding", "metadata"
+RESERVED = {ID, TEXT, EMBEDDING, METADATA}
+LIST = "list:"
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+
+
+def _type(value: Any) -> str | None:
+    """Return the type of a column for a value; None if no column can hold it."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if _SMALLEST <= value <= _LARGEST else None
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list) and value:
+        types = {_type(item) for item in value}
+        if types == {"int", "float"}:
+            types = {"float"}
+        only = next(iter(types))
+        return f"{LIST}{only}" if len(types) == 1 and only is not None and not only.startswith(LIST) else None
+    return None
+
+
+def _wider(left: str | None, right: str | None) -> str | None:
+    """Return the type that holds values of both; None if none does."""
+    if left == right:
+        return left
+    if left is None or right is None:
+        return None
+    pair = {left, right}
+    for prefix in ("", LIST):
+        if pair == {f"{prefix}int", f"{prefix}float"}:
+            return f"{prefix}float"
+    return None
+
+
+def _nameable(name: str) -> bool:
+    """Return whether a field can be a column in every store, and be named in a filter."""
+    return (
+        bool(name)
+        and name.lower() not in RESERVED
+        and not name.startswith("_")
+        and name.isprintable()
+        and not set(name) & set('`"\\.')
+        and len(name.encode("utf-8", "replace")) <= 63
+        and well_formed(name) == name
+    )
+
+
+def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the type of the column of each field whose values in the samples agree."""
+    found: dict[str, str | None] = {}
+    for metadata in samples:
+        for name, value in metadata.items():
+            # An empty list tells nothing about its column.
+            if value is None or value == [] or not _nameable(name):
+                continue
+            kind = _type(value)
+            found[name] = _wider(found[name], kind) if name in found else kind
+    columns: dict[str, str] = {}
+    folded: set[str] = set()
+    for name, agreed in found.items():
+        # Some stores ignore case in names.
+        if agreed is not None and name.lower() not in folded:
+            folded.add(name.lower())
+            columns[name] = agreed
+    return columns
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if isinstance(value, list) and kind.startswith(LIST):
+        return all(_fits(item, kind.removeprefix(LIST)) for item in value)
+    actual = _type(value)
+    return actual == kind or (actual == "int" and kind == "float" and abs(value) <= 2**53)
+
+
+def arrow_schema(collection: Collection) -> pyarrow.Schema:
+    """Return the schema of a table, with the collection in its metadata under ``ctx_embed``."""
+    import pyarrow as pa
+
+    types = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "string": pa.string()}
+    columns = [(ID, pa.string()), (TEXT, pa.string()), (EMBEDDING, pa.list_(pa.float32(), collection.dimension))]
+    for name, kind in collection.fields.items():
+        of_value = types[kind.removeprefix(LIST)]
+        columns.append((name, pa.list_(of_value) if kind.startswith(LIST) else of_value))
+    columns.append((METADATA, pa.string()))
+    return pa.schema(columns, metadata={"ctx_embed": json.dumps(collection.as_json())})
+
+
+def arrow_table(rows: Rows, collection: Collection) -> pyarrow.Table:
+    """Return rows as a table of :func:`arrow_schema`."""
+    import pyarrow as pa
+
+    schema = arrow_schema(collection)
+    columns: dict[str, list[Any]] = {name: [] for name in collection.fields}
+    rest: list[str | None] = []
+    for metadata in rows.metadata:
+        other = {name: value for name, value in metadata.items() if value is not None}
+        for name, kind in collection.fields.items():
+            value = other.get(name)
+            fits = value is not None and _fits(value, kind)
+            columns[name].append(value if fits else None)
+            if fits:
+                del other[name]
+        rest.append(well_formed(json.dumps(other, ensure_ascii=False)) if other else None)
+    flat = pa.array(np.ascontiguousarray(rows.vectors, dtype=np.float32).ravel())
+    arrays = {
+        ID: pa.array(rows.ids, pa.string()),
+        TEXT: pa.array(rows.texts, pa.string()),
+        EMBEDDING: pa.FixedSizeListArray.from_arrays(flat, collection.dimension),
+        METADATA: pa.array(rest, pa.string()),
+        **{name: pa.array(_clean(values), schema.field(name).type) for name, values in columns.items()},
+    }
+    return pa.table([arrays[name] for name in schema.names], schema=schema)
+
+
+def _clean(values: list[Any]) -> list[Any]:
+    return [
+        well_formed(value)
+        if isinstance(value, str)
+        else [well_formed(item) if isinstance(item, str) else item for item in value]
+        if isinstance(value, list)
+        else value
+        for value in values
+    ]
+
+
+def vectors_of(column: Any) -> Floats:
+    """Return the vectors (rows, dimension) of a column ``embedding``."""
+    import pyarrow as pa
+
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    flat = array.flatten().to_numpy(zero_copy_only=False)
+    vectors: Floats = flat.reshape(len(array), -1).astype(np.float32, copy=False)
+    return vectors
+
+
+def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """Return the metadata of a table's row: its columns that are not null, and those of the JSON."""
+    found = {name: row[name] for name in fields if row.get(name) is not None}
+    return {**found, **json.loads(row.get(METADATA) or "{}")}
+
+
+def hit_of(row: Mapping[str, Any], score: float, fields: Iterable[str]) -> Hit:
+    """Return the hit of a table's row."""
+    text = row[TEXT]
+    return Hit(id=row[ID], score=score, text=text, metadata=metadata_of(row, fields), document=text)
+
+
+def column_of(name: str, path: Path, fields: Mapping[str, str]) -> tuple[str, str]:
+    """Return the column of a field, and its type.
+
+    Raises:
+        InputError: it has no column.
+    """
+    if len(path) > 1 or path[0] not in fields:
+        known = ", ".join(map(repr, fields)) or "none"
+        raise InputError(
+            f"{name}: the field {'.'.join(path)!r} has no column to filter by (columns: {known}); choose one of them, "
+            "or a store that filters JSON: PostgreSQL, Qdrant, a search index"
+        )
+    return path[0], fields[path[0]]
+
+
+def comparable(values: Sequence[Value], kind: str) -> list[Value]:
+    """Return the values that a column of this type can equal."""
+    if kind in ("int", "float"):
+        return [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    wanted = bool if kind == "bool" else str
+    return [value for value in values if isinstance(value, wanted)]

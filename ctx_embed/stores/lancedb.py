@@ -1,0 +1,213 @@
+"""A table of LanceDB: ``lancedb:FOLDER#TABLE``, on a disk or in an object store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.hits import Hit
+from ctx_embed.index.storage.filters import Among, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.stores.columns import (
+    EMBEDDING,
+    ID,
+    LIST,
+    METADATA,
+    TEXT,
+    arrow_schema,
+    arrow_table,
+    column_of,
+    comparable,
+    hit_of,
+)
+from ctx_embed.stores.store import Collection, Floats, Rows, Store
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+NOTES = "_ctx_embed"
+# With fewer rows LanceDB compares with all of them, which takes milliseconds.
+LEAST_INDEXED = 20_000
+# Commits after which small files are joined.
+OPTIMIZED = 256
+
+
+class LanceDB(Store):
+    """A table of LanceDB; its commits are made one at a time, so that they never conflict.
+
+    Args:
+        folder: of the database: a path or a URI that LanceDB reads.
+        table: its name.
+        model: see :class:`Store`.
+    """
+
+    parallel = False
+
+    def __init__(self, folder: str, table: str, model: str | Path | Model | None = None) -> None:
+        super().__init__(f"lancedb:{folder}#{table}", model)
+        if table == NOTES:
+            raise InputError(f"{self.name}: this table holds notes; choose another name")
+        self.folder = folder
+        self.table_name = table
+        self._commits = 0
+
+    @cached_property
+    def _database(self) -> Any:
+        try:
+            import lancedb
+        except ImportError:
+            raise missing_extra("LanceDB", "lancedb") from None
+        return lancedb.connect(self.folder)
+
+    def _names(self) -> set[str]:
+        names: set[str] = set()
+        token = None
+        while True:
+            page = self._database.list_tables(page_token=token)
+            names |= set(page.tables)
+            token = page.page_token
+            if not token:
+                return names
+
+    def _table(self, name: str) -> Any:
+        return self._database.open_table(name) if name in self._names() else None
+
+    @cached_property
+    def _rows(self) -> Any:
+        self.require_collection()
+        return self._table(self.table_name)
+
+    @cached_property
+    def _notes(self) -> Any:
+        import pyarrow as pa
+
+        schema = pa.schema([("collection", pa.string()), ("name", pa.string()), ("note", pa.string())])
+        return self._table(NOTES) or self._database.create_table(NOTES, schema=schema, exist_ok=True)
+
+    def _create(self, collection: Collection) -> None:
+        if self._table(self.table_name) is not None:
+            raise InputError(f"{self.name}: a table of other things has this name; choose another name")
+        self._database.create_table(self.table_name, schema=arrow_schema(collection))
+
+    @cached_property
+    def _known(self) -> Collection:
+        return self.require_collection()
+
+    def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
+        if NOTES not in self._names():
+            return {}
+        where = f"collection = {_literal(self.table_name)} AND starts_with(name, {_literal(prefix)})"
+        found = self._notes.search().where(where).limit(2**31 - 1).to_list()
+        return {row["name"]: json.loads(row["note"]) for row in sorted(found, key=lambda row: str(row["name"]))}
+
+    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
+        """Store a note in the table ``_ctx_embed``."""
+        import pyarrow as pa
+
+        row = {"collection": [self.table_name], "name": [name], "note": [json.dumps(note)]}
+        merge = self._notes.merge_insert(["collection", "name"])
+        merge.when_matched_update_all().when_not_matched_insert_all().execute(pa.table(row))
+
+    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+        """Merge the rows by id, as one commit."""
+        if len(rows):
+            merge = self._rows.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
+            merge.execute(arrow_table(rows.latest(), self._known))
+        if part is not None:
+            self.write_note(f"part-{part}", note or {})
+        self._commits += 1
+        if self._commits % OPTIMIZED == 0:
+            self._rows.optimize()
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        return int(self._rows.count_rows())
+
+    def finish(self, *, unique: bool = False) -> None:
+        """Build or extend LanceDB's default index of vectors, if the table is large, and join small files."""
+        if self.count() >= LEAST_INDEXED and not self._rows.list_indices():
+            self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING)
+        self._rows.optimize()
+
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        fields = self._known.fields
+        found = []
+        for query in queries:
+            search = self._rows.search(query, vector_column_name=EMBEDDING).distance_type("cosine").limit(k)
+            search = search.select([ID, TEXT, METADATA, *fields, "_distance"])
+            if exact:
+                search = search.bypass_vector_index()
+            if tree is not None:
+                search = search.where(condition(self.name, tree, fields), prefilter=True)
+            rows = search.to_list()
+            found.append([hit_of(row, 1 - float(row["_distance"]), fields) for row in rows])
+        return found
+
+
+def _literal(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+
+
+def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
+    """Return a filter as SQL over the columns of a table; it is never null.
+
+    Args:
+        name: the table's, for messages.
+        tree: the filter.
+        fields: the types of the table's columns.
+
+    Raises:
+        InputError: a field has no column.
+    """
+    if isinstance(tree, Not):
+        return f"(NOT {condition(name, tree.part, fields)})"
+    if isinstance(tree, Junction):
+        return f"({f' {tree.word.upper()} '.join(condition(name, part, fields) for part in tree.parts)})"
+    column, kind = column_of(name, tree.path, fields)
+    quoted = f"`{column}`"
+    present = f"({quoted} IS NOT NULL)"
+    if isinstance(tree, IsNull):
+        return present if tree.negated else f"({quoted} IS NULL)"
+    if isinstance(tree, Among):
+        same = _any([_compared(quoted, kind, "=", value) for value in tree.values])
+        return f"({present} AND NOT {same})" if tree.negated else same
+    if isinstance(tree, Contains):
+        return _containing(quoted, kind, tree.value)
+    return _compared(quoted, kind, tree.operator, tree.value)
+
+
+def _any(parts: list[str]) -> str:
+    return f"({' OR '.join(parts)})"
+
+
+def _compared(quoted: str, kind: str, operator: str, value: Value) -> str:
+    if kind.startswith(LIST) or not comparable([value], kind):
+        return "false"
+    left, right = quoted, _literal(value)
+    if "float" in (kind, type(value).__name__):
+        left, right = f"CAST({quoted} AS DOUBLE)", repr(float(value))
+    elif kind == "bool" and operator != "=":
+        left, right = f"CAST({quoted} AS BIGINT)", str(int(value))
+    return f"({quoted} IS NOT NULL AND {left} {operator} {right})"
+
+
+def _containing(quoted: str, kind: str, value: Value) -> str:
+    if kind.startswith(LIST):
+        of_item = kind.removeprefix(LIST)
+        if not comparable([value], of_item):
+            return "false"
+        item = repr(float(value)) if of_item == "float" else _literal(value)
+        if of_item == "int" and isinstance(value, float):
+            if not value.is_integer():
+                return "false"
+            item = repr(int(value))
+        return f"({quoted} IS NOT NULL AND array_has({quoted}, {item}))"
+    if kind == "string" and isinstance(value, str):
+        return f"({quoted} IS NOT NULL AND strpos({quoted}, {_literal(value)}) > 0)"
+    return "false"

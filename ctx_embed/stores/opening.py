@@ -1,0 +1,71 @@
+"""From an address to the store that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ctx_embed.errors import InputError, described
+from ctx_embed.index.storage.manifest import MANIFEST
+from ctx_embed.stores.store import Store
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+DEFAULT_NAME = "passages"
+
+
+def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
+    """Open a store of embeddings; nothing is connected or loaded before it is used.
+
+    Args:
+        address: one of
+
+            - ``postgresql://USER@HOST/DATABASE#TABLE``: a table of PostgreSQL with pgvector;
+            - ``lancedb:FOLDER#TABLE``: a table of LanceDB;
+            - ``qdrant:http://HOST:6333#COLLECTION`` or ``qdrant:FOLDER#COLLECTION``: a collection of Qdrant;
+            - the folder of a :class:`ctx_embed.SearchIndex`;
+            - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
+
+            The name after ``#`` is ``passages`` if it is left out.
+        model: what embeds queries; None: the model that made the vectors.
+
+    Returns:
+        The store, which is a context manager.
+
+    Raises:
+        InputError: the address names no store.
+
+    Example:
+        >>> with ctx_embed.stores.open("postgresql://me@localhost/library#books") as store:  # doctest: +SKIP
+        ...     store.search("a whale", k=5, where="year < 1900")
+    """
+    if not isinstance(address, str | Path):
+        raise InputError(f"a store's address must be a string or a path, got {described(address)}")
+    text = str(address)
+    if not text.strip():
+        raise InputError("a store's address must not be empty; give a folder, postgresql://, lancedb: or qdrant:")
+    place, _, name = text.partition("#")
+    scheme, colon, rest = place.partition(":")
+    name = name or DEFAULT_NAME
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        from ctx_embed.stores.postgresql import PostgreSQL
+
+        return PostgreSQL(place, name, model)
+    if colon and scheme in ("lancedb", "qdrant"):
+        if not rest:
+            raise InputError(f"{text}: names no folder or server; write {scheme}:FOLDER#{name}")
+        if scheme == "lancedb":
+            from ctx_embed.stores.lancedb import LanceDB
+
+            return LanceDB(rest, name, model)
+        from ctx_embed.stores.qdrant import Qdrant
+
+        return Qdrant(rest, name, model)
+    if "://" not in text and (Path(text) / MANIFEST).is_file():
+        from ctx_embed.stores.search_index import Index
+
+        return Index(text, model)
+    from ctx_embed.stores.parquet import Parquet
+
+    return Parquet(text, model)

@@ -1,0 +1,374 @@
+"""A directory of Parquet files: ``part-*.parquet`` with the rows; the names of all other files begin with ``_``.
+
+The directory lies on a disk or in an object store that pyarrow can reach. DuckDB, Polars and Lance read its parts as
+they are. Searching compares the query with every vector: it is exact, and slow for millions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import locked, sync_file, sync_folder
+from ctx_embed.index.hits import Hit
+from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, paths
+from ctx_embed.stores.columns import (
+    EMBEDDING,
+    ID,
+    LIST,
+    METADATA,
+    TEXT,
+    arrow_table,
+    column_of,
+    comparable,
+    hit_of,
+    vectors_of,
+)
+from ctx_embed.stores.store import Collection, Floats, Rows, Store
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import fs
+
+    from ctx_embed.index.embedder import Model
+
+PART, SUFFIX = "part-", ".parquet"
+# Rows whose vectors are compared with the queries at a time: 21 MB of 320 dimensions.
+ROWS_AT_ONCE = 16_384
+# Ids whose hashes are in memory at a time while duplicates are looked for.
+IDS_AT_ONCE = 50_000_000
+
+Mask = NDArray[np.bool_]
+
+
+def filesystem(path: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a path or of a URI such as ``s3://bucket/folder``, and the path in it.
+
+    Raises:
+        InputError: pyarrow has no such file system, or it cannot be reached.
+    """
+    import pyarrow
+    from pyarrow import fs
+
+    if "://" not in path:
+        return fs.LocalFileSystem(), os.path.abspath(path)
+    try:
+        found, inner = fs.FileSystem.from_uri(path)
+    except (pyarrow.ArrowException, OSError, ValueError, ImportError) as error:
+        raise InputError(f"{path}: cannot be reached ({' '.join(str(error).split()):.200})") from None
+    return found, inner
+
+
+class Parquet(Store):
+    """A directory of Parquet files.
+
+    Args:
+        path: a folder, or a URI that pyarrow reads; it need not exist.
+        model: see :class:`Store`.
+    """
+
+    def __init__(self, path: str | Path, model: str | Path | Model | None = None) -> None:
+        super().__init__(str(path), model)
+        self.fs, self.folder = filesystem(str(path))
+
+    @cached_property
+    def _is_local(self) -> bool:
+        from pyarrow import fs
+
+        return isinstance(self.fs, fs.LocalFileSystem)
+
+    def _create(self, collection: Collection) -> None:
+        if self._is_local:
+            folder, parent = Path(self.folder), Path(self.folder).parent
+            if not parent.is_dir():
+                raise InputError(f"cannot write {self.name}: the folder {parent} does not exist; create it first")
+            if folder.exists() and not folder.is_dir():
+                raise InputError(f"cannot write {self.name}: it is a file, a folder is needed")
+            if folder.is_dir() and any(not path.name.startswith("_") for path in folder.iterdir()):
+                raise InputError(f"cannot write {self.name}: the folder holds other things; choose another name")
+        self.fs.create_dir(self.folder, recursive=True)
+
+    def _files(self, prefix: str, suffix: str) -> list[str]:
+        """Return the paths of the directory's files with such names, sorted."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(self.folder, allow_not_found=True)
+        found = [info.path for info in self.fs.get_file_info(selector) if info.type == fs.FileType.File]
+        names = ((path.rpartition("/")[2], path) for path in found)
+        return [path for name, path in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
+
+    def parts(self) -> list[str]:
+        """Return the paths of the files with rows, in the order in which later ones replace earlier ones."""
+        return self._files(PART, SUFFIX)
+
+    def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Return the notes whose names begin with ``prefix``: the files ``_NAME.json``."""
+        found = {}
+        for path in self._files(f"_{prefix}", ".json"):
+            with self.fs.open_input_stream(path) as stream:
+                content = stream.read()
+            try:
+                found[path.rpartition("/")[2][1:].removesuffix(".json")] = json.loads(content)
+            except ValueError as error:
+                raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
+        return found
+
+    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
+        """Write the file ``_NAME.json``."""
+        self._write(f"_{name}.json", json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
+
+    def _write(self, name: str, content: bytes | pyarrow.Table) -> None:
+        """Write a file so that it is there whole or not at all, and durable."""
+        target = f"{self.folder}/{name}"
+        # An object store shows a file when it is closed; on a disk it is renamed.
+        path = f"{self.folder}/_{uuid.uuid4().hex}.tmp" if self._is_local else target
+        try:
+            with self.fs.open_output_stream(path) as stream:
+                if isinstance(content, bytes):
+                    stream.write(content)
+                else:
+                    _write_table(stream, content)
+            if self._is_local:
+                sync_file(Path(path))
+                os.replace(path, target)
+                sync_folder(Path(self.folder))
+        except OSError as error:
+            raise InputError(f"cannot write {self.name}: {error.strerror or error}") from None
+        finally:
+            if self._is_local:
+                with suppress(OSError):
+                    os.unlink(path)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other runs out of a folder, and remove the files that killed processes left half-written in it.
+
+        Raises:
+            InputError: another run is writing.
+        """
+        if not self._is_local:
+            yield
+            return
+        with locked(Path(self.folder) / "_lock", wait=False) as free:
+            if not free:
+                raise InputError(f"{self.name}: another run is writing; try again when it has finished")
+            for path in self._files("_", ".tmp"):
+                self.fs.delete_file(path)
+            yield
+
+    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+        """Write the rows as one file; outside of a run, earlier rows with their ids are removed at once."""
+        collection = self.require_collection()
+        if len(rows):
+            name = part or f"z{len(self.parts()):08d}-{uuid.uuid4().hex[:8]}"
+            self._write(f"{PART}{name}{SUFFIX}", arrow_table(rows.latest(), collection))
+        if part is None:
+            self.finish()
+        else:
+            self.write_note(f"{PART}{part}", note or {})
+
+    def count(self) -> int:
+        """Return the number of rows of all parts."""
+        from pyarrow import parquet
+
+        self.require_collection()
+        total = 0
+        for path in self.parts():
+            with self._opened(path) as file:
+                total += parquet.ParquetFile(file).metadata.num_rows
+        return total
+
+    def _opened(self, path: str) -> Any:
+        try:
+            return self.fs.open_input_file(path)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error})") from None
+
+    def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
+        """Yield file, first row in it, and columns of every batch of rows."""
+        import pyarrow
+        from pyarrow import parquet
+
+        for path in self.parts():
+            with self._opened(path) as file:
+                first = 0
+                try:
+                    for batch in parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=columns):
+                        yield path, first, batch
+                        first += batch.num_rows
+                except (pyarrow.ArrowException, OSError) as error:
+                    said = " ".join(str(error).split())
+                    raise InputError(f"{path}: cannot be read as Parquet ({said:.120}); encode it again") from None
+
+    def finish(self, *, unique: bool = False) -> None:
+        """Remove the rows whose ids later rows have too, unless there can be none."""
+        if unique:
+            return
+        for path, rows in self._replaced().items():
+            self._drop(path, rows)
+
+    def _replaced(self) -> dict[str, list[int]]:
+        """Return the rows of each file whose id a later row has."""
+        # Hashes in memory find the candidates, in several passes if there are very many; their ids decide.
+        total = self.count()
+        passes = -(-total // IDS_AT_ONCE)
+        dropped: dict[str, list[int]] = {}
+        for number in range(passes):
+            chosen = (value for value in self._hashes() if value % passes == number)
+            known = np.fromiter(chosen, np.uint64)
+            values, counts = np.unique(known, return_counts=True)
+            repeated = set(values[counts > 1].tolist())
+            if not repeated:
+                continue
+            last: dict[str, tuple[str, int]] = {}
+            for path, first, batch in self._batches([ID]):
+                for row, identifier in enumerate(batch.column(0).to_pylist(), first):
+                    if _hash(identifier) in repeated:
+                        if identifier in last:
+                            earlier, place = last[identifier]
+                            dropped.setdefault(earlier, []).append(place)
+                        last[identifier] = (path, row)
+        return dropped
+
+    def _hashes(self) -> Iterator[int]:
+        for _, _, batch in self._batches([ID]):
+            yield from map(_hash, batch.column(0).to_pylist())
+
+    def _drop(self, path: str, rows: list[int]) -> None:
+        from pyarrow import parquet
+
+        with self._opened(path) as file:
+            table = parquet.ParquetFile(file).read()
+        keep = np.ones(table.num_rows, bool)
+        keep[rows] = False
+        name = path.rpartition("/")[2]
+        if keep.any():
+            self._write(name, table.filter(keep))
+        else:
+            self.fs.delete_file(path)
+
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        """Return the k nearest rows to each query; always exact."""
+        fields = self.require_collection().fields
+        read_by_filter = [] if tree is None else [column_of(self.name, path, fields)[0] for path in paths(tree)]
+        # Of each query: score, and the place of its row among those found so far.
+        best: list[list[tuple[float, str, int]]] = [[] for _ in queries]
+        for path, first, batch in self._batches([EMBEDDING, *dict.fromkeys(read_by_filter)]):
+            rows = np.arange(batch.num_rows)
+            if tree is not None:
+                rows = rows[_mask(self.name, tree, batch, fields)]
+            if not len(rows):
+                continue
+            vectors = vectors_of(batch.column(EMBEDDING))
+            scores = queries @ (vectors if tree is None else vectors[rows]).T
+            for number, of_query in enumerate(scores):
+                top = np.argpartition(-of_query, k - 1)[:k] if k < len(of_query) else np.arange(len(of_query))
+                best[number] += [(float(of_query[place]), path, first + int(rows[place])) for place in top]
+                best[number].sort(key=lambda found: (-found[0], found[1], found[2]))
+                del best[number][k:]
+        read = self._read({(path, row) for found in best for _, path, row in found}, list(fields))
+        return [[hit_of(read[path, row], score, fields) for score, path, row in found] for found in best]
+
+    def _read(self, places: set[tuple[str, int]], fields: list[str]) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return the rows at these places without their vectors, by place."""
+        from pyarrow import parquet
+
+        columns = [ID, TEXT, METADATA, *fields]
+        found = {}
+        for path in sorted({path for path, _ in places}):
+            rows = sorted(row for other, row in places if other == path)
+            with self._opened(path) as file:
+                table = parquet.ParquetFile(file).read(columns=columns).take(rows)
+            found.update({(path, row): fields for row, fields in zip(rows, table.to_pylist(), strict=True)})
+        return found
+
+
+def _write_table(stream: Any, table: pyarrow.Table) -> None:
+    from pyarrow import parquet
+
+    # Vectors look random: compressing them, or a dictionary of them, takes time and saves nothing.
+    others = [name for name in table.column_names if name != EMBEDDING]
+    compression = dict.fromkeys(others, "zstd") | {f"{EMBEDDING}.list.element": "none"}
+    parquet.write_table(table, stream, compression=compression, use_dictionary=others, row_group_size=ROWS_AT_ONCE)
+
+
+def _hash(identifier: str) -> int:
+    return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
+
+
+def _mask(name: str, tree: Filter, batch: pyarrow.RecordBatch, fields: Mapping[str, str]) -> Mask:
+    """Return which rows of a batch a filter finds."""
+    if isinstance(tree, Not):
+        opposite: Mask = np.logical_not(_mask(name, tree.part, batch, fields))
+        return opposite
+    if isinstance(tree, Junction):
+        combine = np.logical_and if tree.word == "and" else np.logical_or
+        found: Mask = combine.reduce([_mask(name, part, batch, fields) for part in tree.parts])
+        return found
+    column, kind = column_of(name, tree.path, fields)
+    array = batch.column(column)
+    present: Mask = array.is_valid().to_numpy(zero_copy_only=False)
+    if isinstance(tree, IsNull):
+        return present if tree.negated else ~present
+    if isinstance(tree, Among):
+        same = _equal_any(array, kind, tree.values)
+        return present & ~same if tree.negated else same
+    if isinstance(tree, Contains):
+        return _contains(array, kind, tree)
+    return _compare(array, kind, tree)
+
+
+def _true(array: Any) -> Mask:
+    import pyarrow.compute as pc
+
+    found: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _compare(array: Any, kind: str, tree: Comparison) -> Mask:
+    import pyarrow.compute as pc
+
+    if kind.startswith(LIST) or not comparable([tree.value], kind):
+        return np.zeros(len(array), bool)
+    functions = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+    if kind == "bool":
+        array, value = array.cast("int8"), int(tree.value)
+    else:
+        array, value = _widened(array, kind, tree.value)
+    return _true(functions[tree.operator](array, value))
+
+
+def _widened(array: Any, kind: str, value: Any) -> tuple[Any, Any]:
+    """Return a column and a value of one type."""
+    return (array.cast("float64"), float(value)) if "float" in (kind, type(value).__name__) else (array, value)
+
+
+def _equal_any(array: Any, kind: str, values: tuple[Any, ...]) -> Mask:
+    same = np.zeros(len(array), bool)
+    for value in values:
+        same |= _compare(array, kind, Comparison((), "=", value))
+    return same
+
+
+def _contains(array: Any, kind: str, tree: Contains) -> Mask:
+    import pyarrow.compute as pc
+
+    found = np.zeros(len(array), bool)
+    if kind.startswith(LIST):
+        inner = _compare(pc.list_flatten(array), kind.removeprefix(LIST), Comparison((), "=", tree.value))
+        found[pc.list_parent_indices(array).to_numpy(zero_copy_only=False)[inner]] = True
+        return found
+    if kind == "string" and isinstance(tree.value, str):
+        return _true(pc.match_substring(array, tree.value))
+    return found

@@ -1,0 +1,280 @@
+"""A table of PostgreSQL with pgvector: ``postgresql://USER@HOST/DATABASE#TABLE``."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.hits import Hit
+from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Path as FieldPath
+from ctx_embed.stores.store import COLLECTION, Collection, Floats, Rows, Store
+from ctx_embed.texts import well_formed
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+DEFAULT_TABLE = "passages"
+NOTES = "_ctx_embed"
+# pgvector indexes no longer vectors.
+MOST_INDEXED_DIMENSIONS = 2000
+# pgvector's default, and the most that it takes.
+EF_SEARCH, MOST_EF_SEARCH = 40, 1000
+
+# SQL and its parameters.
+Sql = tuple[str, list[Any]]
+
+
+class PostgreSQL(Store):
+    """A table with the columns ``id``, ``text``, ``metadata`` (jsonb) and ``embedding`` (vector).
+
+    Args:
+        address: of the database, a URI that libpq reads.
+        table: its name.
+        model: see :class:`Store`.
+    """
+
+    def __init__(self, address: str, table: str, model: str | Path | Model | None = None) -> None:
+        # A password is nobody's business but the server's.
+        super().__init__(re.sub(r"://([^:/@]*):[^@/]*@", r"://\1@", address) + f"#{table}", model)
+        if table == NOTES:
+            raise InputError(f"{self.name}: this table holds notes; choose another name")
+        if not 0 < len(table.encode()) <= 63 or not table.isprintable() or '"' in table:
+            raise InputError(f"{self.name}: a table must have a printable name of at most 63 bytes, got {table!r}")
+        self.address = address
+        self.table = table
+        self._quoted = f'"{table}"'
+
+    @cached_property
+    def _connection(self) -> Any:
+        try:
+            import psycopg
+            from pgvector.psycopg import register_vector
+        except ImportError:
+            raise missing_extra("PostgreSQL", "pgvector") from None
+        try:
+            connection = psycopg.connect(self.address, autocommit=True)
+        except psycopg.Error as error:
+            raise InputError(f"{self.name}: cannot connect ({_first_line(error)})") from None
+        try:
+            connection.execute("SET client_min_messages = warning")
+            connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            register_vector(connection)
+        except psycopg.errors.UniqueViolation:
+            # Another process has made the extension at the same moment.
+            register_vector(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise InputError(f"{self.name}: pgvector must be installed on the server ({_first_line(error)})") from None
+        return connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Yield the connection inside a transaction; report the server's errors in one line."""
+        connection = self._connection
+        import psycopg
+
+        try:
+            with connection.transaction():
+                yield connection
+        except psycopg.Error as error:
+            raise InputError(f"{self.name}: {_first_line(error)}") from None
+
+    def _there(self, table: str) -> bool:
+        with self._transaction() as connection:
+            found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f'"{table}"']).fetchone()
+        return bool(found[0])
+
+    def _create(self, collection: Collection) -> None:
+        if self._there(self.table):
+            raise InputError(f"{self.name}: a table of other things has this name; choose another name")
+        with self._transaction() as connection:
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._quoted} (id text PRIMARY KEY, text text NOT NULL, "
+                f"metadata jsonb NOT NULL, embedding vector({collection.dimension}) NOT NULL)"
+            )
+
+    def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
+        if not self._there(NOTES):
+            return {}
+        with self._transaction() as connection:
+            rows = connection.execute(
+                f'SELECT name, note FROM "{NOTES}" WHERE collection = %s AND starts_with(name, %s) '
+                'ORDER BY name COLLATE "C"',
+                [self.table, prefix],
+            ).fetchall()
+        return dict(rows)
+
+    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
+        """Store a note in the table ``_ctx_embed``."""
+        if name == COLLECTION:
+            with self._transaction() as connection:
+                connection.execute(
+                    f'CREATE TABLE IF NOT EXISTS "{NOTES}" (collection text, name text, note jsonb NOT NULL, '
+                    "PRIMARY KEY (collection, name))"
+                )
+        with self._transaction() as connection:
+            self._note(connection, name, note)
+
+    def _note(self, connection: Any, name: str, note: Mapping[str, Any]) -> None:
+        connection.execute(
+            f'INSERT INTO "{NOTES}" VALUES (%s, %s, %s::jsonb) '
+            "ON CONFLICT (collection, name) DO UPDATE SET note = EXCLUDED.note",
+            [self.table, name, _json(note)],
+        )
+
+    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+        """Copy the rows to a temporary table and from there over those with their ids, in one commit with the note."""
+        from pgvector import Vector
+
+        with self._transaction() as connection:
+            if len(rows):
+                latest = rows.latest()
+                connection.execute(
+                    f"CREATE TEMPORARY TABLE arriving ON COMMIT DROP AS SELECT * FROM {self._quoted} WITH NO DATA"
+                )
+                with connection.cursor().copy(
+                    "COPY arriving (id, text, metadata, embedding) FROM STDIN WITH (FORMAT BINARY)"
+                ) as copy:
+                    copy.set_types(["text", "text", "jsonb", "vector"])
+                    columns = (latest.ids, latest.texts, latest.metadata, latest.vectors)
+                    for identifier, text, metadata, vector in zip(*columns, strict=True):
+                        copy.write_row((_text(identifier), _text(text), _Json(_json(metadata)), Vector(vector)))
+                # In one order, so that processes that store the same ids wait for each other instead of deadlocking.
+                connection.execute(
+                    f"INSERT INTO {self._quoted} SELECT * FROM arriving ORDER BY id ON CONFLICT (id) DO UPDATE SET "
+                    "text = EXCLUDED.text, metadata = EXCLUDED.metadata, embedding = EXCLUDED.embedding"
+                )
+            if part is not None:
+                self._note(connection, f"part-{part}", note or {})
+
+    def count(self) -> int:
+        """Return the number of rows."""
+        self.require_collection()
+        with self._transaction() as connection:
+            return int(connection.execute(f"SELECT count(*) FROM {self._quoted}").fetchone()[0])
+
+    def finish(self, *, unique: bool = False) -> None:
+        """Build pgvector's HNSW index of the embeddings if there is none, and update the planner's statistics."""
+        if self.require_collection().dimension <= MOST_INDEXED_DIMENSIONS:
+            with self._transaction() as connection:
+                name = f"{self.table[:40]}_embedding_hnsw"
+                connection.execute(
+                    f'CREATE INDEX IF NOT EXISTS "{name}" ON {self._quoted} USING hnsw (embedding vector_cosine_ops)'
+                )
+        with self._transaction() as connection:
+            connection.execute(f"ANALYZE {self._quoted}")
+
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        from pgvector import Vector
+
+        where, values = ("true", []) if tree is None else condition(tree)
+        statement = (
+            f"SELECT id, text, metadata, 1 - (embedding <=> %s) FROM {self._quoted} WHERE {where} "
+            "ORDER BY embedding <=> %s LIMIT %s"
+        )
+        found = []
+        with self._transaction() as connection:
+            if exact:
+                connection.execute("SET LOCAL enable_indexscan = off")
+            else:
+                connection.execute(f"SET LOCAL hnsw.ef_search = {min(max(k, EF_SEARCH), MOST_EF_SEARCH)}")
+                # With a filter, go on until k rows are found.
+                connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+            for query in queries:
+                vector = Vector(query)
+                rows = connection.execute(statement, [vector, *values, vector, k]).fetchall()
+                found.append(
+                    [
+                        Hit(id=identifier, score=float(score), text=text, metadata=metadata, document=text)
+                        for identifier, text, metadata, score in rows
+                    ]
+                )
+        return found
+
+    def close(self) -> None:
+        """Close the connection."""
+        if "_connection" in self.__dict__:
+            self.__dict__.pop("_connection").close()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
+
+
+def _text(text: str) -> str:
+    """Return a text that PostgreSQL can store: NUL, the one character that it cannot, becomes U+FFFD."""
+    return text.replace("\0", "\ufffd")
+
+
+def _json(value: Any) -> str:
+    return well_formed(json.dumps(value, ensure_ascii=False)).replace("\\u0000", "\ufffd")
+
+
+def _Json(text: str) -> Any:
+    from psycopg.types.json import Jsonb
+
+    return Jsonb(text, dumps=lambda given: given)
+
+
+def _field(path: FieldPath) -> Sql:
+    """Return the JSON value of a field."""
+    return "(metadata" + " -> %s::text" * len(path) + ")", list(path)
+
+
+def condition(tree: Filter) -> Sql:
+    """Return a filter as SQL over the column ``metadata``, with its parameters; it is never null."""
+    if isinstance(tree, Not):
+        sql, values = condition(tree.part)
+        return f"(NOT {sql})", values
+    if isinstance(tree, Junction):
+        return _joined(tree.word.upper(), [condition(part) for part in tree.parts])
+    field, path = _field(tree.path)
+    if isinstance(tree, IsNull):
+        return f"(coalesce(jsonb_typeof({field}), 'null') {'<>' if tree.negated else '='} 'null')", path
+    if isinstance(tree, Among):
+        same, values = _joined("OR", [_compared(field, path, Comparison(tree.path, "=", each)) for each in tree.values])
+        if not tree.negated:
+            return same, values
+        return f"(coalesce(jsonb_typeof({field}), 'null') <> 'null' AND NOT {same})", [*path, *values]
+    if isinstance(tree, Contains):
+        return _contains(field, path, tree.value)
+    return _compared(field, path, tree)
+
+
+def _joined(word: str, parts: list[Sql]) -> Sql:
+    return f"({f' {word} '.join(sql for sql, _ in parts)})", [value for _, values in parts for value in values]
+
+
+def _typed(value: Value) -> tuple[str, str, Any]:
+    """Return the JSON type that a value is compared with, its SQL type, and the parameter."""
+    if isinstance(value, bool):
+        return "boolean", "::boolean", value
+    if isinstance(value, str):
+        return "string", ' COLLATE "C"', value
+    return "number", "::numeric", decimal.Decimal(repr(value))
+
+
+def _compared(field: str, path: list[Any], tree: Comparison) -> Sql:
+    kind, cast, value = _typed(tree.value)
+    parameter = "%s::text" if kind == "string" else f"%s{cast}"
+    # CASE, because PostgreSQL may otherwise cast before it has looked at the type.
+    sql = f"(CASE WHEN jsonb_typeof({field}) = '{kind}' THEN ({field} #>> '{{}}'){cast} {tree.operator} {parameter}"
+    return f"{sql} ELSE false END)", [*path, *path, value]
+
+
+def _contains(field: str, path: list[Any], value: Value) -> Sql:
+    sql = f"(CASE jsonb_typeof({field}) WHEN 'array' THEN {field} @> %s::jsonb"
+    values = [*path, *path, json.dumps([value])]
+    if isinstance(value, str):
+        sql += f" WHEN 'string' THEN position(%s::text IN {field} #>> '{{}}') > 0"
+        values += [value, *path]
+    return f"{sql} ELSE false END)", values

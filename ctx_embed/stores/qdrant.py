@@ -1,0 +1,274 @@
+"""A collection of Qdrant: ``qdrant:http://HOST:6333#COLLECTION``, or ``qdrant:FOLDER#COLLECTION`` for small ones.
+
+A folder is the client's local mode: one process at a time, every search exact.
+
+A point's payload has ``id``, ``text``, ``metadata`` without lists, ``lists`` with only these, and ``present``, the
+paths of all fields. Qdrant compares a value with each element of a list: stored apart, lists are found by `contains`
+alone, as the filter language says. In a string Qdrant finds words, in any case, where other stores find any part.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.hits import Hit
+from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Path as FieldPath
+from ctx_embed.stores.store import Collection, Floats, Rows, Store
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+DEFAULT_COLLECTION = "passages"
+NOTES = "_ctx_embed"
+# Points of one request: 3 MB of 320 dimensions as JSON; a server refuses more than 32 MB.
+POINTS_AT_ONCE = 512
+NOTES_AT_ONCE = 1000
+# Names of points: Qdrant takes integers and UUIDs alone.
+_NAMESPACE = uuid.UUID("8a1d1f9c-5a0e-4f0b-9d52-3c2f6d1b7e10")
+
+
+class Qdrant(Store):
+    """A collection of Qdrant, on a server or in a folder.
+
+    Args:
+        place: the server's address or a folder.
+        collection: its name.
+        model: see :class:`Store`.
+    """
+
+    def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
+        super().__init__(f"qdrant:{place}#{collection}", model)
+        if collection == NOTES:
+            raise InputError(f"{self.name}: this collection holds notes; choose another name")
+        self.place = place
+        self.collection_name = collection
+        self.is_server = "://" in place
+        self.parallel = self.is_server
+
+    @cached_property
+    def _client(self) -> Any:
+        try:
+            from qdrant_client import QdrantClient
+        except ImportError:
+            raise missing_extra("Qdrant", "qdrant") from None
+        if self.is_server:
+            return QdrantClient(url=self.place, timeout=60, check_compatibility=False)
+        try:
+            with warnings.catch_warnings():
+                # It advises a server for more than 20,000 points.
+                warnings.simplefilter("ignore", UserWarning)
+                return QdrantClient(path=self.place)
+        except RuntimeError:
+            raise InputError(f"{self.name}: another process has this folder open; close it, or run a server") from None
+
+    def _there(self, name: str) -> bool:
+        try:
+            return bool(self._client.collection_exists(name))
+        except InputError:
+            raise
+        except Exception as error:
+            # The client lets errors of its HTTP libraries through.
+            raise InputError(f"{self.name}: cannot connect ({str(error).strip().splitlines()[0]:.200})") from None
+
+    def _create(self, collection: Collection) -> None:
+        from qdrant_client import models
+
+        if self._there(self.collection_name):
+            raise InputError(f"{self.name}: a collection of other things has this name; choose another name")
+        vectors = models.VectorParams(size=collection.dimension, distance=models.Distance.COSINE)
+        self._client.create_collection(self.collection_name, vectors_config=vectors)
+
+    def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Return the notes whose names begin with ``prefix``, from the collection ``_ctx_embed``."""
+        from qdrant_client import models
+
+        if not self._there(NOTES):
+            return {}
+        same = models.FieldCondition(key="collection", match=models.MatchValue(value=self.collection_name))
+        found: dict[str, dict[str, Any]] = {}
+        following: Any = None
+        while True:
+            points, following = self._client.scroll(
+                NOTES, scroll_filter=models.Filter(must=[same]), limit=NOTES_AT_ONCE, offset=following
+            )
+            found |= {point.payload["name"]: point.payload["note"] for point in points}
+            if following is None:
+                return {name: found[name] for name in sorted(found) if name.startswith(prefix)}
+
+    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
+        """Store a note in the collection ``_ctx_embed``."""
+        from qdrant_client import models
+
+        if not self._there(NOTES):
+            self._client.create_collection(NOTES, vectors_config={})
+        payload = {"collection": self.collection_name, "name": name, "note": dict(note)}
+        point = models.PointStruct(id=_point(f"{self.collection_name}\n{name}"), vector={}, payload=payload)
+        self._client.upsert(NOTES, [point], wait=True)
+
+    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+        """Store the rows as points named by a hash of their ids."""
+        from qdrant_client import models
+
+        for some in rows.latest().slices(POINTS_AT_ONCE):
+            columns = (some.ids, some.texts, some.metadata)
+            batch = models.Batch(
+                ids=[_point(identifier) for identifier in some.ids],
+                vectors=some.vectors.tolist(),
+                payloads=[_payload(*fields) for fields in zip(*columns, strict=True)],
+            )
+            self._client.upsert(self.collection_name, batch, wait=True)
+        if part is not None:
+            self.write_note(f"part-{part}", note or {})
+
+    def count(self) -> int:
+        """Return the number of points."""
+        self.require_collection()
+        return int(self._client.count(self.collection_name, exact=True).count)
+
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        from qdrant_client import models
+
+        # The local mode is exact, and warns about the option.
+        options = models.SearchParams(exact=True) if exact and self.is_server else None
+        chosen = None if tree is None else models.Filter(must=[condition(self.name, tree)])
+        found = []
+        for query in queries:
+            points = self._client.query_points(
+                self.collection_name, query=query.tolist(), query_filter=chosen, limit=k, search_params=options
+            ).points
+            found.append([_hit(point.payload, float(point.score)) for point in points])
+        return found
+
+    def close(self) -> None:
+        """Close the client, so that another process can open a folder."""
+        if "_client" in self.__dict__:
+            self.__dict__.pop("_client").close()
+
+
+def _point(identifier: str) -> str:
+    return str(uuid.uuid5(_NAMESPACE, identifier))
+
+
+def _split(fields: Mapping[str, Any], path: str, present: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return an object without lists, and with nothing but these; add the paths of its fields to ``present``."""
+    plain: dict[str, Any] = {}
+    lists: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is None:
+            continue
+        here = f"{path}.{name}" if path else name
+        present.append(here)
+        if isinstance(value, list):
+            lists[name] = value
+        elif isinstance(value, dict):
+            plain[name], inner = _split(value, here, present)
+            if inner:
+                lists[name] = inner
+        else:
+            plain[name] = value
+    return plain, lists
+
+
+def _payload(identifier: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    present: list[str] = []
+    plain, lists = _split(metadata, "", present)
+    return {"id": identifier, "text": text, "metadata": plain, "lists": lists, "present": present}
+
+
+def _merged(plain: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(plain)
+    for name, value in lists.items():
+        merged[name] = _merged(merged.get(name, {}), value) if isinstance(value, dict) else value
+    return merged
+
+
+def _hit(payload: dict[str, Any], score: float) -> Hit:
+    text = payload["text"]
+    metadata = _merged(payload["metadata"], payload["lists"])
+    return Hit(id=payload["id"], score=score, text=text, metadata=metadata, document=text)
+
+
+def _key(root: str, path: FieldPath) -> str:
+    # Qdrant's quotes protect names with dots and brackets.
+    return ".".join([root, *(name if name.replace("_", "").isalnum() else f'"{name}"' for name in path)])
+
+
+def condition(name: str, tree: Filter) -> Any:
+    """Return a filter as a condition of Qdrant.
+
+    Args:
+        name: the store's, for messages.
+        tree: the filter.
+
+    Raises:
+        InputError: it orders strings that are not dates, or booleans, which Qdrant cannot.
+    """
+    from qdrant_client import models
+
+    if isinstance(tree, Not):
+        return models.Filter(must_not=[condition(name, tree.part)])
+    if isinstance(tree, Junction):
+        parts = [condition(name, part) for part in tree.parts]
+        return models.Filter(must=parts) if tree.word == "and" else models.Filter(should=parts)
+    if isinstance(tree, IsNull):
+        present = _present(tree.path)
+        return present if tree.negated else models.Filter(must_not=[present])
+    plain = _key("metadata", tree.path)
+    if isinstance(tree, Among):
+        same = [_equal(plain, value) for value in tree.values]
+        if tree.negated:
+            return models.Filter(must=[_present(tree.path)], must_not=same)
+        return models.Filter(should=same)
+    if isinstance(tree, Contains):
+        element = _equal(_key("lists", tree.path), tree.value)
+        if not isinstance(tree.value, str):
+            return element
+        words = models.FieldCondition(key=plain, match=models.MatchPhrase(phrase=tree.value))
+        return models.Filter(should=[element, words])
+    return _compared(name, plain, tree)
+
+
+def _present(path: FieldPath) -> Any:
+    from qdrant_client import models
+
+    return models.FieldCondition(key="present", match=models.MatchValue(value=".".join(path)))
+
+
+def _equal(key: str, value: Value) -> Any:
+    from qdrant_client import models
+
+    if isinstance(value, str | bool):
+        return models.FieldCondition(key=key, match=models.MatchValue(value=value))
+    return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
+
+
+def _compared(name: str, key: str, tree: Comparison) -> Any:
+    from qdrant_client import models
+
+    if tree.operator == "=":
+        return _equal(key, tree.value)
+    bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[tree.operator]
+    if isinstance(tree.value, int | float) and not isinstance(tree.value, bool):
+        return models.FieldCondition(key=key, range=models.Range(**{bound: tree.value}))
+    date = _date(tree.value)
+    if date is None:
+        raise InputError(
+            f"{name}: Qdrant orders numbers and ISO dates alone, so {'.'.join(tree.path)} {tree.operator} "
+            f"{tree.value!r} cannot be asked; compare with =, in or contains"
+        )
+    return models.FieldCondition(key=key, range=models.DatetimeRange(**{bound: date}))
+
+
+def _date(value: Value) -> datetime.datetime | None:
+    try:
+        return datetime.datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

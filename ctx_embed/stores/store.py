@@ -1,0 +1,311 @@
+"""What every store can do, and what it stores about its model."""
+
+from __future__ import annotations
+
+import numbers
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError, described
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.hits import Hit, Hits
+from ctx_embed.index.storage.filters import Filter, parse
+from ctx_embed.texts import well_formed
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+COLLECTION = "collection"
+METRIC = "cosine"
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a store records about its vectors, so that no other model's are added or compared.
+
+    Args:
+        model_fingerprint: the fingerprint of the model, see :func:`ctx_embed.fingerprint.fingerprint`.
+        dimension: of the vectors, which have length 1.
+        model: what loads the model again: ``default``, a path or a name; None if unknown.
+        metric: how vectors are compared; always the cosine.
+        fields: the metadata that have a column of their own, with its type, see :mod:`ctx_embed.stores.columns`.
+    """
+
+    model_fingerprint: str
+    dimension: int
+    model: str | None = None
+    metric: str = METRIC
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, embedder: Embedder, fields: Mapping[str, str] | None = None) -> Collection:
+        """Return what to record about the vectors of an embedder."""
+        return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, name: str, note: Any) -> Collection:
+        """Return the collection that :meth:`as_json` described.
+
+        Args:
+            name: of the store, for messages.
+            note: the JSON values.
+
+        Raises:
+            InputError: they are not a collection's, or its metric is not the cosine.
+        """
+        try:
+            found = cls(**note)
+            sound = isinstance(found.model_fingerprint, str) and isinstance(found.dimension, int)
+        except TypeError:
+            sound = False
+        if not sound:
+            raise InputError(f"{name}: the record of its model is damaged; encode it again")
+        if found.metric != METRIC:
+            raise InputError(f"{name}: must compare vectors by the {METRIC}, got {found.metric!r}")
+        return found
+
+    def require(self, name: str, other: Collection) -> None:
+        """Raise an error unless vectors of ``other`` can be added to this collection.
+
+        Raises:
+            InputError: they come from another model; the message names both.
+        """
+        if (self.model_fingerprint, self.dimension) != (other.model_fingerprint, other.dimension):
+            here, there = (
+                f"{'unnamed' if each.model is None else repr(each.model)} "
+                f"(fingerprint {each.model_fingerprint[:12]}, dimension {each.dimension})"
+                for each in (self, other)
+            )
+            raise InputError(
+                f"{name}: its vectors come from the model {here}, not from {there}; use that model or another target"
+            )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Documents with their vectors.
+
+    Args:
+        ids: a string for each, all different.
+        texts: the texts.
+        metadata: JSON values by name.
+        vectors: (rows, dimension), of length 1.
+    """
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+    metadata: Sequence[Mapping[str, Any]]
+    vectors: Floats
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return len(self.ids)
+
+    def take(self, places: Sequence[int]) -> Rows:
+        """Return the rows at these places."""
+        return Rows(
+            [self.ids[place] for place in places],
+            [self.texts[place] for place in places],
+            [self.metadata[place] for place in places],
+            self.vectors[list(places)],
+        )
+
+    def slices(self, size: int) -> Iterator[Rows]:
+        """Yield the rows, ``size`` at a time."""
+        for start in range(0, len(self), size):
+            yield self.take(range(start, min(start + size, len(self))))
+
+    def latest(self) -> Rows:
+        """Return the rows with the last one of each id alone, sorted by id, so that writers lock rows in one order."""
+        last = {identifier: place for place, identifier in enumerate(self.ids)}
+        places = [last[identifier] for identifier in sorted(last)]
+        return self if places == list(range(len(self))) else self.take(places)
+
+
+class Store(ABC):
+    """Documents and vectors in a place that people search; :func:`ctx_embed.stores.open` returns one.
+
+    A subclass stores rows by id, and small JSON notes by name: the collection's, and those of encoding runs.
+
+    Args:
+        name: the store in messages, without passwords.
+        model: what embeds queries, as for :meth:`ctx_embed.SearchIndex.open`; None: what the collection names.
+    """
+
+    # Whether several processes may upsert at once.
+    parallel = True
+    # Whether encoding runs can record here which parts are done.
+    resumable = True
+
+    def __init__(self, name: str, model: str | Path | Model | None = None) -> None:
+        self.name = name
+        self.model = model
+
+    @property
+    def collection(self) -> Collection | None:
+        """What is recorded about the vectors; None before :meth:`ensure` has made the collection."""
+        note = self.notes(COLLECTION).get(COLLECTION)
+        return None if note is None else Collection.from_json(self.name, note)
+
+    def ensure(self, collection: Collection) -> Collection:
+        """Make the collection, or check that the one that is there has the same model.
+
+        Returns:
+            The one that is there now; its columns may differ from those asked for.
+
+        Raises:
+            InputError: its vectors come from another model; the message names both.
+        """
+        there = self.collection
+        if there is not None:
+            there.require(self.name, collection)
+            return there
+        self._create(collection)
+        self.write_note(COLLECTION, collection.as_json())
+        return collection
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The model that made the vectors, loaded at the first search; by NumPy alone where it can.
+
+        Raises:
+            InputError: there is no collection, or ``model`` is another one than made it.
+        """
+        collection = self.require_collection()
+        try:
+            embedder = Embedder.of(collection.model if self.model is None else self.model)
+        except InputError as error:
+            raise InputError(f"{self.name}: its model cannot be loaded ({error}); give model=PATH") from None
+        collection.require(self.name, Collection.of(embedder))
+        return embedder
+
+    def require_collection(self) -> Collection:
+        """Return the collection.
+
+        Raises:
+            InputError: there is none.
+        """
+        collection = self.collection
+        if collection is None:
+            raise InputError(f"{self.name}: no embeddings there; make some with `ctx-embed encode INPUT --to TARGET`")
+        return collection
+
+    @overload
+    def search(  # type: ignore[overload-overlap]
+        self, query: str, k: int = 10, where: str | None = None, *, exact: bool = False
+    ) -> Hits: ...
+
+    @overload
+    def search(
+        self, query: Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False
+    ) -> list[Hits]: ...
+
+    def search(
+        self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False
+    ) -> Hits | list[Hits]:
+        """Return the documents nearest to a query, which is embedded here.
+
+        Args:
+            query: a text or several.
+            k: the number of hits for each query, at least 1; there may be fewer.
+            where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, see
+                :mod:`ctx_embed.index.storage.filters` for the grammar.
+            exact: compare with every vector, whatever index the store has.
+
+        Returns:
+            Hits whose scores are cosines; a list of such lists for several queries.
+
+        Raises:
+            InputError: a query is not a string, k is below 1, or the filter cannot be understood by this store.
+        """
+        if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
+            raise InputError(f"k must be an integer of at least 1, got {k!r}")
+        if not isinstance(query, str) and not isinstance(query, Iterable):
+            raise InputError(f"the query must be a string or a list of strings, got {described(query)}")
+        texts = [query] if isinstance(query, str) else list(query)
+        for place, text in enumerate(texts, 1):
+            if not isinstance(text, str):
+                raise InputError(f"query {place} must be a string, got {described(text)}")
+        tree = None if where is None else parse(where)
+        found = self._search([well_formed(text) for text in texts], int(k), where, tree, exact)
+        listed = [Hits(text, hits) for text, hits in zip(texts, found, strict=True)]
+        return listed[0] if isinstance(query, str) else listed
+
+    def _search(self, texts: list[str], k: int, where: str | None, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        if not texts:
+            return []
+        return self._nearest(self.embedder.queries(texts), k, tree, exact)
+
+    @abstractmethod
+    def _create(self, collection: Collection) -> None:
+        """Make an empty collection, if there is none yet."""
+
+    @abstractmethod
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        """Return the k nearest documents to each query (Q, dimension)."""
+
+    @abstractmethod
+    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+        """Store documents; each replaces the one that has its id. When this returns, they are durable.
+
+        Args:
+            rows: the documents; of several with one id, the last is stored.
+            part: the name of the part of an encoding run that they are; its note is stored after its documents.
+            note: what to store about the part, JSON values.
+        """
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return the number of documents."""
+
+    @abstractmethod
+    def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Return the notes whose names begin with ``prefix``, sorted by name."""
+
+    @abstractmethod
+    def write_note(self, name: str, note: Mapping[str, Any]) -> None:
+        """Store a note, replacing the one of this name."""
+
+    def finish(self, *, unique: bool = False) -> None:  # noqa: B027
+        """Do what is due after a run of upserts, such as building the store's default vector index.
+
+        Args:
+            unique: whether no id of the run can have been there before, nor twice in the run.
+        """
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other runs out while the block lasts, where the store can.
+
+        Raises:
+            InputError: another run is writing.
+        """
+        yield
+
+    def close(self) -> None:  # noqa: B027
+        """Release connections and files."""
+
+    def __enter__(self) -> Store:
+        """Return the store."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the store."""
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"

@@ -1,0 +1,59 @@
+"""A store of each kind; those whose extra is not installed are skipped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from ctx_embed import stores
+
+KINDS = ("parquet", "lancedb", "postgresql", "qdrant", "index")
+numbers = itertools.count()
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def new_address(request, tmp_path_factory) -> Callable[[], str]:
+    """What gives the address of a new store of the kind."""
+    kind = request.param
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgresql")
+    elif kind == "lancedb":
+        pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
+    elif kind == "qdrant":
+        pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+
+    def address() -> str:
+        number = next(numbers)
+        if kind == "postgresql":
+            return f"{server}#table {number}"
+        folder = tmp_path_factory.mktemp(kind)
+        if kind == "index":
+            from ctx_embed import SearchIndex
+
+            SearchIndex.create(folder / "index").close()
+            return str(folder / "index")
+        return str(folder / "embeddings") if kind == "parquet" else f"{kind}:{folder}#things"
+
+    address.kind = kind
+    return address
+
+
+@pytest.fixture(scope="session")
+def embedder():
+    """The shipped model."""
+    from ctx_embed.index.embedder import Embedder
+
+    return Embedder.of(None)
+
+
+@pytest.fixture(scope="session")
+def rows(embedder) -> Callable[..., stores.Rows]:
+    """What gives rows with the vectors of their texts."""
+
+    def make(texts, ids=None, metadata=None) -> stores.Rows:
+        ids = [f"d{number}" for number in range(len(texts))] if ids is None else ids
+        return stores.Rows(ids, texts, metadata or [{}] * len(texts), embedder.documents(texts))
+
+    return make

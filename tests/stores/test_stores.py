@@ -1,0 +1,214 @@
+"""Every store keeps the same promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ctx_embed import InputError, stores
+from ctx_embed.stores.columns import fields_of
+from tests.conftest import SENTENCES
+
+METADATA = [
+    {"year": 2020, "lang": "en", "tags": ["x", "y"], "stars": 4.5, "good": True, "odd name!": 7},
+    {"year": 2019, "lang": "fr", "tags": ["y"], "stars": 3, "good": False},
+    {"year": 1999, "lang": "english", "tags": ["xylophone"], "on": "2024-05-01"},
+    {"year": None, "quote": "say \"hi\" and 'ho'", "nested": {"deep": [1, {"a": None}]}, "on": "2025-01-31"},
+    {},
+    {"year": 2021, "lang": "ünïcode \u2028", "text": "a field called text", "_score": 1},
+    {"year": "a string among numbers", "lang": "en"},
+    {"lang": "en%_\\", "stars": 1e20, "numbers": [1, 2.5]},
+]
+
+
+@pytest.fixture(scope="module")
+def filled(new_address, embedder, rows):
+    with stores.open(new_address()) as store:
+        fields = fields_of(METADATA[:6] + METADATA[7:])
+        store.ensure(stores.Collection.of(embedder, fields))
+        store.upsert(rows(SENTENCES, metadata=METADATA))
+        store.finish()
+        store.kind = new_address.kind
+        yield store
+
+
+def test_a_text_is_found_by_its_own_words_with_its_metadata(filled):
+    assert filled.count() == len(SENTENCES)
+    for number, (hits, text) in enumerate(zip(filled.search(SENTENCES, k=3), SENTENCES, strict=True)):
+        assert len(hits) == 3
+        assert (hits[0].id, hits[0].text, hits[0].document) == (f"d{number}", text, text)
+        assert hits[0].score == pytest.approx(1, abs=1e-5)
+        there = {name: value for name, value in METADATA[number].items() if value is not None}
+        found = {name: value for name, value in hits[0].metadata.items() if value is not None}
+        if number == 3:
+            # A null inside an object may be left out.
+            assert found.pop("nested")["deep"][0] == there.pop("nested")["deep"][0] == 1
+        assert found == there
+
+
+def test_every_store_ranks_alike(filled, embedder):
+    queries = ["a pet in the garden", "what does a train ticket cost?"]
+    vectors = embedder.documents(SENTENCES)
+    for hits, query in zip(filled.search(queries, k=5, exact=True), embedder.queries(queries), strict=True):
+        cosines = vectors @ query
+        assert [hit.id for hit in hits] == [f"d{place}" for place in np.argsort(-cosines)[:5]]
+        assert [hit.score for hit in hits] == pytest.approx(sorted(cosines, reverse=True)[:5], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("year >= 2020", "05"),
+        ("year < 2020.5", "012"),
+        ("year = 2019 or year == 2020", "01"),
+        ("year in (2019, 2020.0)", "01"),
+        ("not year = 2020", "1234567"),
+        ('year = "2020"', ""),
+        ('lang = "en"', "06"),
+        ("lang in ('en', 'fr', 3)", "016"),
+        ('lang contains "en"', "0267"),
+        ('lang contains "%_"', "7"),
+        ("lang = 'en%_\\\\'", "7"),
+        ("lang is null", "34"),
+        ("lang is not null and not lang contains 'en'", "15"),
+        ("lang != 'en'", "1257"),
+        ("lang not in ('en', 'fr')", "257"),
+        ('tags contains "x"', "0"),
+        ('tags contains "y" and stars > 4', "0"),
+        ('tags = "y"', ""),
+        ("tags is null", "34567"),
+        ("numbers contains 1 or numbers contains 2.5", "7"),
+        ("numbers contains 1.5", ""),
+        ("stars >= 3.0 and stars < 4.5", "1"),
+        ("stars = 4.50", "0"),
+        ("stars > 1e19", "7"),
+        ("good = true", "0"),
+        ("good != true", "1"),
+        ("`odd name!` = 7", "0"),
+        (r'quote = "say \"hi\" and \'ho\'"', "3"),
+        ("lang = 'ünïcode \u2028'", "5"),
+        ("(year >= 2019 and (lang = 'fr' or lang = 'en')) and not good = false", "0"),
+        ("on >= '2024-05-02'", "3"),
+        ("on < '2024-06-01' or year = 2021", "25"),
+    ],
+)
+def test_a_filter_finds_the_same_documents_in_every_store(filled, where, found):
+    if filled.kind == "qdrant" and "lang contains" in where:
+        pytest.skip("Qdrant finds words in strings, not any part")
+    assert "".join(sorted(hit.id[1] for hit in filled.search("text", k=8, where=where))) == found
+
+
+def test_qdrant_finds_words_in_strings(filled):
+    if filled.kind != "qdrant":
+        pytest.skip("others find any part of a string")
+    found = {hit.id for hit in filled.search("text", where="quote contains 'SAY hi' or lang contains 'en'")}
+    assert found == {"d0", "d3", "d6", "d7"}
+
+
+def test_what_a_store_cannot_filter_is_one_line(filled):
+    if filled.kind in ("parquet", "lancedb"):
+        with pytest.raises(InputError, match=r"'nested.deep' has no column to filter by \(columns: 'year', .*Qdrant"):
+            filled.search("text", where="nested.deep = 1")
+    elif filled.kind == "qdrant":
+        with pytest.raises(InputError, match=r"orders numbers and ISO dates alone, so lang < 'f' cannot be asked"):
+            filled.search("text", where="lang < 'f'")
+    else:
+        assert {hit.id for hit in filled.search("text", where="lang < 'eo'")} >= {"d0"}
+    with pytest.raises(InputError, match=r"filter 'year >': expected .* at the end"):
+        filled.search("text", where="year >")
+
+
+@pytest.mark.parametrize(
+    ("query", "k", "message"),
+    [
+        ("a", 0, "k must be an integer of at least 1, got 0"),
+        (3, 5, "the query must be a string or a list of strings, got an int"),
+        (["a", None], 5, "query 2 must be a string, got None"),
+    ],
+)
+def test_a_wrong_query_is_one_line(filled, query, k, message):
+    with pytest.raises(InputError, match=message):
+        filled.search(query, k=k)
+
+
+def test_an_id_is_stored_once_and_the_last_row_stays(new_address, embedder, rows):
+    address = new_address()
+    with stores.open(address) as store:
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(rows(["first", "second", "first again"], ["a", "b'\"%s", "a"]))
+        assert store.count() == 2
+        store.upsert(rows(["second again", "third"], ["b'\"%s", "c"], [{"n": 1}, {}]))
+        store.finish()
+        assert store.count() == 3
+        texts = {hit.id: hit.text for hit in store.search("text", k=10)}
+        assert texts == {"a": "first again", "b'\"%s": "second again", "c": "third"}
+        store.upsert(rows([], []))
+        assert store.count() == 3
+    with stores.open(address) as again:
+        assert again.search("second again", k=1)[0].metadata == {"n": 1}
+
+
+def test_another_model_is_refused_in_one_line_that_names_both(new_address, embedder, rows):
+    with stores.open(new_address()) as store:
+        ours = stores.Collection.of(embedder)
+        store.ensure(ours)
+        assert store.ensure(ours).dimension == embedder.dimension
+        other = replace(ours, model_fingerprint="f" * 64, model="elsewhere", dimension=7)
+        with pytest.raises(InputError) as error:
+            store.ensure(other)
+        assert str(error.value) == (
+            f"{store.name}: its vectors come from the model 'default' (fingerprint {embedder.fingerprint[:12]}, "
+            "dimension 320), not from 'elsewhere' (fingerprint ffffffffffff, dimension 7); use that model or another "
+            "target"
+        )
+
+
+def test_queries_of_another_model_are_refused(new_address, embedder, tiny_model_path):
+    address = new_address()
+    with stores.open(address) as store:
+        store.ensure(stores.Collection.of(embedder))
+    with stores.open(address, model=tiny_model_path) as store, pytest.raises(InputError, match=r"tiny"):
+        store.search("text")
+
+
+def test_notes_come_back_by_prefix_and_belong_to_one_collection(new_address, embedder, rows):
+    with stores.open(new_address()) as store:
+        if not store.resumable:
+            pytest.skip("an index keeps its own records")
+        assert store.collection is None
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(rows(["a"]), "0001-2", {"rows": 1, "bad": ['it\'s \u00e9 "x"']})
+        store.upsert(rows([], []), "0001-1", {"rows": 0})
+        store.write_note("run-1", {"a": 1})
+        store.write_note("run-1", {"a": 2})
+        assert list(store.notes("part-0001").items()) == [
+            ("part-0001-1", {"rows": 0}),
+            ("part-0001-2", {"rows": 1, "bad": ['it\'s \u00e9 "x"']}),
+        ]
+        assert store.notes("run") == {"run-1": {"a": 2}}
+        assert store.notes("other") == {}
+
+
+def test_a_collection_that_is_not_there_is_one_line(new_address):
+    with stores.open(new_address()) as store:
+        if not store.resumable:
+            pytest.skip("an index is made when it is opened")
+        for ask in (store.count, lambda: store.search("a")):
+            with pytest.raises(InputError, match="no embeddings there; make some with"):
+                ask()
+
+
+def test_texts_that_databases_dislike_come_back(new_address, embedder, rows):
+    texts = ["", "a\0b", "tab\tand\nline \\N \\.", "\U0001d518 é \ufeff", "x" * 100_000]
+    with stores.open(new_address()) as store:
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(rows(texts, metadata=[{"note": text} for text in texts]))
+        found = {hit.id: (hit.text, hit.metadata["note"]) for hit in store.search("a", k=10)}
+    if new_address.kind == "postgresql":
+        texts = [text.replace("\0", "\ufffd") for text in texts]
+    if len(found) < len(texts):
+        # A text without tokens has no direction, and no cosine.
+        del found["d0"], texts[0]
+    assert sorted(found.values()) == sorted((text, text) for text in texts)
