@@ -6,7 +6,7 @@ import click
 
 from ctx_embed.cli.groups import Group
 from ctx_embed.cli.index_build import build
-from ctx_embed.cli.index_documents import delete, export, get
+from ctx_embed.cli.index_documents import count, delete, export, facets, get, set_metadata
 from ctx_embed.cli.index_explore import duplicates, topics
 from ctx_embed.cli.index_maintain import compact, info, reembed, tune, verify
 from ctx_embed.cli.index_query import query, similar
@@ -45,5 +45,22 @@ def index() -> None:
     """
 
 
-for command in (build, query, similar, get, delete, export, info, tune, verify, reembed, compact, duplicates, topics):
+for command in (
+    build,
+    query,
+    similar,
+    get,
+    count,
+    facets,
+    set_metadata,
+    delete,
+    export,
+    info,
+    tune,
+    verify,
+    reembed,
+    compact,
+    duplicates,
+    topics,
+):
     index.add_command(command)

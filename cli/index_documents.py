@@ -1,4 +1,4 @@
-"""`ctx-embed index get`, `delete` and `export`: single documents, or all of them."""
+"""`ctx-embed index get`, `count`, `facets`, `set`, `delete` and `export`: single documents, or all of them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ctx_embed.cli.options import Command
-from ctx_embed.cli.output import counted
+from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,8 +68,11 @@ def _where_option(does: str) -> Callable[[Command], Command]:
 @click.option(
     "-k", "most", default=10, show_default=True, type=click.IntRange(min=1), help="Most documents, without IDs."
 )
+@click.option(
+    "--offset", default=0, show_default=True, type=click.IntRange(min=0), help="Documents to skip, without IDs."
+)
 @string_option
-def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: bool) -> None:
+def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: int, strings: bool) -> None:
     """Print the documents with the given IDs as JSON, one per line; without IDs, the first ones.
 
     \b
@@ -83,21 +86,122 @@ def get(path: str, ids: tuple[str, ...], where: str | None, most: int, strings: 
 
     wanted = chosen_ids(ids, strings)
     with SearchIndex.open(path) as index:
-        matching = [] if ids else index.ids(where)
-        found = [index.get(identifier) for identifier in (wanted if ids else matching[:most])]
+        if not ids:
+            _list(index, where, offset, most)
+            return
+        found = [index.get(identifier) for identifier in wanted]
         for document in found:
             if document is not None:
                 click.echo(json.dumps(asdict(document), ensure_ascii=False))
-        if not ids:
-            shown = "no documents" if not matching else f"{len(found)} of {counted(len(matching), 'document')}"
-            hint = unknown_fields(index, where) if where is not None and not matching else ""
-            click.echo(f"{shown}{f': {hint}' if hint else ''}", err=True)
-            return
         missing = [identifier for identifier, document in zip(wanted, found, strict=True) if document is None]
         if missing:
             other = next((str(name) for name in missing if index.get(str(name)) is not None), None)
             hint = f"; {other!r} is a string there: add --string" if other is not None else ""
             raise InputError(f"{path}: no document has the id {', '.join(map(repr, missing))}{hint}")
+
+
+def _list(index: SearchIndex, where: str | None, offset: int, most: int) -> None:
+    shown = 0
+    for document in index.documents(where, offset=offset, limit=most):
+        click.echo(json.dumps(asdict(document), ensure_ascii=False))
+        shown += 1
+    matching = index.count(where)
+    said = f"{shown} of {counted(matching, 'document')}" if matching else "no documents"
+    hint = unknown_fields(index, where) if where is not None and not matching else ""
+    click.echo(f"{said}{f': {hint}' if hint else ''}", err=True)
+
+
+@click.command()
+@click.argument("path", metavar="INDEX")
+@_where_option("Count")
+def count(path: str, where: str | None) -> None:
+    """Print the number of documents.
+
+    Example: ctx-embed index count reviews.index --where 'stars >= 4'
+    """
+    from ctx_embed.index import SearchIndex
+
+    with SearchIndex.open(path) as index:
+        found = index.count(where)
+        click.echo(found)
+        if where is not None and not found and (hint := unknown_fields(index, where)):
+            click.echo(hint, err=True)
+
+
+@click.command()
+@click.argument("path", metavar="INDEX")
+@click.argument("field", metavar="FIELD")
+@_where_option("Count")
+@click.option("-k", "most", default=20, show_default=True, type=click.IntRange(min=1), help="Most values.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects: value, documents.")
+def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -> None:
+    """Print the values of a metadata FIELD and how many documents have each, most frequent first.
+
+    Example: ctx-embed index facets reviews.index lang --where 'stars >= 4'
+    """
+    from ctx_embed.index import SearchIndex
+
+    with SearchIndex.open(path) as index:
+        found = index.facets(field, where, limit=most)
+        if as_json:
+            rows = [{"value": value, "documents": documents} for value, documents in found]
+            click.echo(json.dumps(rows, ensure_ascii=False, indent=2))
+            return
+        for value, documents in found:
+            text = value if isinstance(value, str) else json.dumps(value)
+            click.echo(f"{documents:8d}  {one_line(text, SHOWN_CHARACTERS)}")
+        if not found:
+            hint = unknown_fields(index, f"{field} is null")
+            click.echo(f"no values{f': {hint}' if hint else ''}", err=True)
+
+
+def _changes(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
+    """Return the values of NAME=VALUE by name: JSON values, or texts."""
+    changes: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"must be NAME=VALUE, got {text!r}.", context, parameter)
+        try:
+            changes[name] = json.loads(value)
+        except ValueError:
+            changes[name] = value
+    return changes
+
+
+@click.command(name="set", cls=IdCommand)
+@click.argument("path", metavar="INDEX")
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@_where_option("Change")
+@click.option(
+    "-m",
+    "--metadata",
+    "changes",
+    metavar="NAME=VALUE",
+    multiple=True,
+    required=True,
+    callback=_changes,
+    help="A field's new value, JSON or text; null removes the field. May be repeated.",
+)
+@string_option
+def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: dict[str, Any], strings: bool) -> None:
+    """Change metadata fields of documents by ID or by a filter; nothing is embedded again.
+
+    \b
+    Example: ctx-embed index set reviews.index 17 tt0133093 -m stars=5 -m 'tags=["new", "long"]'
+    Example: ctx-embed index set reviews.index --where 'year < 2003' -m archived=true -m draft=null
+    """
+    if bool(ids) == (where is not None):
+        raise click.UsageError("give either IDs or --where FILTER")
+
+    from ctx_embed.index import SearchIndex
+
+    wanted = chosen_ids(ids, strings)
+    with SearchIndex.open(path) as index:
+        changed = index.update_metadata(wanted if where is None else index.ids(where), changes)
+        click.echo(f"metadata of {counted(changed, 'document')} set in {path}")
+        if where is not None and not changed and (hint := unknown_fields(index, where)):
+            click.echo(hint, err=True)
 
 
 @click.command(cls=IdCommand)
@@ -123,12 +227,12 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
         asked = len(wanted) if where is None else index.count()
         if dry_run:
             there = sum(index.get(identifier) is not None for identifier in wanted)
-            count = there if where is None else index.count(where)
-            click.echo(f"{count} of {counted(asked, 'document')} would be deleted from {path}")
+            found = there if where is None else index.count(where)
+            click.echo(f"{found} of {counted(asked, 'document')} would be deleted from {path}")
         else:
-            count = index.delete(list(wanted)) if where is None else index.delete(where=where)
-            click.echo(f"{count} of {counted(asked, 'document')} deleted from {path}")
-        if where is not None and not count and (hint := unknown_fields(index, where)):
+            found = index.delete(list(wanted)) if where is None else index.delete(where=where)
+            click.echo(f"{found} of {counted(asked, 'document')} deleted from {path}")
+        if where is not None and not found and (hint := unknown_fields(index, where)):
             click.echo(hint, err=True)
 
 

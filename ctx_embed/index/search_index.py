@@ -7,7 +7,8 @@ import numbers
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -23,10 +24,10 @@ from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.hits import Hit, Hits
-from ctx_embed.index.searching import Options, Queries, Search, checked_examples, checked_queries, chosen
+from ctx_embed.index.searching import Options, Queries, Search, checked_count, checked_examples, checked_queries, chosen
 from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
-from ctx_embed.index.storage.filters import parse_filter
+from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
 from ctx_embed.index.storage.snapshot import LiveRows
@@ -205,6 +206,52 @@ class SearchIndex:
         condition = None if where is None else parse_filter(where)
         return self._folder.read(lambda _: self._folder.documents.ids_matching(condition))
 
+    def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
+        """Return an iterator over documents in the order they were added, in bounded memory.
+
+        It reads the state of the index at its first document; later changes do not affect it.
+
+        Args:
+            where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all documents.
+            offset: the number of documents to skip.
+            limit: the most documents to return; None returns all.
+
+        Raises:
+            InputError: the filter cannot be understood, or ``offset`` or ``limit`` is no integer of at least 0.
+        """
+        self._require_open()
+        checked_count("offset", offset, 0)
+        if limit is not None:
+            checked_count("limit", limit, 0)
+        return self._documents(None if where is None else parse_filter(where), offset, limit)
+
+    def _documents(self, condition: Condition | None, offset: int, limit: int | None) -> Iterator[Document]:
+        # A connection of its own keeps its state while the caller works with the documents and changes the index.
+        with closing(DocumentStore(self._folder.documents.path)) as store, store.reading():
+            for found in store.matching_documents(condition, offset, limit):
+                yield Document(found.text, found.id, found.metadata)
+
+    def facets(
+        self, field: str, where: str | None = None, *, limit: int | None = None
+    ) -> list[tuple[str | int | float | bool, int]]:
+        """Return the values of a metadata field with their numbers of documents, most frequent first.
+
+        Elements of lists count one by one; missing fields, null and objects do not count.
+
+        Args:
+            field: the field, written as in a filter: ``year``, ``author.name``, ```any name```.
+            where: a metadata filter: which documents count; None counts all.
+            limit: the most values to return; None returns all.
+
+        Raises:
+            InputError: the field or the filter cannot be understood, or ``limit`` is no integer of at least 1.
+        """
+        self._require_open()
+        path, condition = field_path(field), None if where is None else parse_filter(where)
+        if limit is not None:
+            checked_count("limit", limit, 1)
+        return self._folder.read(lambda _: self._folder.documents.value_counts(path, condition, limit))
+
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
         """Return the fields of a filter that no document has, each mapped to the fields that documents do have.
 
@@ -302,6 +349,25 @@ class SearchIndex:
         listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
         with self.writer.editing() as edit:
             return edit.delete(listed)
+
+    def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
+        """Change metadata fields of documents without embedding anything; the change is on disk when this returns.
+
+        Args:
+            ids: an id or several, such as ``index.ids(where)``.
+            changes: the new values by name; other fields stay, and None removes a field.
+
+        Returns:
+            The number of documents.
+
+        Raises:
+            InputError: there is no document with an id, a value cannot be stored as JSON, or another process is
+                writing; nothing has changed.
+        """
+        single = isinstance(ids, str | numbers.Integral)
+        listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
+        with self.writer.editing() as edit:
+            return edit.update_metadata(listed, changes)
 
     @overload
     def search(  # type: ignore[overload-overlap]

@@ -69,9 +69,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-                raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
+            checked_count(name, getattr(self, name), least)
         if not isinstance(self.mode, str) or self.mode not in MODES:
             raise unknown_name("mode", self.mode, MODES)
         if self.threshold is not None and not _is_number(self.threshold):
@@ -93,6 +91,16 @@ class Options:
     def pool(self) -> int:
         """Return the number of passages among which the hits are chosen."""
         return self.wanted if self.mmr is None else max(self.wanted, int(self.candidates))
+
+
+def checked_count(name: str, value: Any, least: int) -> None:
+    """Check the value of an argument that counts something.
+
+    Raises:
+        InputError: it is no integer of at least ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def _is_number(value: Any) -> bool:

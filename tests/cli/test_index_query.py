@@ -114,3 +114,40 @@ def test_csv_has_a_column_for_each_field(tmp_path):
 )
 def test_mistakes_are_one_line(index, arguments, message):
     assert fails("query", index, QUERY, *arguments).startswith(message)
+
+
+def test_listing_counting_and_facets(index):
+    listed = run("list", index, "--where", "section = 'sport'", "--offset", 1, "-k", 2)
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [row["metadata"]["section"] for row in rows] == ["sport", "sport"]
+    assert listed.stderr == "2 of 5 documents\n"
+    assert succeeds("count", index) == "24\n"
+    assert succeeds("count", index, "--where", "section = 'sport'") == "5\n"
+    assert "no document has a field 'yeer' (fields: section, year)" in run("count", index, "--where", "yeer = 1").stderr
+    printed = succeeds("facets", index, "section", "-k", 2).splitlines()
+    assert [line.split() for line in printed] == [["5", "culture"], ["5", "economy"]]
+    found = json.loads(succeeds("facets", index, "year", "--where", "section = 'sport'", "--json"))
+    assert sum(row["documents"] for row in found) == 5
+    assert run("facets", index, "yeer").stderr == (
+        "no values: no document has a field 'yeer' (fields: section, year)\n"
+    )
+
+
+def test_setting_metadata(tmp_path):
+    (tmp_path / "notes.txt").write_text("the cat sat\nthe dog sat\n")
+    succeeds("build", "notes.txt", "notes.index")
+    arguments = ["-m", "n=5", "-m", "name=Ann=x", "-m", 'tags=["a", "b"]', "-m", "ok=true"]
+    assert succeeds("set", "notes.index", "0", *arguments) == "metadata of 1 document set in notes.index\n"
+    document = json.loads(succeeds("get", "notes.index", "0"))
+    assert document["metadata"] == {"n": 5, "name": "Ann=x", "tags": ["a", "b"], "ok": True}
+    assert succeeds("set", "notes.index", "--where", "n = 5", "-m", "n=null", "-m", "x=1").startswith("metadata of 1 ")
+    assert json.loads(succeeds("get", "notes.index", "0"))["metadata"] == {
+        "name": "Ann=x",
+        "tags": ["a", "b"],
+        "ok": True,
+        "x": 1,
+    }
+    assert fails("set", "notes.index", "7", "-m", "n=5") == "no document has the id 7"
+    assert "metadata field 'n' cannot be stored as JSON" in fails("set", "notes.index", "1", "-m", "n=NaN")
+    assert "Invalid value for '-m'" in fails("set", "notes.index", "1", "-m", "n", code=2)
+    assert "give either IDs or --where FILTER" in fails("set", "notes.index", "-m", "n=5", code=2)

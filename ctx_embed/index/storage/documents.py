@@ -260,6 +260,59 @@ class DocumentStore(Database):
             found = self.connection.execute(f"SELECT id FROM documents WHERE {sql} ORDER BY row", values)
             return [identifier for (identifier,) in found]
 
+    def matching_documents(self, condition: Condition | None, offset: int, limit: int | None) -> Iterator[Stored]:
+        """Yield the documents whose metadata match a condition (None: all), in the order of addition.
+
+        Call it inside :meth:`reading`; memory is bounded.
+
+        Args:
+            condition: of :mod:`.filters`.
+            offset: the number of documents to skip.
+            limit: the most documents; None: all.
+        """
+        sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
+        select = (
+            f"SELECT row, passages, id, metadata, text FROM documents WHERE row > ? AND {sql} "
+            "ORDER BY row LIMIT ? OFFSET ?"
+        )
+        row = -1
+        while limit is None or limit > 0:
+            count = DOCUMENTS_AT_ONCE if limit is None else min(limit, DOCUMENTS_AT_ONCE)
+            with self.reporting_errors():
+                found = self.connection.execute(select, (row, *values, count, offset)).fetchall()
+            yield from map(self._stored, found)
+            if len(found) < count:
+                return
+            row, offset = found[-1][0], 0
+            limit = None if limit is None else limit - count
+
+    def value_counts(self, path: str, condition: Condition | None, limit: int | None) -> list[tuple[Any, int]]:
+        """Return the values of a field with their numbers of documents, most frequent first.
+
+        Elements of lists count one by one; null and objects do not.
+
+        Args:
+            path: the field's path, see :func:`.filters.field_path`.
+            condition: which documents count; None: all.
+            limit: the most values; None: all.
+        """
+        sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
+        select = (
+            "SELECT element.type, element.value, count(DISTINCT documents.row) AS count "
+            "FROM documents, json_each(documents.metadata, ?) AS element "
+            f"WHERE json_type(documents.metadata, ?) != 'object' AND {sql} "
+            "AND element.type NOT IN ('null', 'object', 'array') "
+            "GROUP BY element.type, element.value ORDER BY count DESC, element.value, element.type LIMIT ?"
+        )
+        with self.reporting_errors():
+            found = self.connection.execute(select, (path, path, *values, -1 if limit is None else limit)).fetchall()
+        return [(value == 1 if kind in ("true", "false") else value, count) for kind, value, count in found]
+
+    def set_metadata(self, document: Stored, metadata: str) -> None:
+        """Replace the metadata of a document by others, as JSON; call it inside :meth:`Database.writing`."""
+        with self.reporting_errors():
+            self.connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (metadata, document.row))
+
     def metadata_fields(self) -> list[str]:
         """Return the sorted names of all metadata fields; this reads all metadata."""
         select = "SELECT DISTINCT entry.key FROM documents, json_each(documents.metadata) AS entry"

@@ -12,6 +12,10 @@
 
 A comparison with a value of another type, or with a field that a document lacks, is false, and so is `!=` if the field
 is missing or null. `not` turns true into false and false into true.
+
+A string that is an ISO 8601 date or date with time, such as "2024-01-31" or "2024-01-31T12:00:00+01:00", is compared
+with such fields as a time; without an offset, both are in UTC. A date stands for its whole day: both `<= "2024-01-31"`
+and `= "2024-01-31"` hold at any time of that day. Fields that are other strings are compared as strings.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from typing import Any, TypeAlias
 
 from ctx_embed.errors import InputError, described
@@ -41,6 +46,17 @@ _KEYWORDS = {"and", "or", "not", "in", "is", "null", "contains", "true", "false"
 _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 # SQLite's names of the JSON types that each type of value may be compared with.
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
+# What SQLite's julianday() takes for a date although it is none, such as a number, does not match this.
+_DATE_GLOB = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
+# Of a whole day, from its first moment (the first parameter) to the first one of the next day (the second).
+_DAY_COMPARISONS = {
+    "=": "{time} >= julianday(?) AND {time} < julianday(?)",
+    "<": "{time} < julianday(?)",
+    "<=": "{time} < julianday(?)",
+    ">": "{time} >= julianday(?)",
+    ">=": "{time} >= julianday(?)",
+}
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
 _DEEPEST = 50
 # SQLite also limits the size of a condition and the number of its parameters.
@@ -316,7 +332,41 @@ def _condition(tree: Filter) -> Condition:
         return _contains(path, tree.value)
     if isinstance(tree, Among):
         return _among(path, tree.values, tree.negated)
+    if _is_date(tree.value):
+        return _dated(path, tree.operator, str(tree.value))
     return _extracted(path, [tree.value], f"{tree.operator} ?")
+
+
+def _is_date(value: Value) -> bool:
+    if not isinstance(value, str) or not _DATE.fullmatch(value):
+        return False
+    try:
+        datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        return False
+    return True
+
+
+def _dated(path: str, operator: str, value: str) -> Condition:
+    """Return a comparison of a field with a date or a date with time; other strings are compared as strings."""
+    field = "json_extract(metadata, ?)"
+    time = f"julianday({field})"
+    if len(value) == len("2024-01-31"):
+        comparison = _DAY_COMPARISONS[operator].format(time=time)
+        days = {"=": (value, _next_day(value)), "<=": (_next_day(value),), ">": (_next_day(value),)}
+        parameters = tuple(parameter for day in days.get(operator, (value,)) for parameter in (path, day))
+    else:
+        comparison, parameters = f"{time} {operator} julianday(?)", (path, value)
+    sql = (
+        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {field} GLOB '{_DATE_GLOB}' AND {time} IS NOT NULL "
+        f"THEN {comparison} ELSE {field} {operator} ? END, 0)"
+    )
+    return Condition(sql, (path, path, path, *parameters, path, value))
+
+
+def _next_day(day: str) -> str:
+    # The last day of the calendar has no next one.
+    return str(date.fromisoformat(day) + timedelta(days=1)) if day < "9999-12-31" else f"{day}T23:59:59.999"
 
 
 def _extracted(path: str, values: Sequence[Value], comparison: str) -> Condition:
@@ -330,10 +380,13 @@ def _is_null(path: str, negated: bool) -> Condition:
 
 
 def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
+    dates = [str(value) for value in values if _is_date(value)]
     groups: dict[str, list[Value]] = {}
     for value in values:
-        groups.setdefault(_TYPES[type(value)], []).append(value)
+        if value not in dates:
+            groups.setdefault(_TYPES[type(value)], []).append(value)
     parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
+    parts += [_dated(path, "=", day) for day in dates]
     sql = f"({' OR '.join(part.sql for part in parts)})"
     parameters = tuple(parameter for part in parts for parameter in part.values)
     if not negated:

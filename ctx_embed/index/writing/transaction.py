@@ -227,6 +227,25 @@ class Edit:
             vectors[~written] = np.concatenate(self._waiting)[wanted[~written] - self._written]
         return vectors
 
+    def update_metadata(self, ids: Sequence[Id], changes: dict[str, Any]) -> int:
+        """Change metadata fields of documents, and remove those whose new value is None; return their number.
+
+        Raises:
+            InputError: there is no document with an id, or a value cannot be stored.
+        """
+        metadata_json(changes, 1)
+        checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]
+        found = self.store.find(list(dict.fromkeys(checked)))
+        for identifier in checked:
+            if identifier not in found:
+                raise InputError(f"no document has the id {identifier!r}")
+        for number, document in enumerate(found.values(), 1):
+            fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}
+            if fields != document.metadata:
+                self.store.set_metadata(document, metadata_json(fields, number))
+                self.changed = True
+        return len(found)
+
     def delete(self, ids: Sequence[Id]) -> int:
         """Delete the documents with the given ids and return their number; ids that do not exist are skipped."""
         checked = [checked_id(identifier, number) for number, identifier in enumerate(ids, 1)]

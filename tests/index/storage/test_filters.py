@@ -164,3 +164,43 @@ def test_a_value_finds_itself_however_it_is_written(tmp_path_factory, value):
             written = str(value).lower()
         hits = index.search("text", where=f"field = {written}")
         assert [hit.id for hit in hits] == ["with"]
+
+
+DATES = {
+    "a": "2024-01-30",
+    "b": "2024-01-31",
+    "c": "2024-01-31T10:00:00",
+    "d": "2024-01-31T23:59:59.999Z",
+    "e": "2024-02-01 00:30:00+01:00",
+    "f": "2024-02-01",
+    "g": "2024",
+    "h": "no date",
+    "i": 20240131,
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ('on = "2024-01-31"', "bcde"),
+        ('on != "2024-01-31"', "afghi"),
+        ('on >= "2024-01-31"', "bcdefh"),
+        ('on > "2024-01-31"', "fh"),
+        ('on <= "2024-01-31"', "abcdeg"),
+        ('on < "2024-01-31"', "ag"),
+        ('on < "2024-01-31T10:00:00"', "abg"),
+        ('on <= "2024-01-31T10:00:00"', "abcg"),
+        ('on = "2024-01-31T11:00+01:00"', "c"),
+        ('on > "2024-01-31T23:00Z" and on < "2024-02-01"', "de"),
+        ('on in ("2024-01-30", "2024", 20240131)', "agi"),
+        ('on not in ("2024-01-30", "2024-02-01")', "bcdeghi"),
+        ('on >= "2024-13-45"', "h"),
+        ('on <= "9999-12-31"', "abcdefg"),
+    ],
+)
+def test_dates_are_compared_as_times(tmp_path_factory, where, found):
+    from tests.index.support.hash_model import HashModel
+
+    with SearchIndex.create(tmp_path_factory.mktemp("dates") / "index", HashModel()) as index:
+        index.add(["text"] * len(DATES), list(DATES), [{"on": value} for value in DATES.values()])
+        assert "".join(index.ids(where)) == found

@@ -1,0 +1,115 @@
+"""Listing, counting and describing documents, and changing their metadata alone, with the model that ships."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.storage import documents as storage
+from ctx_embed.texts import Document
+
+NOTES = [
+    Document("The cat sat on the mat.", "cat", {"lang": "en", "tags": ["animal", "home"], "n": 1, "ok": True}),
+    Document("Der Hund schlief.", "dog", {"lang": "de", "tags": ["animal"], "n": 1.5, "ok": False}),
+    Document("Prices rise.", 3, {"lang": "en", "tags": [], "by": {"name": "Ann"}}),
+    Document("Wages fall.", 4, {"lang": None, "by": {"name": "Ann"}, "tags": ["home", "home", {"x": 1}]}),
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("notes") / "notes.index"
+    with SearchIndex.create(path) as index:
+        index.add_documents(NOTES)
+    return path
+
+
+@pytest.fixture
+def index(path):
+    with SearchIndex.open(path) as index:
+        yield index
+
+
+def test_documents_come_in_pages_of_bounded_size(index, monkeypatch):
+    monkeypatch.setattr(storage, "DOCUMENTS_AT_ONCE", 2)
+    assert list(index.documents()) == NOTES
+    assert list(index.documents('lang = "en"')) == [NOTES[0], NOTES[2]]
+    for offset, limit in itertools.product(range(6), [0, 1, 2, 3, 9, None]):
+        stop = None if limit is None else offset + limit
+        assert list(index.documents(offset=offset, limit=limit)) == NOTES[offset:stop]
+    assert list(index.documents("not lang = 'de'", offset=1, limit=1)) == [NOTES[2]]
+
+
+def test_changes_while_documents_are_read_do_not_affect_them(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(storage, "DOCUMENTS_AT_ONCE", 2)
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add([f"text {number}" for number in range(7)])
+        seen = []
+        for document in index.documents():
+            seen.append(document.id)
+            index.delete(document.id)
+            index.add(["new"])
+            index.compact()
+        assert seen == list(range(7))
+        assert index.count() == 7
+
+
+def test_facets_count_documents(index):
+    assert index.facets("lang") == [("en", 2), ("de", 1)]
+    assert index.facets("tags") == [("animal", 2), ("home", 2)]
+    assert index.facets("by.name") == [("Ann", 2)]
+    assert index.facets("by") == index.facets("missing") == []
+    assert index.facets("n") == [(1, 1), (1.5, 1)]
+    found = index.facets("ok")
+    assert sorted(found) == [(False, 1), (True, 1)]
+    assert {type(value) for value, _ in found} == {bool}
+    assert index.facets("tags", 'lang = "de"') == [("animal", 1)]
+    assert index.facets("lang", limit=1) == [("en", 2)]
+    assert index.count('tags contains "home"') == 2
+
+
+def test_metadata_change_without_embedding(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["a", "b", "c"], metadata=[{"x": 1, "y": [1]}, {"x": 2}, None])
+        hash_model.seen.clear()
+        assert index.search("a", where="x = 5") == []
+        assert index.update_metadata(0, {"x": 5, "y": None, "z": {"deep": "ü"}}) == 1
+        assert index.get(0).metadata == {"x": 5, "z": {"deep": "ü"}}
+        assert index.update_metadata([1, 2, 1], {"x": 7}) == 2
+        assert index.ids("x = 7") == [1, 2]
+        assert [hit.id for hit in index.search("a", where="x = 5")] == [0]
+        generation = index.describe()["generation"]
+        assert index.update_metadata([0, 1], {}) == 2
+        assert index.update_metadata([], {"x": 1}) == 0
+        assert index.describe()["generation"] == generation
+        assert hash_model.seen == []
+        for ids, changes, message in [
+            ([0, 9], {"x": 0}, "no document has the id 9"),
+            (0, {"x": float("nan")}, "cannot be stored as JSON"),
+            (0, [1], "the metadata must be a dictionary"),
+            (0.5, {}, "ids must be an id or a list of ids, got a float"),
+        ]:
+            with pytest.raises(InputError, match=message):
+                index.update_metadata(ids, changes)
+        assert index.get(0).metadata["x"] == 5
+        assert index.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (lambda index: index.documents("x >"), "filter 'x >'"),
+        (lambda index: index.documents(offset=-1), "offset must be an integer of at least 0, got -1"),
+        (lambda index: index.documents(limit=1.5), "limit must be an integer of at least 0, got 1.5"),
+        (lambda index: index.facets("a b"), "field 'a b': expected the end at character 3, got 'b'"),
+        (lambda index: index.facets(""), "field '': expected the name of a field at the end"),
+        (lambda index: index.facets(5), "the field must be a string, e.g. 'year', got an int"),
+        (lambda index: index.facets("lang", limit=0), "limit must be an integer of at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_found_at_once(index, work, message):
+    with pytest.raises(InputError) as caught:
+        work(index)
+    assert message in str(caught.value)
