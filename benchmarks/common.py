@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 
 def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int = 5, warmups: int = 1) -> dict[str, list[float]]:
-    """Time tasks in turn, A B A B ..., so that a drift of the machine's speed meets all of them alike.
+    """Time tasks in turn, A B A B ..., so that changes of the machine's speed affect all of them equally.
 
     Returns:
         The seconds of each counted run by task.
@@ -33,17 +33,17 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int = 5, warmups: in
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
-    """Median, minimum and maximum."""
+    """Return median, minimum and maximum."""
     return {"median": statistics.median(seconds), "min": min(seconds), "max": max(seconds), "runs": len(seconds)}
 
 
 def paired_ratio(slow: list[float], quick: list[float]) -> float:
-    """The median over runs of slow / quick, each pair measured one after the other."""
+    """Return the median over runs of slow / quick, each pair measured one after the other."""
     return statistics.median(a / b for a, b in zip(slow, quick, strict=True))
 
 
 def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int:
-    """The batch size of the quickest of two runs each."""
+    """Return the batch size with the quickest of two runs each."""
 
     def quickest(size: int) -> float:
         encode(size)
@@ -55,7 +55,7 @@ def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int
 
 
 def environment() -> dict[str, Any]:
-    """Versions and threads that stand beside every figure."""
+    """Return the versions and threads that every result is stored with."""
     packages = ("ctx-embed", "torch", "sentence-transformers", "tokenizers")
     return {
         "python": platform.python_version(),
@@ -66,7 +66,7 @@ def environment() -> dict[str, Any]:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """A table whose columns are the keys of the rows."""
+    """Return a table whose columns are the keys of the rows."""
 
     def cell(value: Any) -> str:
         return (

@@ -34,7 +34,7 @@ def read_triples(part: str) -> dict[str, list[tuple[str, str, str]]]:
 
 
 def contrasts(name: str, part: str = "test") -> dict[str, tuple[float, float]]:
-    """The share of triples in percent, and the mean margin, by kind of contrast."""
+    """Return the percentage of correct triples and the mean margin, by kind of contrast."""
     model = load(None if name == "default" else name)
     results = {}
     for kind, triples in read_triples(part).items():

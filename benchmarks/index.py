@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def corpus_sentences(data: Path, count: int) -> list[str]:
-    """So many sentences, drawn evenly from all files of the corpus in an order of chance."""
+    """Return ``count`` sentences, sampled evenly from all files of the corpus, in random order."""
     lines: list[str] = []
     for path in sorted((data / "corpus").glob("*.gz")):
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
@@ -52,7 +52,7 @@ def corpus_sentences(data: Path, count: int) -> list[str]:
 
 
 def measured(command: list[str]) -> tuple[float, float, float, str]:
-    """Seconds, processor seconds, peak memory in MB and output of a process."""
+    """Return seconds, processor seconds, peak memory in MB and output of a process."""
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -100,7 +100,7 @@ def million(data: Path, work: Path, sentences: int, kinds: str, json_path: Path 
 
 
 def build(record: Path, texts: Path, index: Path, sentences: int) -> dict[str, float]:
-    """What the building of the index takes, measured once."""
+    """Measure the time and memory of building the index, once."""
     if record.exists():
         built: dict[str, float] = json.loads(record.read_text(encoding="utf-8"))
         if built["sentences"] != sentences:
@@ -125,7 +125,7 @@ def build(record: Path, texts: Path, index: Path, sentences: int) -> dict[str, f
 @click.argument("kind")
 @click.option("--memory-map", is_flag=True)
 def measure(work: Path, kind: str, memory_map: bool) -> None:
-    """One kind: latency of searches whose queries are embedded already, and recall@10 against exact search."""
+    """Measure one kind of index: latency of searches with embedded queries, and recall@10 against exact search."""
     faiss.omp_set_num_threads(1)
     queries = json.loads((work / "queries.json").read_text(encoding="utf-8"))
     index = SearchIndex.open(work / "auto.index", memory_map=memory_map)
@@ -189,7 +189,7 @@ def with_kind(index: SearchIndex, work: Path, kind: str) -> dict[str, Any]:
 
 
 def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], dict[str, dict[str, int]]]:
-    """The documents, the judged queries and the judgements of a collection in BEIR's layout."""
+    """Return the documents, the judged queries and the judgements of a collection in BEIR layout."""
     folder = data / "retrieval" / name
 
     def rows(file: str) -> Iterator[dict[str, Any]]:
@@ -208,7 +208,7 @@ def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], d
 
 
 def ndcg(found: list[str], grades: dict[str, int], k: int = 10) -> float:
-    """nDCG@k with gains as they are: sum over ranks of grade / log2(rank + 1), over that of the ideal order."""
+    """Return nDCG@k with linear gains: the sum of grade / log2(rank + 1), divided by that of the ideal order."""
     gains = [max(grades.get(document, 0), 0) for document in found[:k]]
     ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:k]
 
@@ -223,7 +223,7 @@ def ndcg(found: list[str], grades: dict[str, int], k: int = 10) -> float:
 @click.option("--model", help="Instead of the default model.")
 @json_option
 def retrieval(data: Path, model: str | None, json_path: Path | None) -> None:
-    """NDCG@10 of each mode on four collections."""
+    """Return nDCG@10 of each mode on four collections."""
     import tempfile
 
     rows: list[dict[str, Any]] = []

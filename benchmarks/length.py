@@ -44,7 +44,7 @@ with torch.inference_mode():
 
 
 def document(model: Any, tokens: int) -> str:
-    """Docstrings enough for so many tokens, as one text."""
+    """Return one text of docstrings with about this many tokens."""
     words = " ".join(standard_library_docstrings().values()).split()
     per_word = model.preprocess([" ".join(words[:20_000])])["input_ids"].shape[1] / 20_000
     needed = round(tokens / per_word)

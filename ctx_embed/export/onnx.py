@@ -74,7 +74,9 @@ def build(saved: SavedContextualizer) -> Any:
     config, tensors = saved.config, saved.tensors
     m, K = config["dimension"], config["steps"]
     if config["initial_context"] == "uniform":
-        raise InputError(f'{saved.folder}: initial_context="uniform" is drawn by a text\'s ids, which ONNX cannot do')
+        raise InputError(
+            f'{saved.folder}: initial_context="uniform" is random, seeded by a text\'s ids, which ONNX cannot do'
+        )
     g = _Graph()
     # Of each token its text: how many texts begin before it or with it, less one.
     tokens, texts = g.Shape("input_ids"), g.Shape("offsets")

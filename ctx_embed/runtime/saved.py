@@ -151,7 +151,7 @@ def require_model_folder(folder: Path) -> None:
     if not folder.exists():
         raise InputError(f"{folder}: no such model folder")
     if not (folder / "modules.json").is_file():
-        raise InputError(f"{folder}: no modules.json, this is no SentenceTransformer model folder")
+        raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class SavedContextualizer:
             first, *others = [(entry["name"], folder / entry["path"], entry["type"]) for entry in modules]
             name, home, kind = first
         except (TypeError, LookupError, ValueError):
-            raise InputError(f"{folder}: modules.json is no list of modules") from None
+            raise InputError(f"{folder}: modules.json must be a list of modules") from None
         if kind != CONTEXTUALIZER:
             raise _needs_torch(folder, kind)
         config_path = home / "contextualizer_config.json"

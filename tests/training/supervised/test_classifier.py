@@ -260,5 +260,5 @@ def test_a_folder_of_an_earlier_version(tiny_model, tmp_path):
 def test_a_folder_without_a_head(tiny_model_path, tmp_path):
     message = f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with ctx-embed train"
     assert error(TextClassifier.load, tiny_model_path) == message
-    message = f"{tmp_path}: no modules.json, this is no SentenceTransformer model folder"
+    message = f"{tmp_path}: not a SentenceTransformer model folder (no modules.json)"
     assert error(TextClassifier.load, tmp_path) == message
