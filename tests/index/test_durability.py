@@ -16,8 +16,10 @@ from tests.index.support.child import child
 from tests.index.support.hash_model import hash_vectors
 from tests.index.support.stored import stored
 
+LONG = pytest.mark.slow
 
-@pytest.mark.parametrize(("factory", "stride"), [("Flat", 3), ("HNSW8", 11)])
+
+@pytest.mark.parametrize(("factory", "stride"), [("Flat", 9), ("HNSW8", 11), pytest.param("Flat", 3, marks=LONG)])
 def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model, factory, stride):
     base = tmp_path / "base"
     with SearchIndex.create(base, hash_model, factory) as index:
@@ -33,7 +35,14 @@ def test_a_kill_at_any_line_leaves_the_old_or_the_new_state(tmp_path, hash_model
     assert new > 5
 
 
-@pytest.mark.parametrize(("old", "new"), [("float32", "int8"), ("int8", "float16"), ("float16", "float32")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float32", "int8"),
+        pytest.param("int8", "float16", marks=LONG),
+        pytest.param("float16", "float32", marks=LONG),
+    ],
+)
 def test_a_kill_while_the_vectors_change_their_data_type_leaves_an_intact_index(tmp_path, hash_model, old, new):
     base = tmp_path / "base"
     with SearchIndex.create(base, hash_model, "Flat", dtype=old) as index:
