@@ -9,6 +9,7 @@ from ctx_embed.cli.index_build import build
 from ctx_embed.cli.index_documents import count, delete, export, facets, get, set_metadata
 from ctx_embed.cli.index_explore import duplicates, topics
 from ctx_embed.cli.index_maintain import compact, info, reembed, tune, verify
+from ctx_embed.cli.index_merge import merge
 from ctx_embed.cli.index_query import query, similar
 
 
@@ -56,6 +57,7 @@ for command in (
     delete,
     export,
     info,
+    merge,
     tune,
     verify,
     reembed,

@@ -16,6 +16,7 @@ from ctx_embed.cli.output import counted
 @click.option("--overwrite", is_flag=True, help="Replace an existing index once the new one is complete.")
 @click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
 @field_option
+@click.option("--from-parquet", is_flag=True, help="INPUT are directories of `encode --to`; use their embeddings.")
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
 @click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
 @backend_option
@@ -30,6 +31,7 @@ def build(
     overwrite: bool,
     resume: bool,
     field: str | None,
+    from_parquet: bool,
     embedding_field: str | None,
     model: str | None,
     backend: str | None,
@@ -46,16 +48,32 @@ def build(
 
     \b
     Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review
+    Example: ctx-embed index build --from-parquet embeddings/ articles.index
     Example: ctx-embed index build articles/ articles.index --chunk tokens:256 --resume
     """
     chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
     if len(chosen) > 1:
         raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " exclude each other")
 
+    mode = chosen[0] if chosen else "create"
+    if from_parquet:
+        for name, value in (
+            ("--resume", resume),
+            ("--field", field),
+            ("--embedding-field", embedding_field),
+            ("--chunk", chunk),
+        ):
+            if value:
+                raise click.UsageError(f"{name} and --from-parquet exclude each other")
+        from ctx_embed.stores.indexing import index_parquet
+
+        count = index_parquet(sources, path, mode=mode, model=model, factory=factory, dtype=dtype)
+        click.echo(f"{counted(count, 'document')} {'added to' if append or upsert else 'indexed in'} {path}")
+        return
+
     from ctx_embed.index.building.build import build_index
     from ctx_embed.text.unknown import warning
 
-    mode = chosen[0] if chosen else "create"
     built = build_index(
         sources,
         path,

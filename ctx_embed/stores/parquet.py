@@ -23,6 +23,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import locked, sync_file, sync_folder
 from ctx_embed.index.hits import Hit
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, paths
+from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.columns import (
     EMBEDDING,
     ID,
@@ -33,6 +34,7 @@ from ctx_embed.stores.columns import (
     column_of,
     comparable,
     hit_of,
+    metadata_of,
     vectors_of,
 )
 from ctx_embed.stores.store import Collection, Floats, Rows, Store
@@ -210,6 +212,15 @@ class Parquet(Store):
                 except (pyarrow.ArrowException, OSError) as error:
                     said = " ".join(str(error).split())
                     raise InputError(f"{path}: cannot be read as Parquet ({said:.120}); encode it again") from None
+
+    def documents(self) -> Iterator[Embedded]:
+        """Yield every row as a document with its vector, part by part."""
+        fields = list(self.require_collection().fields)
+        for _, _, batch in self._batches([ID, TEXT, METADATA, EMBEDDING, *fields]):
+            vectors = vectors_of(batch.column(EMBEDDING))
+            rows = batch.drop_columns([EMBEDDING]).to_pylist()
+            for row, vector in zip(rows, vectors, strict=True):
+                yield Embedded(row[TEXT], row[ID], metadata_of(row, fields), vector)
 
     def finish(self, *, unique: bool = False) -> None:
         """Remove the rows whose ids later rows have too, unless there can be none."""

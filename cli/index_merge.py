@@ -1,0 +1,25 @@
+"""`ctx-embed index merge`."""
+
+from __future__ import annotations
+
+import click
+
+from ctx_embed.cli.output import counted
+
+
+@click.command()
+@click.argument("sources", metavar="INDEX...", nargs=-1, required=True)
+@click.option("-o", "--output", "path", required=True, metavar="NEW", help="The folder of the new index.")
+@click.option("--replace", is_flag=True, help="A document replaces one with its id in an earlier index.")
+@click.option("--renumber", is_flag=True, help="Number integer ids anew, in order.")
+def merge(sources: tuple[str, ...], path: str, replace: bool, renumber: bool) -> None:
+    """Make one index of several with the same model, without embedding again.
+
+    An id that two of them have is an error, unless --replace or --renumber says what to do.
+
+    Example: ctx-embed index merge monday.index tuesday.index -o week.index
+    """
+    from ctx_embed.index.building.combining import merge_indexes
+
+    count = merge_indexes(sources, path, replace=replace, renumber=renumber)
+    click.echo(f"{counted(count, 'document')} in {path}")

@@ -1,0 +1,132 @@
+"""An index made of documents that come with their vectors: from other indexes, or from a directory of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import MANIFEST, Manifest, read_manifest
+from ctx_embed.index.writing.transaction import Copied
+from ctx_embed.texts import Document
+
+if TYPE_CHECKING:
+    from ctx_embed.index.embedder import Model
+
+
+def write_index(
+    path: str | Path,
+    documents: Iterable[Document],
+    *,
+    model: str | Path | Model | None,
+    factory: str,
+    chunk: str,
+    dtype: str,
+    overwrite: bool = False,
+    replacing: bool = False,
+) -> int:
+    """Make an index of documents; ``path`` is there when it is complete, or unchanged.
+
+    Args:
+        path: the folder of the index.
+        documents: in any number; those without vectors are embedded.
+        model: as in :meth:`SearchIndex.create`, like the next three.
+        factory: the kind of FAISS index.
+        chunk: how documents are cut into passages.
+        dtype: the data type of the vectors.
+        overwrite: whether it may replace an index that is there.
+        replacing: whether a document replaces an earlier one with its id.
+
+    Returns:
+        The number of documents.
+
+    Raises:
+        InputError: the folder is taken, or a document cannot be stored.
+    """
+    target = Path(path).absolute()
+    if overwrite:
+        require_replaceable(target, MANIFEST)
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: already exists; choose another name, or replace an index with --overwrite")
+    with (
+        replaced_folder(target, new=not overwrite) as beside,
+        SearchIndex.create(beside, model, factory, chunk, dtype=dtype) as index,
+    ):
+        stream = iter(documents)
+        with index.writer.editing() as edit:
+            while some := list(islice(stream, CHUNK_DOCUMENTS)):
+                edit.add(some, replacing=replacing)
+        return index.count()
+
+
+def merge_indexes(
+    sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, renumber: bool = False
+) -> int:
+    """Make one index of several that have the same model; nothing is embedded again.
+
+    Args:
+        sources: two indexes or more. The first one's kind and data type are those of the new index.
+        path: the folder of the new index.
+        replace: a document replaces one that has its id in an earlier index.
+        renumber: ids that are integers are numbered anew, in order; strings stay.
+
+    Returns:
+        The number of documents.
+
+    Raises:
+        InputError: fewer than two, of different models or chunking, an id that several have, or the folder is taken.
+    """
+    folders = [Path(source).absolute() for source in sources]
+    if len(folders) < 2:
+        raise InputError(f"merging needs two indexes or more, got {len(folders)}")
+    manifests = [read_manifest(folder) for folder in folders]
+    first = manifests[0]
+    for folder, manifest in zip(folders[1:], manifests[1:], strict=True):
+        for name, here, there in (
+            ("the model", _model(first), _model(manifest)),
+            ("chunk", repr(first.chunk), repr(manifest.chunk)),
+        ):
+            if here != there:
+                raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
+    documents = (document for folder in folders for document in _copied(folder, renumber))
+    try:
+        return write_index(
+            path,
+            documents,
+            model=first.model,
+            factory=first.factory,
+            chunk=first.chunk,
+            dtype=first.dtype,
+            replacing=replace,
+        )
+    except InputError as error:
+        if "ids must be unique" not in str(error):
+            raise
+        raise InputError(f"{error}: --replace keeps the later document, --renumber numbers integers anew") from None
+
+
+def _model(manifest: Manifest) -> str:
+    return f"{manifest.model!r} (fingerprint {manifest.model_fingerprint[:12]}, dimension {manifest.dimension})"
+
+
+def _copied(path: Path, renumber: bool) -> Iterator[Copied]:
+    """Yield the documents of one state of an index, with their vectors."""
+    folder = IndexFolder(path)
+    with closing(folder.documents) as store, store.reading():
+        shards = store.shards()
+        for document in store.all():
+            yield Copied(
+                document.text,
+                None if renumber and isinstance(document.id, int) else document.id,
+                document.metadata,
+                spans=store.spans(document),
+                vectors=folder.vectors.gather(shards, np.arange(document.row, document.row + document.passages)),
+            )

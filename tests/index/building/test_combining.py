@@ -1,0 +1,85 @@
+"""Indexes made of others, and of directories of embeddings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.building.combining import merge_indexes
+from tests.conftest import SENTENCES
+from tests.helpers.cli import Command
+
+INDEX = Command("index")
+
+
+@pytest.fixture
+def indexes(tmp_path, monkeypatch):
+    """Two indexes of the shipped model: one with numbers for ids, one with words."""
+    monkeypatch.chdir(tmp_path)
+    with SearchIndex.create("a.index", chunk="sentences") as index:
+        index.add([f"{text}. Another sentence." for text in SENTENCES[:4]], metadata=[{"n": n} for n in range(4)])
+        index.delete(1)
+    with SearchIndex.create("b.index", chunk="sentences") as index:
+        index.add(SENTENCES[4:], ids=["four", "five", 0, "seven"])
+    return ["a.index", "b.index"]
+
+
+def test_a_merged_index_finds_what_each_found(indexes):
+    assert INDEX.fails("merge", *indexes, "-o", "c.index").endswith(
+        "ids must be unique: --replace keeps the later document, --renumber numbers integers anew"
+    )
+    assert INDEX.succeeds("merge", *indexes, "-o", "c.index", "--renumber") == "7 documents in c.index\n"
+    with SearchIndex.open("c.index") as merged:
+        assert merged.verify() == []
+        assert all(identifier in merged for identifier in (0, 1, 2, 3, "four", "five", "seven"))
+        for name in indexes:
+            with SearchIndex.open(name) as source:
+                for text in SENTENCES:
+                    best = source.search(text, k=1)[0]
+                    assert best.document in {hit.document for hit in merged.search(text, k=7)}
+        assert merged.search("the film", k=1, where="n = 2")[0].metadata == {"n": 2}
+    assert INDEX.succeeds("merge", *indexes, "-o", "d.index", "--replace") == "6 documents in d.index\n"
+    assert json.loads(INDEX.succeeds("get", "d.index", "0"))["text"] == SENTENCES[6]
+
+
+def test_what_cannot_be_merged_leaves_nothing(indexes, hash_model, tmp_path):
+    SearchIndex.create("other.index", hash_model, chunk="sentences").close()
+    SearchIndex.create("whole.index").close()
+    for sources, message in (
+        (["a.index"], "merging needs two indexes or more, got 1"),
+        (["a.index", "nowhere"], "nowhere: no such index"),
+        (["a.index", "other.index"], r"other.index: the model must be that of .*a.index, 'default' \(.*got None \("),
+        (["a.index", "whole.index"], r"chunk must be that of .*, 'sentences', got 'none'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            merge_indexes(sources, "c.index")
+    with pytest.raises(InputError, match=r"b.index: already exists"):
+        merge_indexes(indexes, "b.index", renumber=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.index", "b.index", "other.index", "whole.index"]
+
+
+def test_a_directory_of_embeddings_becomes_an_index(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"id": f"d{number}", "text": text, "n": number, "deep": {"x": [1]}} for number, text in enumerate(SENTENCES)
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Command("encode").succeeds("in.jsonl", "--to", "out", "--workers", 1)
+    assert INDEX.succeeds("build", "--from-parquet", "out", "new.index") == "8 documents indexed in new.index\n"
+    with SearchIndex.open("new.index") as index:
+        assert index.verify() == []
+        hit = index.search(SENTENCES[5], k=1, where="deep.x contains 1 and n > 2")[0]
+        assert (hit.id, hit.metadata) == ("d5", {"n": 5, "deep": {"x": [1]}})
+    assert "already exists" in INDEX.fails("build", "--from-parquet", "out", "new.index")
+    assert "already in the index" in INDEX.fails("build", "--from-parquet", "out", "new.index", "--append")
+    added = INDEX.succeeds("build", "--from-parquet", "out", "new.index", "--upsert")
+    assert added == "8 documents added to new.index\n"
+    INDEX.succeeds("build", "--from-parquet", "out", "new.index", "--overwrite", "--dtype", "float16")
+    with SearchIndex.open("new.index") as index:
+        assert (index.count(), index.describe()["dtype"]) == (8, "float16")
+    assert "no embeddings there" in INDEX.fails("build", "--from-parquet", "nowhere", "other.index")
+    assert INDEX.fails("build", "--from-parquet", "out", "o.index", "--chunk", "sentences", code=2) == (
+        "--chunk and --from-parquet exclude each other"
+    )
