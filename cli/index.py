@@ -11,6 +11,7 @@ from ctx_embed.cli.index_explore import duplicates, topics
 from ctx_embed.cli.index_maintain import compact, info, reembed, tune, verify
 from ctx_embed.cli.index_merge import merge
 from ctx_embed.cli.index_query import query, similar
+from ctx_embed.cli.index_sync import sync
 
 
 class IndexGroup(Group):
@@ -48,6 +49,7 @@ def index() -> None:
 
 for command in (
     build,
+    sync,
     query,
     similar,
     get,

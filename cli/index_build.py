@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.index_sync import documents_option, folder_options, summary
 from ctx_embed.cli.options import backend_option, dtype_option, field_option
 from ctx_embed.cli.output import counted
 
@@ -21,8 +22,15 @@ from ctx_embed.cli.output import counted
 @click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
 @backend_option
 @click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
-@click.option("--chunk", help="Cut documents into passages: none, sentences, or tokens:N.  [default: none]")
 @dtype_option("[default: float32]")
+@click.option(
+    "--chunk",
+    help="Cut documents: none, sentences, tokens:N, or passages[:N] of at most N tokens between paragraphs.  "
+    "[default: none; passages for folders and whole files]",
+)
+@documents_option
+@folder_options
+@click.option("--encoding", metavar="NAME", help="The encoding of named files of plain text.  [default: utf-8]")
 def build(
     sources: tuple[str, ...],
     path: str,
@@ -38,18 +46,26 @@ def build(
     factory: str | None,
     chunk: str | None,
     dtype: str | None,
+    documents: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    encoding: str | None,
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
 
-    INPUT is text (one document per line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a header, or
-    Parquet, plain or gzipped; a folder of such files; or - for standard input. Except in text, the field 'id' or '_id'
-    is the id and all other fields become metadata. INDEX changes only when everything is ready; until then, finished
-    work is in INDEX.partial. An error leaves INDEX unchanged.
+    INPUT is a folder, a file, or - for standard input. In a folder every file is a document, cut into passages: text,
+    Markdown and source code in any encoding, and with the extra 'documents' HTML, PDF, Word and more. The same command
+    again brings INDEX in step with the folder, see 'index sync'.
+
+    A named file is text (one document per line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a
+    header, or Parquet, plain or gzipped. Except in text, the field 'id' or '_id' is the id and all other fields become
+    metadata. A new INDEX appears only when everything is ready; until then, finished work is in INDEX.partial. An
+    error leaves INDEX unchanged.
 
     \b
+    Example: ctx-embed index build notes/ notes.index --exclude 'drafts/'
     Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review
     Example: ctx-embed index build --from-parquet embeddings/ articles.index
-    Example: ctx-embed index build articles/ articles.index --chunk tokens:256 --resume
     """
     chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
     if len(chosen) > 1:
@@ -86,6 +102,10 @@ def build(
         factory=factory,
         chunk=chunk,
         dtype=dtype,
+        documents=documents,
+        include=include,
+        exclude=exclude,
+        encoding=encoding,
         progress=True,
     )
     if said := warning(built.unknown_share):
@@ -93,5 +113,7 @@ def build(
     if built.was_complete:
         were = "was" if built.documents == 1 else "were"
         click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")
+    elif built.folders is not None:
+        click.echo(summary(built.folders, path))
     else:
         click.echo(f"{counted(built.documents, 'document')} {'added to' if append or upsert else 'indexed in'} {path}")

@@ -37,6 +37,7 @@ COMMANDS = {
 RESUME = {
     "index build": "repeat the command with --resume to continue where it stopped",
     "encode": "repeat the command; with --to it continues where it stopped",
+    "index sync": "repeat the command to continue where it stopped",
     "train": "repeat the command to continue after the last complete epoch",
     "distill": "repeat the command to continue where it stopped",
     "eval run": "repeat the command to continue; finished scores are stored",

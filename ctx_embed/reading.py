@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime
 import decimal
@@ -17,7 +18,7 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
@@ -73,32 +74,58 @@ def _unpacked(source: str | Path) -> Iterator[IO[bytes]]:
             raw.close()
 
 
-def read_lines(source: str | Path) -> Lines:
+class EncodingError(InputError):
+    """A file is not UTF-8."""
+
+
+def read_lines(source: str | Path, encoding: str | None = None) -> Lines:
     """Yield the lines of ``source`` with their numbers from 1, split on ``\\n`` only, without the line ends.
 
     Args:
-        source: a path, plain or gzip, or ``-`` for standard input; UTF-8, with or without a byte order mark.
+        source: a path, plain or gzip, or ``-`` for standard input; with or without a byte order mark.
+        encoding: the name of its encoding; None: UTF-8.
 
     Raises:
-        InputError: no such file, a folder, broken gzip, or bytes that are not UTF-8; the line is named.
+        InputError: no such file, a folder, broken gzip, or bytes of another encoding (an :class:`EncodingError`); the
+            line is named.
     """
     number = 0
     try:
         with _unpacked(source) as file:
-            for number, line in enumerate(file, 1):
-                text = line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            for number, line in enumerate(_decoded_lines(file, encoding), 1):
+                text = line.removesuffix("\n").removesuffix("\r")
                 yield number, text.removeprefix("\ufeff") if number == 1 else text
     except UnicodeDecodeError as error:
-        where = f"{source_name(source)}, line {number}"
-        raise InputError(f"{where}: must be UTF-8 (see byte {error.start + 1} of the line); convert the file") from None
+        if encoding is not None:
+            raise InputError(f"{source_name(source)}: must be {encoding}; give the right encoding") from None
+        where = f"{source_name(source)}, line {number + 1}: must be UTF-8 (see byte {error.start + 1} of the line)"
+        raise EncodingError(f"{where}; convert the file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{source_name(source)}: broken gzip after line {number} ({error})") from None
     except OSError as error:
         raise InputError(f"{source_name(source)}: cannot be read after line {number} ({error.strerror})") from None
 
 
+def _decoded_lines(file: IO[bytes], encoding: str | None) -> Iterator[str]:
+    if encoding is None:
+        for line in file:
+            yield line.decode("utf-8")
+        return
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise InputError(f"unknown encoding {encoding!r}; Python knows names such as latin-1, cp1252, utf-16") from None
+    lines = io.TextIOWrapper(file, encoding=encoding, newline="\n")
+    try:
+        yield from lines
+    finally:
+        # The file, perhaps standard input, is closed by whoever opened it, or is closed already.
+        with suppress(ValueError):
+            lines.detach()
+
+
 def read_documents(
-    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False
+    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
 ) -> Iterator[Document]:
     """Yield the documents of a file, in order and in bounded memory.
 
@@ -114,29 +141,42 @@ def read_documents(
         source: a path, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``, of text files the line.
         blank_lines: a blank line of a text file is a document too, an empty one.
+        encoding: as for :func:`read_lines`.
 
     Raises:
         InputError: as :func:`read_lines`; a row that cannot be read or lacks the field (the message says where); a text
             file although a field is named.
     """
+    for _, document in read_numbered_documents(source, text_field, blank_lines=blank_lines, encoding=encoding):
+        yield document
+
+
+def read_numbered_documents(
+    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
+) -> Iterator[tuple[int, Document]]:
+    """Yield the documents of a file with the number of their line (the last one, in CSV), or of their row in Parquet.
+
+    Arguments and errors are those of :func:`read_documents`.
+    """
     needed = {text_field or TEXT_FIELD: "--field"}
-    reader, lines = READERS.get(suffix_of(source)), read_lines(source)
+    reader, lines = READERS.get(suffix_of(source)), read_lines(source, encoding)
     if reader is None and (str(source) == "-" or text_field is not None):
         reader, lines = _recognised(lines, needed if text_field is not None else None)
     if reader is not None:
         for number, row in reader.rows(source, lines, needed):
-            yield document_of(f"{source_name(source)}, {reader.unit} {number}", row, text_field or TEXT_FIELD)
+            where = f"{source_name(source)}, {reader.unit} {number}"
+            yield number, document_of(where, row, text_field or TEXT_FIELD)
         return
-    for _, line in lines:
+    for number, line in lines:
         if line.strip():
             if text_field is not None:
                 raise InputError(
                     f"{source_name(source)}: lines of text have no field {text_field!r}; give a CSV, TSV, JSONL or "
                     "Parquet file, or leave --field out"
                 )
-            yield Document(line)
+            yield number, Document(line)
         elif blank_lines:
-            yield Document("")
+            yield number, Document("")
 
 
 def read_labelled_rows(

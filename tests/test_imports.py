@@ -24,6 +24,7 @@ LAYERS = [
     {"export"},
     {"encoders"},
     {"training"},
+    {"documents"},
     {"index"},
     {"deduplication"},
     {"stores"},

@@ -24,6 +24,9 @@ finally:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("no torch")
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.md").write_text("# A cat\n\nIt sat on the mat.\n")
+    (folder / "notes" / "b.eml").write_text("Subject: wages\n\nThey rise.\n")
     (folder / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
 
     def run(*arguments: str) -> tuple[str, set[str]]:
@@ -44,6 +47,8 @@ def run(tmp_path_factory):
         "encode texts.txt -o texts.npy",
         "index build texts.txt other.index --chunk tokens:4",
         "index build texts.txt texts.index --append",
+        "index build notes notes.index",
+        "index sync notes texts.index",
         "index query texts.index cat",
         "index query texts.index cat --mode hybrid",
         "index get texts.index 1",

@@ -339,6 +339,24 @@ def test_folders_are_read_by_name(tmp_path):
     assert estimated_count(["-"]) is None
 
 
+def test_another_encoding(file, standard_input):
+    path = file("caf\u00e9\nna\u00efve\n".encode("latin-1"))
+    assert [document.text for document in read_documents(path, encoding="latin-1")] == ["caf\u00e9", "na\u00efve"]
+    path = file("\u00e9\r\nb\n".encode("utf-16"))
+    assert list(read_lines(path, "utf-16")) == [(1, "\u00e9"), (2, "b")]
+    assert (
+        error(lambda source: list(read_lines(source, "ascii")), path)
+        == f"{path}: must be ascii; give the right encoding"
+    )
+    for name, message in (
+        ("ascii", f"{path}: must be ascii; give"),
+        ("nonsense", "unknown encoding 'nonsense'; Python"),
+    ):
+        with pytest.raises(InputError) as caught:
+            list(read_lines(path, name))
+        assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

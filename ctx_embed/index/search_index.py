@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from ctx_embed.index.analysis.duplicates import Pair
     from ctx_embed.index.analysis.topics import Topic
+    from ctx_embed.index.building.sync import Synced
     from ctx_embed.index.embedder import Model
     from ctx_embed.index.searching import SearchOptions
 
@@ -99,7 +100,9 @@ class SearchIndex:
             factory: the kind of FAISS index: ``auto`` searches exactly up to about 50,000 vectors and then uses
                 inverted lists of 8-bit vectors; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds. Kinds
                 that need training search exactly as long as there are too few vectors to train on.
-            chunk: ``none`` embeds a document whole; ``sentences`` and ``tokens:N`` cut it into passages.
+            chunk: ``none`` embeds a document whole; ``sentences`` and ``tokens:N`` cut it into passages, and so do
+                ``passages`` and ``passages:N``: of at most N tokens (256, or what the model reads), cut between
+                sections, paragraphs and sentences.
             backend: ``numpy`` or ``torch``, for a model given by name; None takes torch only for models that NumPy
                 cannot run.
             dtype: the data type in which vectors are stored: ``float32``, ``float16`` (half the size, the same hits) or
@@ -324,6 +327,43 @@ class SearchIndex:
             while chunk := list(islice(stream, CHUNK_DOCUMENTS)):
                 ids += edit.add(chunk, replacing=replacing)
         return ids
+
+    def sync(
+        self,
+        folder: str | Path,
+        *,
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        documents: str | None = None,
+        text_field: str | None = None,
+        progress: bool = False,
+    ) -> Synced:
+        """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
+
+        Files whose size and time of change are those of the last run are not read. Only documents that came from this
+        folder are replaced or removed. Files are committed in steps of a few seconds, each file as a whole: a run that
+        was interrupted is continued by the next one. The options are stored; None takes those of the last run.
+
+        Args:
+            folder: the folder; hidden files and those that its .gitignore files name are left out.
+            include: globs such as ``*.md``, one of which a file must match.
+            exclude: globs of files and folders to leave out.
+            documents: ``files``, ``paragraphs``, ``lines`` or ``records`` (of tables and JSONL; other files are
+                documents as a whole). None: records that have a text are documents, and so are all other files.
+            text_field: the field of records that holds the text; None: ``text``.
+            progress: whether to show a bar on standard error, if that is a terminal.
+
+        Returns:
+            What was read and what was not.
+
+        Raises:
+            InputError: there is no such folder, a glob cannot be understood, or another process is writing.
+        """
+        from ctx_embed.index.building.sync import merged_options, sync_folder
+
+        self._require_open()
+        options = merged_options(self, folder, include, exclude, documents, text_field)
+        return sync_folder(self, folder, options, progress=progress)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents; the change is on disk when this returns.

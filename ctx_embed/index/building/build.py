@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from ctx_embed.documents.units import checked_unit
 from ctx_embed.errors import InputError
 from ctx_embed.files import require_folder
 from ctx_embed.index.ann.factories import AUTO
@@ -28,13 +29,16 @@ from ctx_embed.index.building.plan import (
     place,
     require_free,
 )
-from ctx_embed.index.building.readers import read_sources
+from ctx_embed.index.building.readers import is_structured, read_sources
+from ctx_embed.index.building.sync import Synced, known_folder, merged_options, sync_folder
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
-from ctx_embed.index.storage.manifest import DOCUMENTS, read_manifest
-from ctx_embed.reading import estimated_count, expanded
-from ctx_embed.text.unknown import SAMPLED_TEXTS, sample, tokenizer_of, unknown_share
+from ctx_embed.index.storage.manifest import DOCUMENTS, MANIFEST, read_manifest
+from ctx_embed.index.storage.sources import Options
+from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.reading import estimated_count
+from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -54,11 +58,13 @@ class Built:
         was_complete: whether an earlier run had already finished the build.
         unknown_share: the share of the first documents' tokens that the model does not know; 0 if the documents came
             with embeddings.
+        folders: what was read of folders, and what was not; None if no source is a folder.
     """
 
     documents: int
     was_complete: bool = False
     unknown_share: float = 0.0
+    folders: Synced | None = None
 
 
 def build_index(
@@ -74,14 +80,20 @@ def build_index(
     chunk: str | None = None,
     backend: str | None = None,
     dtype: str | None = None,
+    documents: str | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    encoding: str | None = None,
     progress: bool = False,
 ) -> Built:
     """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
 
-    Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds.
+    Until then, finished work is stored in ``path`` + ``.partial``, in steps of a few seconds. An index follows the
+    folders among its sources: a build of a folder that the index knows, and any addition of a folder, changes the index
+    in place, see :meth:`SearchIndex.sync`.
 
     Args:
-        sources: files, folders or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
+        sources: folders, and files or ``-``, see :func:`ctx_embed.index.building.readers.read_sources`.
         path: the folder of the index.
         mode: ``create`` makes a new index and fails if there is one; ``append`` adds to an index; ``upsert`` adds to
             it and replaces documents with the same ids; ``overwrite`` replaces the index.
@@ -91,9 +103,15 @@ def build_index(
         embedding_field: the field with embeddings made by the model; None embeds the texts.
         model: as in :meth:`SearchIndex.create`; when adding, as in :meth:`SearchIndex.open`.
         factory: the kind of FAISS index, by default ``auto``; when adding, that of the index.
-        chunk: how documents are cut into passages, by default ``none``; when adding, as in the index.
+        chunk: how documents are cut into passages, see :meth:`SearchIndex.create`; by default ``none`` for lines and
+            records, ``passages`` if there are folders or whole files; when adding, as in the index.
         backend: as in :meth:`SearchIndex.create`.
         dtype: the data type of the vectors, as in :meth:`SearchIndex.create`; when adding, that of the index.
+        documents: what becomes a document: ``files``, ``paragraphs``, ``lines`` or ``records``. None: in a folder
+            files, and records that have a text; of named files lines and records, if they are plain text.
+        include: globs such as ``*.md``, one of which the files of folders must match.
+        exclude: globs of files and folders in folders to leave out.
+        encoding: of files that are named and plain text; None: UTF-8. In folders encodings are detected.
         progress: whether to show a progress bar on standard error, if that is a terminal.
 
     Raises:
@@ -116,7 +134,6 @@ def build_index(
                 raise InputError(f"{target}: {name} must be {there!r}, got {given!r}; leave --{name} out")
         factory, chunk, dtype = manifest.factory, manifest.chunk, manifest.dtype
         model = manifest.model if model is None else model
-    files = expanded(listed)
     plan = Plan(
         [str(name) for name in listed],
         target,
@@ -129,21 +146,68 @@ def build_index(
         backend,
         checked_dtype(dtype or DEFAULT),
         progress,
+        Options(tuple(include), tuple(exclude), checked_unit(documents), text_field),
+        encoding,
     )
+    _check_sources(plan)
+    if chunk is None and (plan.folders or any(is_structured(file, documents) for file in plan.files)):
+        plan = replace(plan, chunk="passages")
+    if plan.folders and not plan.files and (plan.adds or (mode == "create" and _follows(plan))):
+        with SearchIndex.open(target, plan.model, backend=backend) as index:
+            synced = _synced(index, plan)
+        return Built(synced.documents, folders=synced)
     make_way(plan, resume)
     if resume and not plan.partial.exists() and (finished := finished_before(plan)) is not None:
         return Built(finished.documents, was_complete=True)
     if not plan.adds:
         require_free(plan)
-    return _build(plan, files)
+    return _build(plan)
 
 
-def _build(plan: Plan, files: list[str]) -> Built:
-    documents = read_sources(files, plan.text_field, plan.embedding_field)
-    if not plan.partial.exists():
+def _check_sources(plan: Plan) -> None:
+    if not plan.sources:
+        raise InputError("no source of documents: give a file, a folder or - (standard input)")
+    if plan.files.count("-") > 1:
+        raise InputError("standard input is named twice, but can be read only once")
+    if plan.folders and plan.embedding_field is not None:
+        raise InputError(f"{plan.folders[0]}: --embedding-field needs files, got a folder; name its files")
+    if not plan.folders and (plan.options.include or plan.options.exclude):
+        raise InputError("--include and --exclude choose files of a folder; name one")
+
+
+def _follows(plan: Plan) -> bool:
+    """Return whether there is an index that follows all folders of the plan."""
+    if not (plan.target / MANIFEST).is_file():
+        return False
+    with closing(DocumentStore(plan.target / DOCUMENTS)) as store:
+        return all(known_folder(store, folder) is not None for folder in plan.folders)
+
+
+def _synced(index: SearchIndex, plan: Plan, committing: Callable[[Edit, int], None] | None = None) -> Synced:
+    """Bring an index in step with the folders of the plan; options that are not given are those of the last run."""
+    found = Synced()
+    given = plan.options
+    for folder in plan.folders:
+        options = merged_options(
+            index, folder, given.include or None, given.exclude or None, given.documents, given.text_field
+        )
+        found += sync_folder(
+            index,
+            folder,
+            options,
+            prefixed=len(plan.sources) > 1,
+            committing=committing,
+            progress=plan.progress,
+        )
+    return found
+
+
+def _build(plan: Plan) -> Built:
+    documents = read_sources(plan.files, plan.text_field, plan.embedding_field, plan.options.documents, plan.encoding)
+    if plan.files and not plan.partial.exists():
         # Fail on empty sources before anything is written or a model is loaded.
         documents = _some(documents, plan.sources)
-    ours, unknown = False, 0.0
+    ours, unknown, synced = False, 0.0, None
     try:
         with ExitStack() as stack:
             if not plan.partial.exists():
@@ -160,12 +224,15 @@ def _build(plan: Plan, files: list[str]) -> Built:
             state = _begun(index, plan)
             if not state.finished:
                 first: list[str] = []
-                noted = _noting(documents, first)
-                state = _fill(index, plan, state, noted, estimated_count(files) if plan.progress else None)
+                if plan.files:
+                    state = _fill(index, plan, state, _noting(documents, first))
                 if plan.embedding_field is None:
                     unknown = unknown_share(tokenizer_of(index.embedder.model), sample(first))
             if plan.adds:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
+            elif plan.folders:
+                state, synced = _fill_from_folders(index, plan, state)
+                unknown = max(unknown, unknown_share(tokenizer_of(index.embedder.model), _first_texts(index)))
         place(plan)
     except (InputError, OSError) as error:
         # Never remove what another build has stored.
@@ -177,7 +244,38 @@ def _build(plan: Plan, files: list[str]) -> Built:
         if ours:
             drop_if_empty(plan)
         raise
-    return Built(state.documents, unknown_share=unknown)
+    if plan.adds and plan.folders:
+        with SearchIndex.open(plan.target, plan.model, backend=plan.backend) as index:
+            synced = _synced(index, plan)
+        state = replace(state, documents=state.documents + synced.documents)
+    return Built(state.documents, unknown_share=unknown, folders=synced)
+
+
+def _fill_from_folders(index: SearchIndex, plan: Plan, state: progress.Progress) -> tuple[progress.Progress, Synced]:
+    """Add the documents of the plan's folders to INDEX.partial, and return the progress and what was read.
+
+    Raises:
+        InputError: there are no documents at all.
+    """
+    # The files are done: a build that is resumed must not read them again.
+    state = replace(state, finished=True)
+
+    def committing(edit: Edit, documents: int) -> None:
+        nonlocal state
+        state = replace(state, documents=state.documents + documents)
+        progress.record(edit.store, state)
+
+    synced = _synced(index, plan, committing)
+    if not index.count():
+        raise InputError(
+            f"{', '.join(plan.sources)}: no file that can be read; {synced.left_out or 'the folder is empty'}"
+        )
+    return state, synced
+
+
+def _first_texts(index: SearchIndex) -> list[str]:
+    with closing(DocumentStore(index.path / DOCUMENTS)) as store:
+        return [document.text[:SAMPLED_CHARACTERS] for document in store.after(-1, SAMPLED_TEXTS)]
 
 
 def _noting(documents: Iterator[Document], texts: list[str]) -> Iterator[Document]:
@@ -199,9 +297,7 @@ def _new_partial(plan: Plan) -> SearchIndex:
         raise InputError(f"{plan.target}: another build of it has just started; wait until it ends") from None
 
 
-def _fill(
-    index: SearchIndex, plan: Plan, state: progress.Progress, documents: Iterator[Document], total: int | None
-) -> progress.Progress:
+def _fill(index: SearchIndex, plan: Plan, state: progress.Progress, documents: Iterator[Document]) -> progress.Progress:
     """Add the documents that are not yet stored, step by step, then build FAISS's file; return the progress."""
     digest = progress.Digest()
     done = 0
@@ -213,6 +309,11 @@ def _fill(
             f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
             f"{state.documents} documents, or delete {plan.partial} and start again"
         )
+    total = (
+        estimated_count(plan.files)
+        if plan.progress and not any(is_structured(file, plan.options.documents) for file in plan.files)
+        else None
+    )
     others = closing(DocumentStore(plan.target / DOCUMENTS)) if plan.mode == "append" else None
     with ExitStack() as stack:
         taken = stack.enter_context(others) if others else None

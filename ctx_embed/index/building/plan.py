@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.dtypes import DEFAULT
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
+from ctx_embed.index.storage.sources import Options
 from ctx_embed.reading import TEXT_FIELD
 
 LOCK = "lock"
@@ -38,6 +40,18 @@ class Plan:
     backend: str | None
     dtype: str
     progress: bool
+    options: Options
+    encoding: str | None
+
+    @property
+    def files(self) -> list[str]:
+        """The sources that are files, or standard input."""
+        return [name for name in self.sources if not is_folder(name)]
+
+    @property
+    def folders(self) -> list[str]:
+        """The sources that are folders."""
+        return [name for name in self.sources if is_folder(name)]
 
     @property
     def partial(self) -> Path:
@@ -53,10 +67,25 @@ class Plan:
     def signature(self) -> str:
         """A hash that is the same for two runs of the same build."""
         names = [name if name == "-" else str(Path(name).absolute()) for name in self.sources]
-        fields = [names, self.mode, self.text_field or TEXT_FIELD, self.embedding_field, self.factory, self.chunk]
+        fields: list[Any] = [
+            names,
+            self.mode,
+            self.text_field or TEXT_FIELD,
+            self.embedding_field,
+            self.factory,
+            self.chunk,
+        ]
         # Builds of older versions, which had no other data type, have no such field.
         fields += [self.dtype] if self.dtype != DEFAULT else []
+        more = (self.options.include, self.options.exclude, self.options.documents, self.encoding)
+        if any(more):
+            fields += more
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+def is_folder(source: str) -> bool:
+    """Return whether a source of documents is a folder."""
+    return source != "-" and os.path.isdir(source)
 
 
 @contextmanager

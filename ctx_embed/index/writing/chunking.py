@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.documents import Span
+from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
 
-_SENTENCE_END = re.compile(r"[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|\s*\n\s*\n\s*")
+# Tokens of a passage, unless a number is given or the model reads fewer.
+PASSAGE_TOKENS = 256
+
+# Looking behind keeps the time linear: a long run of dots or spaces is tried once.
+_SENTENCE_END = re.compile(
+    r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|(?<!\s)\s*\n\s*\n\s*"
+)
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -52,6 +60,99 @@ def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
     return chunk
 
 
+class Passages:
+    """Cuts texts into passages of at most ``size`` tokens where their structure allows it best.
+
+    A text that fits is one passage. A longer one is cut at its best places, see :class:`Block`; the parts that are then
+    still too long are cut likewise, down to paragraphs, sentences or lines, and words. Small parts that follow each
+    other stay together up to a quarter of ``size``. Every page begins a passage.
+
+    Args:
+        size: the most tokens of a passage, at least 1.
+        count: returns the numbers of tokens of some texts.
+        offsets: returns the tokens of a text as spans.
+    """
+
+    def __init__(
+        self, size: int, count: Callable[[Sequence[str]], Sequence[int]], offsets: Callable[[str], list[Span]]
+    ) -> None:
+        self.size = size
+        self._count = count
+        self._words = tokens(size, offsets)
+
+    def __call__(self, text: str, blocks: Sequence[Block] = ()) -> list[Span]:
+        """Return the passages of a text; without blocks, its paragraphs are."""
+        found = list(blocks) or prose(text)
+        if not found:
+            return whole(text)
+        if len(found) < 2 and len(text) <= self.size:
+            # Each token has a character at least.
+            return _trimmed(text, [(block.start, block.stop) for block in found])
+        counts = self._counts(text, found)
+        found, counts = self._refined(text, found, counts)
+        spans: list[Span] = []
+        # Parts still to be cut, the next one last.
+        parts = [(0, len(found))]
+        while parts:
+            first, last = parts.pop()
+            if last - first == 1 or (sum(counts[first:last]) <= self.size and not _page(found, first, last)):
+                spans.append((found[first].start, found[last - 1].stop))
+            else:
+                parts += reversed(self._parts(found, counts, first, last))
+        return _trimmed(text, spans)
+
+    def _counts(self, text: str, blocks: Sequence[Block]) -> list[int]:
+        return [int(count) for count in self._count([text[block.start : block.stop] for block in blocks])]
+
+    def _refined(self, text: str, blocks: list[Block], counts: list[int]) -> tuple[list[Block], list[int]]:
+        """Return blocks of at most ``size`` tokens: longer ones are cut into sentences, lines and words."""
+        if max(counts, default=0) <= self.size:
+            return blocks, counts
+        for cut in (sentences, _lines, self._words):
+            parts: list[Block] = []
+            for block, count in zip(blocks, counts, strict=True):
+                if count <= self.size or (cut is sentences and not block.prose):
+                    parts.append(block)
+                    continue
+                spans = [
+                    (block.start + start, block.start + stop) for start, stop in cut(text[block.start : block.stop])
+                ]
+                parts += [Block(*span, block.depth if not at else NONE, block.prose) for at, span in enumerate(spans)]
+            if len(parts) > len(blocks):
+                blocks, counts = parts, self._counts(text, parts)
+        return blocks, counts
+
+    def _parts(self, blocks: list[Block], counts: list[int], first: int, last: int) -> list[tuple[int, int]]:
+        """Cut the blocks from ``first`` to ``last`` at the best places, into at least two parts."""
+        depth = min(block.depth for block in blocks[first + 1 : last])
+        starts = [first, *(place for place in range(first + 1, last) if blocks[place].depth == depth), last]
+        total = sum(counts[first:last])
+        if depth == PAGE:
+            return list(pairwise(starts))
+        # Where no place is better than another, passages come out alike in length.
+        even = -(-total // -(-total // self.size)) if depth == NONE else self.size // 4
+        found: list[tuple[int, int]] = []
+        begin, length = first, 0
+        for start, stop in pairwise(starts):
+            part = sum(counts[start:stop])
+            # A heading without text, or nearly, goes with what follows.
+            full = length >= even if depth == NONE else length + part > even and 16 * length > self.size
+            if start > begin and (full or length + part > self.size):
+                found.append((begin, start))
+                begin, length = start, 0
+            length += part
+        return [*found, (begin, last)]
+
+
+def _page(blocks: Sequence[Block], first: int, last: int) -> bool:
+    return any(block.depth == PAGE for block in blocks[first + 1 : last])
+
+
+def _lines(text: str) -> list[Span]:
+    """Return the lines of a text that are not blank."""
+    return [(block.start, block.stop) for block in rows(text)] or whole(text)
+
+
 def _joined(text: str, left: Span, right: Span) -> bool:
     """Return whether two adjacent tokens are parts of one word."""
     return left[1] >= right[0] and text[left[1] - 1 : left[1]].isalnum() and text[right[0] : right[0] + 1].isalnum()
@@ -75,32 +176,57 @@ def words(text: str) -> list[Span]:
 
 def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
     """Return a function that returns the tokens of a text as spans, by the model's tokenizer if it has one."""
+    own = _own_tokenizer(model)
+    if own is None:
+        return words
+    return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
+
+
+def _own_tokenizer(model: Any) -> Any:
+    """Return a copy of the model's tokenizer that neither truncates nor pads; None if it has none."""
     tokenizer: Any = getattr(model, "tokenizer", None)
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(tokenizer, "encode_batch_fast"):
-        return words
+        return None
     own = type(tokenizer).from_str(tokenizer.to_str())
     own.no_truncation()
     own.no_padding()
-    return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
+    return own
+
+
+def _passages(size: int | None, model: Any) -> Passages:
+    """Return a cutter into passages of ``size`` tokens; None: :data:`PASSAGE_TOKENS`, or what the model reads."""
+    if size is None:
+        longest = getattr(model, "max_seq_length", None)
+        # Two tokens are left for the marks that many models add.
+        size = PASSAGE_TOKENS if longest is None else max(1, min(PASSAGE_TOKENS, int(longest) - 2))
+    own = _own_tokenizer(model)
+    if own is None:
+        return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
+    tokenizer = TextTokenizer(own)
+    return Passages(size, lambda texts: tokenizer(texts)[1].tolist(), tokenizer_of(model))
 
 
 def checked_chunk(chunk: Any) -> str:
     """Return ``chunk`` if it is valid.
 
     Raises:
-        InputError: it is not ``none``, ``sentences`` or ``tokens:N``.
+        InputError: it is not ``none``, ``sentences``, ``passages``, ``passages:N`` or ``tokens:N``.
     """
-    match = re.fullmatch(r"tokens:(\d{1,9})", chunk) if isinstance(chunk, str) else None
-    if chunk in ("none", "sentences") or (match and int(match[1]) > 0):
+    match = re.fullmatch(r"(?:tokens|passages):(\d{1,9})", chunk) if isinstance(chunk, str) else None
+    if chunk in ("none", "sentences", "passages") or (match and int(match[1]) > 0):
         return str(chunk)
     raise InputError(
-        f"chunk must be none, sentences or tokens:N with a number of tokens N, e.g. tokens:256, got {chunk!r}"
+        "chunk must be none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256, "
+        f"got {chunk!r}"
     )
 
 
-def chunker(chunk: str, model: Any) -> Chunker:
+def chunker(chunk: str, model: Any) -> Chunker | Passages:
     """Return the function that cuts texts as ``chunk`` says, with the tokenizer of ``model``, the index's model."""
-    if chunk.startswith("tokens:"):
-        return tokens(int(chunk.removeprefix("tokens:")), tokenizer_of(model))
+    kind, _, size = chunk.partition(":")
+    if kind == "passages":
+        return _passages(int(size) if size else None, model)
+    if kind == "tokens":
+        return tokens(int(size), tokenizer_of(model))
     return {"none": whole, "sentences": sentences}[chunk]

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed.documents.blocks import Block
+from ctx_embed.documents.units import Structured
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, Span, checked_id, metadata_json
 from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
-from ctx_embed.index.writing.chunking import Chunker
 from ctx_embed.texts import Document, well_formed
 
 
@@ -104,7 +105,7 @@ class Edit:
         store: the documents, in a writing transaction.
         vectors: the shards' folder.
         embed: returns the unit vectors (n, dimension) of n texts.
-        chunk: cuts a text into passages.
+        chunk: cuts a text with these blocks into passages.
         counted: the number of documents already added by the same operation, for messages; 0 by default.
     """
 
@@ -113,7 +114,7 @@ class Edit:
         store: DocumentStore,
         vectors: ShardFolder,
         embed: Callable[[Sequence[str]], Vectors],
-        chunk: Chunker,
+        chunk: Callable[[str, Sequence[Block]], Sequence[Span]],
         counted: int = 0,
     ) -> None:
         self.store = store
@@ -178,7 +179,9 @@ class Edit:
         """Return the passages of a document; one that comes with its embedding is not cut."""
         if isinstance(document, Copied):
             return document.spans
-        return self.chunk(text) if getattr(document, "embedding", None) is None else [(0, len(text))]
+        if getattr(document, "embedding", None) is not None:
+            return [(0, len(text))]
+        return self.chunk(text, document.blocks if isinstance(document, Structured) else ())
 
     def _given(self, document: Document, number: int, passages: int) -> list[Any]:
         """Return the vectors that a document comes with, None for each one to be embedded."""

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from ctx_embed.documents.blocks import Block
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import AUTO_RECALL, Tuning, tune
@@ -44,7 +45,7 @@ class Writer:
         self.changing = threading.Lock()
         self._embedder = embedder
         self._searching = searching
-        self._chunker: chunking.Chunker | None = None
+        self._chunker: chunking.Chunker | chunking.Passages | None = None
         self._reported = False
         # A failed compaction is tried again when twice as many vectors are dead.
         self._compact_from = 0
@@ -95,12 +96,12 @@ class Writer:
     def _embed(self, texts: Sequence[str]) -> Vectors:
         return self._embedder().documents(texts)
 
-    def _chunk(self, text: str) -> list[Span]:
+    def _chunk(self, text: str, blocks: Sequence[Block]) -> list[Span]:
         if self._chunker is None:
             chunk = self.folder.manifest.chunk
             # Whole documents need no tokenizer, so no model if all embeddings are known.
             self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
-        return self._chunker(text)
+        return self._chunker(text, blocks) if isinstance(self._chunker, chunking.Passages) else self._chunker(text)
 
     def tidy(self, store: DocumentStore) -> None:
         """Update the manifest and FAISS's file to the newest commit, and remove files that it does not list.

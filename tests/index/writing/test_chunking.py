@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.writing.chunking import checked_chunk, sentences, tokenizer_of, tokens, whole, words
+from ctx_embed.documents.blocks import markdown, python
+from ctx_embed.index.writing.chunking import (
+    PASSAGE_TOKENS,
+    Passages,
+    checked_chunk,
+    chunker,
+    sentences,
+    tokenizer_of,
+    tokens,
+    whole,
+    words,
+)
 
 
 def parts(chunk, text):
@@ -64,9 +75,15 @@ def test_the_models_own_tokens_count(tiny_model):
 def test_a_chunk_that_cannot_be_used(chunk, tmp_path, hash_model):
     with pytest.raises(InputError) as caught:
         SearchIndex.create(tmp_path / "index", hash_model, chunk=chunk)
-    message = f"chunk must be none, sentences or tokens:N with a number of tokens N, e.g. tokens:256, got {chunk!r}"
-    assert str(caught.value) == message
-    assert checked_chunk("tokens:7") == "tokens:7"
+    message = (
+        "chunk must be none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256"
+    )
+    assert str(caught.value) == f"{message}, got {chunk!r}"
+    assert [checked_chunk(name) for name in ("tokens:7", "passages:7", "passages")] == [
+        "tokens:7",
+        "passages:7",
+        "passages",
+    ]
 
 
 def test_passages_are_found_with_their_document(tmp_path, hash_model):
@@ -95,3 +112,67 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
         assert index.delete("long") == 1
         assert [hit.text for hit in index.search("x", k=10)] == ["One sentence only."]
         assert index.verify() == []
+
+
+def passages(text: str, size: int, blocks=()) -> list[str]:
+    cut = Passages(size, lambda texts: [len(words(text)) for text in texts], words)
+    return [text[start:stop] for start, stop in cut(text, blocks)]
+
+
+def test_passages_are_cut_at_the_best_places():
+    section = "One two three four. Five six seven eight."
+    text = f"# A\n\n{section}\n\n## B\n\n{section}\n\n{section}\n\n# C\n\nend"
+    assert passages(text, 100, markdown(text)) == [text]
+    assert passages(text, 36, markdown(text)) == [text[: text.index("# C")].strip(), "# C\n\nend"]
+    assert passages(text, 24, markdown(text)) == [
+        f"# A\n\n{section}",
+        f"## B\n\n{section}\n\n{section}",
+        "# C\n\nend",
+    ]
+    assert passages(text, 13, markdown(text))[1:3] == [f"## B\n\n{section}", section]
+    assert passages(f"{section}\n\n{section}", 6) == ["One two three four.", "Five six seven eight."] * 2
+    assert passages("a b c d e f g", 3) == ["a b c", "d e f", "g"]
+
+
+def test_passages_without_better_places_come_out_alike_in_length():
+    text = "\n\n".join(f"w{number} x y z" for number in range(9))
+    assert [len(passage.split()) for passage in passages(text, 28)] == [20, 16]
+
+
+def test_code_is_cut_between_lines_and_pages_are_never_joined():
+    text = "def f():\n    a. B\n    c. D\n    e. F\n"
+    assert passages(text, 8, python(text)) == ["def f():\n    a. B", "c. D\n    e. F"]
+    assert passages("one\ftwo\n\nthree", 100) == ["one", "two\n\nthree"]
+
+
+@given(st.text(alphabet="ab .#\n\f", max_size=80), st.integers(1, 12))
+def test_passages_hold_every_word_once(text, size):
+    found = passages(text, size)
+    assert "".join("".join(found).split()) == "".join(text.split())
+    assert all(len(words(passage)) <= size for passage in found)
+
+
+def test_long_runs_take_linear_time():
+    for text in ("." * 200_000, " " * 200_000 + ".", "a" + "\n " * 100_000):
+        sentences(text)
+
+
+def test_passages_fit_the_model(tiny_model):
+    assert chunker("passages", tiny_model).size == PASSAGE_TOKENS
+    assert chunker("passages:9", tiny_model).size == 9
+
+    class Short:
+        max_seq_length = 128
+
+    assert chunker("passages", Short()).size == 126
+
+
+def test_passages_of_the_shipped_model():
+    from ctx_embed.runtime import Embedder
+
+    model = Embedder.load()
+    text = "\n\n".join("The harbour opens late when there is fog, says the unfathomable clerk." for _ in range(99))
+    cut = chunker("passages:50", model)
+    lengths = [len(model.tokenizer.encode(text[start:stop], add_special_tokens=False).ids) for start, stop in cut(text)]
+    assert max(lengths) <= 50
+    assert min(lengths) > 25

@@ -1,0 +1,172 @@
+"""The structure of a text: blocks that belong together, and how well a cut before each of them would be."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+# Depths: a cut before a block of a smaller depth is better. Every page begins a passage.
+PAGE, SECTION, NONE = 0, 1, 9
+# Larger Python files are cut as other code is: parsing takes 100 times their size in memory.
+_LARGEST_PARSED = 1_000_000
+
+_LINE = re.compile(r"[^\n\f]+")
+# Lines that are not blank, one below the other.
+_RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n\f]*)*", re.MULTILINE)
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_FRONT_MATTER = re.compile(r"---\n.*?\n(?:---|\.\.\.)(?:\n|$)", re.DOTALL)
+# Lines that end a block of code, or continue the one above, never begin one.
+_CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|catch\b)")
+
+
+class Block(NamedTuple):
+    """A part of a text that is cut only if it is too long by itself.
+
+    Args:
+        start: where it starts, in characters.
+        stop: where it stops.
+        depth: how well a cut before it would be: 0 at a page, 1 to 8 at a heading or function of that depth,
+            9 elsewhere.
+        prose: whether it has sentences; if not, it is cut between lines.
+    """
+
+    start: int
+    stop: int
+    depth: int = NONE
+    prose: bool = True
+
+
+def prose(text: str) -> list[Block]:
+    """Return the paragraphs of a text, which blank lines separate."""
+    return _paged(text, (Block(*match.span()) for match in _RUN.finditer(text)))
+
+
+def rows(text: str) -> list[Block]:
+    """Return the lines of a text that are not blank."""
+    lines = (match.span() for match in _LINE.finditer(text) if not match[0].isspace())
+    return _paged(text, (Block(*span, prose=False) for span in lines))
+
+
+def code(text: str) -> list[Block]:
+    """Return the parts of source code between blank lines; the less one is indented, the better a cut before it."""
+    found = []
+    for match in _RUN.finditer(text):
+        indent = len(match[0].expandtabs()) - len(match[0].expandtabs().lstrip())
+        depth = NONE if _CONTINUES.match(match[0]) else min(SECTION + indent, NONE - 1)
+        found.append(Block(*match.span(), depth, prose=False))
+    return _paged(text, iter(found))
+
+
+def python(text: str) -> list[Block]:
+    """Return the parts of Python code between blank lines, cut at functions (depth 1, methods 2) and classes too."""
+    if len(text) > _LARGEST_PARSED or "\f" in text:
+        return code(text)
+    try:
+        with warnings.catch_warnings():
+            # Old escapes in strings are no concern of ours.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code(text)
+    begins = [0, *(match.end() for match in re.finditer("\n", text))]
+    depths: dict[int, int] = {}
+    _functions(tree.body, SECTION, text, begins, depths)
+    cuts = sorted(depths)
+    found: list[Block] = []
+    at = 0
+    for match in _RUN.finditer(text):
+        start, stop = match.span()
+        while at < len(cuts) and cuts[at] < stop:
+            if cuts[at] > start:
+                found.append(Block(start, cuts[at] - 1, depths.get(start, NONE), prose=False))
+                start = cuts[at]
+            at += 1
+        found.append(Block(start, stop, depths.get(start, NONE), prose=False))
+    return found
+
+
+def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], depths: dict[int, int]) -> None:
+    """Add where functions and classes of a body begin, and where other statements begin after them."""
+    after = False
+    for node in body:
+        defines = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if defines or after:
+            decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
+            line = min([node.lineno, *decorators]) - 1
+            # Comments right above belong to it.
+            while line and text[begins[line - 1] : begins[line]].lstrip().startswith("#"):
+                line -= 1
+            depths.setdefault(begins[line], depth)
+        if isinstance(node, ast.ClassDef):
+            _functions(node.body, depth + 1, text, begins, depths)
+        after = defines
+
+
+def markdown(text: str) -> list[Block]:
+    """Return the headings, paragraphs, tables and fenced code of Markdown; front matter is left out."""
+    head = _FRONT_MATTER.match(text)
+    return _paged(text, _markdown(text, head.end() if head else 0))
+
+
+def _markdown(text: str, at: int) -> Iterator[Block]:
+    fence, begun = "", -1
+    start = stop = depth = -1
+    table = False
+    for match in _LINE.finditer(text, at):
+        line = match[0]
+        if fence:
+            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+                yield Block(begun, match.end(), NONE, prose=False)
+                fence = ""
+            continue
+        opening, heading = _FENCE.match(line), _HEADING.match(line)
+        # A blank line is missing between two lines that follow each other.
+        follows = start >= 0 and match.start() == stop + 1 and depth == NONE
+        if follows and not table and (underline := _UNDERLINE.match(line)) and not _blank(line):
+            yield Block(start, match.end(), SECTION if underline[1][0] == "=" else SECTION + 1)
+            start = -1
+        elif follows and not (opening or heading or _blank(line)):
+            stop = match.end()
+        else:
+            if start >= 0:
+                yield Block(start, stop, depth, not table)
+                start = -1
+            if opening:
+                fence, begun = opening[1], match.start()
+            elif not _blank(line):
+                start, stop = match.span()
+                depth = len(heading[1]) if heading else NONE
+                table = line.lstrip().startswith("|")
+    if fence:
+        yield Block(begun, len(text.rstrip()), NONE, prose=False)
+    elif start >= 0:
+        yield Block(start, stop, depth, not table)
+
+
+def _blank(line: str) -> bool:
+    return not line or line.isspace()
+
+
+def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:
+    """Return blocks with the depth of a page for the first one after each form feed."""
+    if "\f" not in text:
+        return list(blocks)
+    found: list[Block] = []
+    for block in blocks:
+        between = text[found[-1].stop : block.start] if found else ""
+        found.append(block._replace(depth=PAGE) if "\f" in between else block)
+    return found
+
+
+KINDS: dict[str, Callable[[str], list[Block]]] = {
+    "prose": prose,
+    "markdown": markdown,
+    "python": python,
+    "code": code,
+    "rows": rows,
+}

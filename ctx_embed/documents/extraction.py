@@ -1,0 +1,177 @@
+"""Read files: plain text in this process, risky formats in worker processes with limits on time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.formats import extract, format_of
+
+Item = TypeVar("Item")
+
+# What a single file may take.
+SECONDS, MEGABYTES = 60.0, 2048
+MOST_WORKERS = 4
+# Files that workers read ahead, each.
+_AHEAD = 8
+
+
+class _Worker:
+    """A process that reads one file at a time, started when it is first needed, and again when it was ended."""
+
+    def __init__(self, seconds: float, megabytes: int) -> None:
+        self.seconds = seconds
+        self.megabytes = megabytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def read(self, path: str) -> list[Extracted]:
+        """Return the texts of a file.
+
+        Raises:
+            UnreadableFileError: there are none, or reading takes too long or too much memory.
+        """
+        if self._closed:
+            raise UnreadableFileError("not read")
+        process = self._process = self._process or self._started()
+        if self._closed:
+            # Closed while the process started.
+            process.kill()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self.seconds, stop)
+        timer.start()
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(path).encode() + b"\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if not line.endswith(b"\n"):
+            self.end()
+            if late.is_set():
+                raise UnreadableFileError(f"takes longer than {self.seconds:g} s")
+            raise UnreadableFileError("ends the process that reads it")
+        found: dict[str, Any] = json.loads(line)
+        if "reason" in found:
+            raise UnreadableFileError(found["reason"], counted=found.get("counted", False))
+        return [Extracted(**fields) for fields in found["texts"]]
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        # Not multiprocessing: it would run the user's script again, or copy the threads of this process.
+        paths = os.pathsep.join(path for path in sys.path if path)
+        return subprocess.Popen(
+            [sys.executable, "-m", "ctx_embed.documents.worker", str(self.megabytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        )
+
+    def end(self) -> None:
+        """End the process, at once."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for pipe in (process.stdin, process.stdout):
+                # What is still to be written is of no use.
+                with suppress(OSError):
+                    pipe.close()  # type: ignore[union-attr]
+            process.wait()
+
+    def close(self) -> None:
+        """End the process for good; a reader that waits for it is told that it ended."""
+        self._closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+
+class Extraction:
+    """Reads files in order, with workers that read ahead. It is a context manager, at whose end all workers end.
+
+    Args:
+        workers: the number of processes; None: one for each core, at most four.
+        seconds: what a file may take in a worker.
+        megabytes: the memory that a worker may have.
+    """
+
+    def __init__(self, workers: int | None = None, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
+        self.count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        self._workers = [_Worker(seconds, megabytes) for _ in range(self.count)]
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+        self._threads = ThreadPoolExecutor(self.count)
+
+    def __enter__(self) -> Extraction:
+        """Return the extraction."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End all workers."""
+        for worker in self._workers:
+            worker.close()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.end()
+
+    def read(self, files: Iterable[tuple[Item, str | None]]) -> Iterator[tuple[Item, list[Extracted] | Exception]]:
+        """Yield each item with the texts of its file, in order.
+
+        Args:
+            files: items with the path to read; None for an item that only keeps its place.
+
+        Yields:
+            The item, and the texts or the :class:`UnreadableFileError`.
+        """
+        waiting: deque[tuple[Item, str | None, Future[list[Extracted]] | None]] = deque()
+        apart = 0
+        for item, path in files:
+            future = None
+            if path is not None and format_of(path).apart and format_of(path).installed:
+                future = self._threads.submit(self._in_worker, path)
+                apart += 1
+            waiting.append((item, path, future))
+            while waiting and (apart == 0 or apart >= _AHEAD * self.count or len(waiting) > 64 * _AHEAD):
+                apart -= waiting[0][2] is not None
+                yield self._result(*waiting.popleft())
+        while waiting:
+            yield self._result(*waiting.popleft())
+
+    def _result(
+        self, item: Item, path: str | None, future: Future[list[Extracted]] | None
+    ) -> tuple[Item, list[Extracted] | Exception]:
+        try:
+            if future is not None:
+                return item, future.result()
+            return item, [] if path is None else list(extract(path))
+        except UnreadableFileError as error:
+            return item, error
+
+    def _in_worker(self, path: str) -> list[Extracted]:
+        worker = self._free.get()
+        try:
+            return worker.read(path)
+        finally:
+            self._free.put(worker)

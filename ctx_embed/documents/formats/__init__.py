@@ -1,0 +1,116 @@
+"""The formats of files: which reader reads which suffix, what it needs, and whether it runs in a worker process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
+from ctx_embed.documents.extracted import MOST_CHARACTERS, Extracted, UnreadableFileError
+from ctx_embed.texts import well_formed
+
+# What installs the libraries that formats need.
+EXTRA = "documents"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Args:
+        name: what people call it.
+        reader: the module of this package and the function there that reads it.
+        needs: the module that must be installed; None if Python reads it alone.
+        apart: whether it is read in a worker process, as a file may take endless time or memory.
+    """
+
+    name: str
+    reader: str
+    needs: str | None = None
+    apart: bool = True
+
+    @property
+    def installed(self) -> bool:
+        """Whether the library that reads it is installed."""
+        return self.needs is None or _installed(self.needs)
+
+
+@cache
+def _installed(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+TEXT = Format("text", "plain:text", apart=False)
+_MARKDOWN = Format("Markdown", "plain:markdown", apart=False)
+_PYTHON = Format("Python", "plain:python", apart=False)
+_CODE = Format("source code", "plain:code", apart=False)
+_ROWS = Format("rows", "plain:rows", apart=False)
+_HTML = Format("HTML", "web:html", "trafilatura")
+_MAILBOX = Format("mbox", "mail:mailbox")
+_SUBTITLES = Format("subtitles", "subtitles:subtitles", "pysubs2")
+# A drawing is text only to computers.
+_IMAGE = Format("image", "plain:binary", apart=False)
+
+_CODE_SUFFIXES = """
+.c .cc .cpp .cxx .h .hh .hpp .cs .java .kt .kts .scala .go .rs .swift .m .mm .js .jsx .mjs .cjs .ts .tsx .vue
+.svelte .php .rb .pl .pm .lua .r .jl .sh .bash .zsh .fish .ps1 .bat .sql .css .scss .less .hs .ml .mli .ex .exs .erl
+.clj .dart .groovy .proto .zig .nim .f90 .f95 .pas .v .vhd .asm .s .tf .gradle .cmake .el .lisp .toml .ini .cfg
+.conf .yaml .yml .xml
+"""
+FORMATS: dict[str, Format] = {
+    **dict.fromkeys([".md", ".markdown", ".mdown", ".mdx", ".qmd", ".rmd"], _MARKDOWN),
+    **dict.fromkeys([".py", ".pyi", ".pyw"], _PYTHON),
+    **dict.fromkeys(_CODE_SUFFIXES.split(), _CODE),
+    **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], _ROWS),
+    **dict.fromkeys([".html", ".htm", ".xhtml"], _HTML),
+    ".rst": Format("reStructuredText", "markup:restructured_text", "docutils"),
+    ".pdf": Format("PDF", "paged:pdf", "pypdf"),
+    ".pptx": Format("PowerPoint", "paged:pptx", "pptx"),
+    ".docx": Format("Word", "office:docx", "docx"),
+    ".odt": Format("OpenDocument", "office:odt"),
+    ".epub": Format("EPUB", "web:epub"),
+    ".ipynb": Format("notebook", "markup:notebook"),
+    ".eml": Format("e-mail", "mail:message"),
+    **dict.fromkeys([".mbox", ".mbx"], _MAILBOX),
+    **dict.fromkeys([".srt", ".vtt", ".ass", ".ssa"], _SUBTITLES),
+    ".svg": _IMAGE,
+    ".parquet": Format("Parquet", "plain:records", apart=False),
+}
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix that names the format of a file, in small letters, without ``.gz``."""
+    return os.path.splitext(path.lower().removesuffix(".gz"))[1]
+
+
+def format_of(path: str) -> Format:
+    """Return the format of a file by its suffix; a file of an unknown one is taken as text."""
+    return FORMATS.get(suffix_of(path), TEXT)
+
+
+def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
+    """Yield the texts of a file, read in this process.
+
+    Args:
+        path: the file.
+        encoding: the encoding of plain text; None: detected.
+
+    Raises:
+        UnreadableFileError: it cannot be read, has no text, or its format needs a library that is not installed.
+    """
+    chosen = format_of(path)
+    if not chosen.installed:
+        raise UnreadableFileError(f"{suffix_of(path)} needs the extra {EXTRA}")
+    module, _, function = chosen.reader.partition(":")
+    characters = 0
+    given = (path,) if chosen.apart else (path, encoding)
+    for extracted in getattr(import_module(f"{__name__}.{module}"), function)(*given):
+        characters += len(extracted.text)
+        if characters > MOST_CHARACTERS:
+            raise UnreadableFileError(f"more than {MOST_CHARACTERS // 1_000_000} million characters of text")
+        if extracted.text.strip():
+            # Escapes in JSON may be half characters.
+            yield replace(extracted, text=well_formed(extracted.text))

@@ -1,0 +1,73 @@
+"""E-mail: single messages, and mailboxes of many."""
+
+from __future__ import annotations
+
+import mailbox as mailboxes
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from ctx_embed.documents.decoding import decode, read_bytes
+from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.formats.web import text_of
+
+
+def message(path: str) -> Iterator[Extracted]:
+    """Yield the subject and text of a message."""
+    yield _read(read_bytes(path), None)
+
+
+def mailbox(path: str) -> Iterator[Extracted]:
+    """Yield the messages of an mbox file, a document each."""
+    if not read_bytes(path).startswith(b"From "):
+        raise UnreadableFileError("not mbox")
+    box = mailboxes.mbox(path, create=False)
+    try:
+        for number, key in enumerate(box.iterkeys(), 1):
+            yield _read(box.get_bytes(key), number)
+    finally:
+        box.close()
+
+
+def _read(raw: bytes, number: int | None) -> Extracted:
+    mail = message_from_bytes(raw, policy=default)
+    if not mail.keys():
+        raise UnreadableFileError("not an e-mail")
+    subject, sender, date = (_header(mail, name) for name in ("subject", "from", "date"))
+    metadata: dict[str, Any] = {"from": sender} if sender else {}
+    try:
+        metadata["date"] = parsedate_to_datetime(date).isoformat() if date else None
+    except ValueError:
+        metadata["date"] = None
+    metadata = {name: value for name, value in metadata.items() if value}
+    text = "\n\n".join(filter(None, [f"# {subject}" if subject else "", _body(mail)]))
+    return Extracted(text, "markdown", title=subject or None, part=number, metadata=metadata)
+
+
+def _header(mail: EmailMessage, name: str) -> str:
+    try:
+        return " ".join(str(mail[name] or "").split())
+    except Exception:
+        # The standard library fails in many ways on headers that are not what they should be.
+        return ""
+
+
+def _body(mail: EmailMessage) -> str:
+    try:
+        part = mail.get_body(preferencelist=("plain", "html"))
+    except Exception:
+        part = None
+    if part is None:
+        return ""
+    raw = part.get_payload(decode=True)
+    if not isinstance(raw, bytes):
+        return ""
+    try:
+        text = raw.decode(part.get_content_charset("utf-8"))
+    except (LookupError, UnicodeDecodeError):
+        text = decode(raw)
+    text = text.replace("\r\n", "\n")
+    return text_of(text) if part.get_content_type() == "text/html" else text.strip()

@@ -1,0 +1,152 @@
+"""What becomes a document: a file, a paragraph, a line or a record, with its id and metadata."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ctx_embed.documents.blocks import KINDS, Block, rows
+from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.formats import suffix_of
+from ctx_embed.documents.walking import File
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.reading import TEXT_FIELD, read_documents, read_numbered_documents
+from ctx_embed.texts import Document
+
+FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
+UNITS = (FILES, PARAGRAPHS, LINES, RECORDS)
+# Formats whose records may be documents, as those of a build from single files are.
+RECORD_SUFFIXES = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}
+
+
+@dataclass(frozen=True)
+class Structured(Document):
+    """A document that knows where it may be cut.
+
+    Args:
+        blocks: its blocks in order, see :mod:`ctx_embed.documents.blocks`; none if it is one passage.
+    """
+
+    blocks: Sequence[Block] = ()
+
+
+def checked_unit(unit: str | None) -> str | None:
+    """Return ``unit`` if it is one of :data:`UNITS` or None.
+
+    Raises:
+        InputError: it is anything else.
+    """
+    if unit is not None and unit not in UNITS:
+        raise unknown_name("unit of documents", unit, UNITS)
+    return unit
+
+
+def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
+    """Return whether the records of a file are documents: of tables and JSONL, if asked for or if they have a text.
+
+    Raises:
+        UnreadableFileError: records are asked for, and cannot be read.
+    """
+    if suffix_of(path) not in RECORD_SUFFIXES or unit not in (None, RECORDS):
+        return False
+    try:
+        next(read_documents(path, text_field), None)
+    except (InputError, OSError) as error:
+        if unit is None and suffix_of(path) != ".parquet" and f"no field {text_field or TEXT_FIELD!r}" in str(error):
+            return False
+        raise UnreadableFileError(_within(error, path)) from None
+    return True
+
+
+def record_documents(file: File, text_field: str | None) -> Callable[[], Iterator[Document]]:
+    """Return a function that yields the records of a file as documents, after checking that all can be read.
+
+    Raises:
+        UnreadableFileError: a record cannot be read, or two have the same id.
+    """
+    seen: set[Any] = set()
+    try:
+        for number, document in read_numbered_documents(file.path, text_field):
+            if document.id is not None:
+                if document.id in seen:
+                    raise UnreadableFileError(f"line {number}: the id {document.id!r} comes twice")
+                seen.add(document.id)
+    except (InputError, OSError) as error:
+        raise UnreadableFileError(_within(error, file.path)) from None
+    return lambda: _records(file, text_field)
+
+
+def _records(file: File, text_field: str | None) -> Iterator[Document]:
+    general = {"source": file.source, "modified": modified(file.modified)}
+    lines = suffix_of(file.source) != ".parquet"
+    for number, document in read_numbered_documents(file.path, text_field):
+        identifier = f"{file.source}:{number}" if document.id is None else document.id
+        line = {"line": number} if lines else {}
+        yield Document(document.text, identifier, {**general, **line, **document.metadata})
+
+
+def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
+    """Yield the documents of a file.
+
+    The id of a file is its source; those of its parts, paragraphs and lines add a colon and their number: of the part,
+    and of the line in the text.
+    """
+    for extracted in texts:
+        general: dict[str, Any] = {"source": file.source, "modified": modified(file.modified)}
+        if extracted.title:
+            general["title"] = extracted.title
+        general |= extracted.metadata
+        identifier = file.source if extracted.part is None else f"{file.source}:{extracted.part}"
+        if unit in (PARAGRAPHS, LINES):
+            blocks = (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
+            for block, line, page in _places(extracted.text, blocks):
+                place = _place(extracted, line, page)
+                yield Structured(
+                    extracted.text[block.start : block.stop], f"{identifier}:{line + 1}", {**general, **place}
+                )
+        else:
+            blocks = KINDS[extracted.kind](extracted.text)
+            metadata = {**general, **_place(extracted, 0, 0)}
+            yield Structured(extracted.text, identifier, metadata, blocks)
+
+
+def _places(text: str, blocks: Sequence[Block]) -> Iterator[tuple[Block, int, int]]:
+    """Yield blocks with the number of lines and of pages before them; form feeds end lines too."""
+    at = line = page = 0
+    for block in blocks:
+        pages = text.count("\f", at, block.start)
+        line += text.count("\n", at, block.start) + pages
+        page += pages
+        at = block.start
+        yield block, line, page
+
+
+def _place(extracted: Extracted, line: int, page: int) -> dict[str, int]:
+    place = {} if extracted.line is None else {"line": extracted.line + line - page}
+    return {**place, "page": 1 + page} if extracted.pages else place
+
+
+def modified(nanoseconds: int) -> str:
+    """Return a time as ISO 8601 in UTC, to the second."""
+    seconds = nanoseconds // 1_000_000_000
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+    return moment.isoformat()
+
+
+def _within(error: Exception, path: str) -> str:
+    """Return the message of an error without the path that it begins with."""
+    if isinstance(error, OSError):
+        return f"cannot be read ({error.strerror})"
+    return str(error).removeprefix(path).lstrip(":, ")
+
+
+def chunks(documents: Iterator[Document], size: int) -> Iterator[list[Document]]:
+    """Yield documents in lists of at most ``size``."""
+    while part := list(islice(documents, size)):
+        yield part

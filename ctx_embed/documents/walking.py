@@ -1,0 +1,171 @@
+"""The files of a folder, in order and in bounded memory, without hidden, ignored and excluded ones."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ctx_embed.errors import InputError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
+INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
+# A folder with these two files is a search index.
+_INDEX_FILES = {"manifest.json", "documents.sqlite"}
+
+
+class File(NamedTuple):
+    """A file of a folder.
+
+    Args:
+        path: where it is.
+        source: its path within the folder, with ``/`` between the parts.
+        size: in bytes.
+        modified: the time of its last change, in nanoseconds since 1970.
+    """
+
+    path: str
+    source: str
+    size: int
+    modified: int
+
+
+class Skipped(NamedTuple):
+    """A file or folder that is left out.
+
+    Args:
+        source: its path within the folder.
+        reason: why.
+        unreadable: whether it is a folder that could not be listed, so that nothing is known of its files.
+    """
+
+    source: str
+    reason: str
+    unreadable: bool = False
+
+
+# .gitignore files that apply: where each lies, and its patterns.
+_Rules = tuple[tuple[str, "GitIgnoreSpec"], ...]
+
+
+def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
+    """Return whether a path within a folder matches one of some globs, written as in .gitignore; None without globs.
+
+    Raises:
+        InputError: a glob cannot be understood.
+    """
+    if not globs:
+        return None
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(globs).match_file
+    except ValueError as error:
+        raise InputError(f"--include and --exclude must be globs such as '*.md' ({error})") from None
+
+
+def walk(folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Iterator[File | Skipped]:
+    """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
+
+    Hidden files, search indexes and what .gitignore files of the folder name are skipped. Links to files are followed,
+    links to folders are not.
+
+    Args:
+        folder: an existing folder.
+        include: globs as in .gitignore; if given, only files that match one are yielded.
+        exclude: globs of files and folders to skip.
+
+    Raises:
+        InputError: the folder cannot be listed, or a glob cannot be understood.
+    """
+    included, excluded = patterns(include), patterns(exclude)
+    try:
+        listings = [listing for listing in (_listing(os.fspath(folder), "", ()),) if listing is not None]
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be listed ({error.strerror})") from None
+    while listings:
+        rules, entries = listings[-1]
+        found = next(entries, None)
+        if found is None:
+            listings.pop()
+            continue
+        entry, source, is_folder = found
+        reason = _reason(entry, source, is_folder, rules, excluded)
+        if reason is not None:
+            yield Skipped(source, reason)
+        elif is_folder:
+            try:
+                listing = _listing(entry.path, f"{source}/", rules)
+            except OSError as error:
+                yield Skipped(source, f"cannot be listed ({error.strerror})", unreadable=True)
+                continue
+            if listing is None:
+                yield Skipped(source, INDEX)
+            else:
+                listings.append(listing)
+        elif included is not None and not included(source):
+            yield Skipped(source, NOT_INCLUDED)
+        else:
+            yield _file(entry, source)
+
+
+def _listing(
+    path: str, prefix: str, rules: _Rules
+) -> tuple[_Rules, Iterator[tuple[os.DirEntry[str], str, bool]]] | None:
+    """Return the rules that hold in a folder and its sorted entries; None for a search index inside the folder."""
+    with os.scandir(path) as scanned:
+        entries = [(entry, entry.is_dir(follow_symlinks=False)) for entry in scanned]
+    names = {entry.name for entry, _ in entries}
+    if prefix and names >= _INDEX_FILES:
+        return None
+    if ".gitignore" in names:
+        rules = (*rules, *_gitignore(path, prefix))
+    # Folders sort as their files do: with the slash that follows their name.
+    ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
+    return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
+
+
+def _gitignore(path: str, prefix: str) -> _Rules:
+    from pathspec import GitIgnoreSpec
+
+    try:
+        with open(os.path.join(path, ".gitignore"), encoding="utf-8", errors="replace") as file:
+            return ((prefix, GitIgnoreSpec.from_lines(file)),)
+    except (OSError, ValueError):
+        # git, too, goes on without a file of rules that it cannot read.
+        return ()
+
+
+def _reason(
+    entry: os.DirEntry[str], source: str, is_folder: bool, rules: _Rules, excluded: Callable[[str], bool] | None
+) -> str | None:
+    # ~$ begins the lock files of office programs.
+    if entry.name.startswith((".", "~$")):
+        return HIDDEN
+    try:
+        source.encode("utf-8")
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    named = f"{source}/" if is_folder else source
+    for prefix, spec in reversed(rules):
+        ignored = spec.check_file(named[len(prefix) :]).include
+        if ignored is not None:
+            if ignored:
+                return IGNORED
+            break
+    return EXCLUDED if excluded is not None and excluded(named) else None
+
+
+def _file(entry: os.DirEntry[str], source: str) -> File | Skipped:
+    try:
+        found = entry.stat()
+    except OSError as error:
+        return Skipped(source, f"cannot be read ({error.strerror})")
+    if stat.S_ISREG(found.st_mode):
+        return File(entry.path, source, found.st_size, found.st_mtime_ns)
+    return Skipped(source, LINK if stat.S_ISDIR(found.st_mode) else SPECIAL)

@@ -1,0 +1,60 @@
+"""A process that reads files: a path in JSON on each line of its input, the texts in JSON on each line of its output.
+
+It is started with ``python -m ctx_embed.documents.worker MEGABYTES`` and ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from dataclasses import asdict
+
+from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.formats import extract
+
+
+def limit_memory(megabytes: int) -> None:
+    """Let this process have at most this much memory, where the system can limit it."""
+    try:
+        import resource
+    except ImportError:  # Windows.
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+
+def answer(path: str, megabytes: int) -> dict[str, object]:
+    """Return the texts of a file, or the reason why there are none."""
+    try:
+        return {"texts": [asdict(extracted) for extracted in extract(path)]}
+    except UnreadableFileError as error:
+        return {"reason": str(error), "counted": error.counted}
+    except MemoryError:
+        return {"reason": f"needs more than {megabytes} MB of memory"}
+    except RecursionError:
+        return {"reason": "nested too deeply"}
+    except Exception as error:
+        # A library met something in a broken file that it does not expect.
+        said = " ".join(str(error).split())
+        return {"reason": f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"}
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    megabytes = int(sys.argv[1])
+    # Ctrl-C goes to all processes of a terminal; this one ends when its parent closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore")
+    # Libraries may print; their words must not mix with the answers.
+    output = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1 << 16)
+    os.dup2(2, 1)
+    limit_memory(megabytes)
+    for line in sys.stdin:
+        written = json.dumps(answer(json.loads(line), megabytes), default=str)
+        print(written, file=output, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Where documents come from: the folders that an index follows, their files, and the documents of each file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id
+
+# Made by the first folder of an index; indexes without one do not have them. `id` has no type, as in `documents`.
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS folders (
+        folder INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, prefix TEXT NOT NULL, options TEXT NOT NULL
+    )""",
+    """CREATE TABLE IF NOT EXISTS files (
+        file INTEGER PRIMARY KEY, folder INTEGER NOT NULL, source TEXT NOT NULL, size INTEGER NOT NULL,
+        modified INTEGER NOT NULL, hash BLOB NOT NULL, problem TEXT, counted INTEGER NOT NULL, UNIQUE (folder, source)
+    )""",
+    "CREATE TABLE IF NOT EXISTS origins (id NOT NULL UNIQUE, file INTEGER NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS origins_file ON origins (file)",
+)
+# Files read from the database at a time.
+_PAGE = 2048
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the files of a folder become documents.
+
+    Args:
+        include: globs, one of which a file must match; none: all files.
+        exclude: globs of files and folders to leave out.
+        documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: files, and records that have a text.
+        text_field: the field of records that holds the text; None: ``text``.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    documents: str | None = None
+    text_field: str | None = None
+
+
+class Folder(NamedTuple):
+    """A folder that an index follows: its number, absolute path, what its sources begin with, and its options."""
+
+    number: int
+    path: str
+    prefix: str
+    options: Options
+
+
+class Recorded(NamedTuple):
+    """A file as it was when it was last read: ``problem`` says why it has no documents, None if it has."""
+
+    number: int
+    source: str
+    size: int
+    modified: int
+    hash: bytes
+    problem: str | None
+    counted: bool
+
+
+def folders(store: DocumentStore) -> list[Folder]:
+    """Return the folders that an index follows, in the order in which they were added."""
+    with store.reporting_errors():
+        if not store.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'folders'").fetchone():
+            return []
+        rows = store.connection.execute("SELECT folder, path, prefix, options FROM folders ORDER BY folder").fetchall()
+    return [Folder(number, path, prefix, _options(options)) for number, path, prefix, options in rows]
+
+
+def _options(written: str) -> Options:
+    fields = json.loads(written)
+    return Options(tuple(fields["include"]), tuple(fields["exclude"]), fields["documents"], fields["text_field"])
+
+
+def follow(store: DocumentStore, path: str, prefix: str, options: Options) -> Folder:
+    """Record a folder, or its new options if it is known; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        for statement in _SCHEMA:
+            store.connection.execute(statement)
+        store.connection.execute(
+            "INSERT INTO folders (path, prefix, options) VALUES (?, ?, ?) "
+            "ON CONFLICT (path) DO UPDATE SET options = excluded.options",
+            (path, prefix, json.dumps(asdict(options))),
+        )
+    return next(folder for folder in folders(store) if folder.path == path)
+
+
+def recorded(store: DocumentStore, folder: Folder) -> Iterator[Recorded]:
+    """Yield the files of a folder sorted by source, in pages, so that files already passed may be changed meanwhile."""
+    after = ""
+    while True:
+        with store.reporting_errors():
+            rows = store.connection.execute(
+                "SELECT file, source, size, modified, hash, problem, counted FROM files "
+                "WHERE folder = ? AND source > ? ORDER BY source LIMIT ?",
+                (folder.number, after, _PAGE),
+            ).fetchall()
+        for number, source, size, modified, digest, problem, counted in rows:
+            yield Recorded(number, source, size, modified, digest, problem, bool(counted))
+        if len(rows) < _PAGE:
+            return
+        after = rows[-1][1]
+
+
+def record(
+    store: DocumentStore,
+    folder: Folder,
+    source: str,
+    size: int,
+    modified: int,
+    digest: bytes,
+    problem: str | None = None,
+    counted: bool = False,
+) -> int:
+    """Record a file as it was read, and return its number; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        values = (folder.number, source, size, modified, digest, problem, int(counted))
+        row = store.connection.execute(
+            "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "
+            "hash = excluded.hash, problem = excluded.problem, counted = excluded.counted RETURNING file",
+            values,
+        ).fetchone()
+    return int(row[0])
+
+
+def forget(store: DocumentStore, file: int) -> None:
+    """Remove the record of a file whose documents are gone; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        store.connection.execute("DELETE FROM files WHERE file = ?", (file,))
+
+
+def ids_of(store: DocumentStore, file: int) -> list[Id]:
+    """Return the ids of the documents of a file."""
+    with store.reporting_errors():
+        return [row[0] for row in store.connection.execute("SELECT id FROM origins WHERE file = ?", (file,))]
+
+
+def add_origins(store: DocumentStore, file: int, ids: Iterable[Id]) -> None:
+    """Record that documents come from a file; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        store.connection.executemany(
+            "INSERT INTO origins VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET file = excluded.file",
+            ((identifier, file) for identifier in ids),
+        )
+
+
+def remove_origins(store: DocumentStore, ids: Iterable[Id]) -> None:
+    """Forget where documents come from; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        store.connection.executemany("DELETE FROM origins WHERE id = ?", ((identifier,) for identifier in ids))
+
+
+def taken(store: DocumentStore, ids: Sequence[Id], file: int | None) -> Id | None:
+    """Return an id that a document has which does not come from ``file``; None if there is none."""
+    for start in range(0, len(ids), VALUES_A_QUERY):
+        part = ids[start : start + VALUES_A_QUERY]
+        marks = ",".join("?" * len(part))
+        with store.reporting_errors():
+            found = store.connection.execute(
+                f"SELECT d.id FROM documents d LEFT JOIN origins o ON o.id = d.id "
+                f"WHERE d.id IN ({marks}) AND (o.file IS NULL OR o.file IS NOT ?) LIMIT 1",
+                (*part, file),
+            ).fetchone()
+        if found is not None:
+            identifier: Id = found[0]
+            return identifier
+    return None
+
+
+def set_modified(store: DocumentStore, file: int, modified: str) -> None:
+    """Set the field ``modified`` of the documents of a file; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        store.connection.execute(
+            "UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) "
+            "WHERE id IN (SELECT id FROM origins WHERE file = ?)",
+            (modified, file),
+        )

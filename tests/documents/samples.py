@@ -1,0 +1,177 @@
+"""A small file of each format, written with the writing side of the libraries or by hand; each says the same."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from email.message import EmailMessage
+from pathlib import Path
+
+TITLE = "Harbour report"
+FIRST = "The ferry was late because of fog."
+SECOND = "Prices of fish rose again in spring."
+
+
+def html(path: Path) -> None:
+    menu = "".join(f'<li><a href="/{name}">{name}</a></li>' for name in ("Home", "About", "Contact"))
+    path.write_text(
+        f"<html><head><title>{TITLE}</title><style>p {{color: red}}</style></head><body><nav><ul>{menu}</ul></nav>"
+        f"<main><article><h1>{TITLE}</h1><p>{FIRST} {FIRST}</p><h2>Markets</h2><p>{SECOND} {SECOND}</p></article>"
+        "</main><footer>All rights reserved.</footer><script>alert(1)</script></body></html>"
+    )
+
+
+def rst(path: Path) -> None:
+    path.write_text(
+        f"{TITLE}\n{'=' * len(TITLE)}\n\n{FIRST}\n\n.. note:: Mind the gap.\n\n.. unknown::\n\n   inside\n\n"
+        f".. include:: /etc/passwd\n\nMarkets\n-------\n\n* {SECOND}\n* ``code``\n\n::\n\n    x = 1\n"
+    )
+
+
+def pdf(path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | None = None) -> None:
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids ["
+        + b" ".join(b"%d 0 R" % (4 + 2 * number) for number in range(len(pages)))
+        + b"] /Count %d >>" % len(pages),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, text in enumerate(pages):
+        drawn = b"BT /F1 12 Tf 72 720 Td (" + text.encode() + b") Tj ET"
+        objects.append(
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >> /Contents "
+            b"%d 0 R >>" % (5 + 2 * number)
+        )
+        objects.append(b"<< /Length %d >>\nstream\n" % len(drawn) + drawn + b"\nendstream")
+    written, places = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        places.append(len(written))
+        written += b"%d 0 obj\n" % number + content + b"\nendobj\n"
+    begin = len(written)
+    written += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    written += b"".join(b"%010d 00000 n \n" % place for place in places)
+    written += b"trailer\n<< /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, begin)
+    path.write_bytes(written)
+    from pypdf import PdfReader, PdfWriter
+
+    writer = PdfWriter(clone_from=PdfReader(path))
+    writer.add_metadata({"/Title": TITLE})
+    if password is not None:
+        writer.encrypt(password, algorithm="RC4-128")
+    writer.write(path)
+
+
+def docx(path: Path) -> None:
+    from docx import Document
+
+    document = Document()
+    document.add_heading(TITLE, 1)
+    document.add_paragraph(FIRST)
+    document.add_heading("Markets", 2)
+    document.add_paragraph(SECOND)
+    table = document.add_table(1, 2)
+    table.rows[0].cells[0].text, table.rows[0].cells[1].text = "cod", "3 euros"
+    document.save(str(path))
+
+
+def pptx(path: Path) -> None:
+    from pptx import Presentation
+
+    presentation = Presentation()
+    presentation.core_properties.title = TITLE
+    for title, text in ((TITLE, FIRST), ("Markets", SECOND)):
+        slide = presentation.slides.add_slide(presentation.slide_layouts[1])
+        slide.shapes.title.text = title
+        slide.placeholders[1].text = text
+    slide.notes_slide.notes_text_frame.text = "Thank the port."
+    presentation.save(str(path))
+
+
+def odt(path: Path) -> None:
+    names = ["office:1.0", "text:1.0", "table:1.0"]
+    spaces = " ".join(f'xmlns:{name.split(":")[0]}="urn:oasis:names:tc:opendocument:xmlns:{name}"' for name in names)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mimetype", "application/vnd.oasis.opendocument.text")
+        archive.writestr(
+            "content.xml",
+            f"<office:document-content {spaces}><office:body><office:text>"
+            f'<text:h text:outline-level="1">{TITLE}</text:h><text:p>{FIRST}</text:p>'
+            f'<text:h text:outline-level="2">Markets</text:h><text:section><text:p>Prices<text:s/>of '
+            f"<text:span>fish</text:span> rose again in spring.</text:p></text:section>"
+            f"<text:list><text:list-item><text:p>cod</text:p></text:list-item></text:list>"
+            f"<table:table><table:table-row><table:table-cell><text:p>cod</text:p></table:table-cell>"
+            f"<table:table-cell><text:p>3 euros</text:p></table:table-cell></table:table-row></table:table>"
+            f"</office:text></office:body></office:document-content>",
+        )
+
+
+def epub(path: Path) -> None:
+    container = "urn:oasis:names:tc:opendocument:xmlns:container"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mimetype", "application/epub+zip")
+        archive.writestr(
+            "META-INF/container.xml",
+            f'<container xmlns="{container}"><rootfiles><rootfile full-path="OPS/book.opf"/></rootfiles></container>',
+        )
+        archive.writestr(
+            "OPS/book.opf",
+            f'<package xmlns="http://www.idpf.org/2007/opf"><metadata xmlns:dc="http://purl.org/dc/elements/1.1/">'
+            f"<dc:title>{TITLE}</dc:title></metadata><manifest><item id='b' href='two.xhtml'/>"
+            f"<item id='a' href='chapter%20one.xhtml'/></manifest><spine><itemref idref='a'/><itemref idref='b'/>"
+            "</spine></package>",
+        )
+        page = "<html xmlns='http://www.w3.org/1999/xhtml'><head><title>x</title></head><body>{}</body></html>"
+        archive.writestr("OPS/chapter one.xhtml", page.format(f"<h1>{TITLE}</h1><p>{FIRST}</p>"))
+        archive.writestr("OPS/two.xhtml", page.format(f"<h2>Markets</h2><p>{SECOND}</p><pre>a\n  b</pre>"))
+
+
+def ipynb(path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": [f"# {TITLE}\n", "\n", FIRST]},
+        {"cell_type": "code", "metadata": {}, "source": "x = 1", "outputs": [{"text": "secret"}], "execution_count": 1},
+        {"cell_type": "markdown", "metadata": {}, "source": f"## Markets\n\n{SECOND}"},
+    ]
+    kernel = {"kernelspec": {"language": "python", "name": "python3"}}
+    path.write_text(json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+
+
+def mail(subject: str = TITLE, text: str = f"{FIRST}\n\n{SECOND}\n") -> EmailMessage:
+    message = EmailMessage()
+    message["Subject"], message["From"], message["To"] = subject, "Ana <ana@example.org>", "Bo <bo@example.org>"
+    message["Date"] = "Tue, 03 Mar 2020 10:00:00 +0100"
+    message.set_content(text)
+    message.add_alternative(f"<p>{text}</p>", subtype="html")
+    message.add_attachment(b"\0\1", maintype="application", subtype="octet-stream", filename="x.bin")
+    return message
+
+
+def eml(path: Path) -> None:
+    path.write_bytes(mail().as_bytes())
+
+
+def mbox(path: Path) -> None:
+    import mailbox
+
+    box = mailbox.mbox(path)
+    box.add(mail())
+    box.add(mail("Second", "Nothing new."))
+    box.close()
+
+
+def srt(path: Path) -> None:
+    path.write_text(
+        f"1\n00:00:01,000 --> 00:00:03,000\n<i>{FIRST}</i>\n\n2\n00:00:03,500 --> 00:00:05,000\nYes.\n\n"
+        f"3\n00:01:00,000 --> 00:01:02,000\n{SECOND}\n"
+    )
+
+
+def vtt(path: Path) -> None:
+    path.write_text(
+        f"WEBVTT\n\n00:01.000 --> 00:03.000\n{FIRST}\n\n00:03.500 --> 00:05.000\nYes.\n\n"
+        f"01:00.000 --> 01:02.000\n{SECOND}\n"
+    )
+
+
+WRITERS = {
+    function.__name__: function for function in (html, rst, pdf, docx, pptx, odt, epub, ipynb, eml, mbox, srt, vtt)
+}

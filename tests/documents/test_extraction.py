@@ -1,0 +1,106 @@
+"""Workers have limits on time and memory, read in order, import nothing heavy and end with their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.extraction import Extraction
+from tests.documents.samples import FIRST, eml, ipynb
+
+
+def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
+    paths = []
+    for number in range(40):
+        path = tmp_path / f"{number}.{'eml' if number % 3 else 'txt'}"
+        eml(path) if number % 3 else path.write_text(f"text {number}")
+        paths.append(str(path))
+    paths[5:5] = [None]
+    with Extraction(workers=2) as extraction:
+        found = list(extraction.read(enumerate(paths)))
+    assert [item for item, _ in found] == list(range(41))
+    assert found[5][1] == []
+    assert all(len(texts) == 1 for item, texts in found if item != 5)
+
+
+def test_a_file_that_takes_too_long_is_named_and_the_next_one_is_read(tmp_path, monkeypatch):
+    slow, good = tmp_path / "slow.eml", tmp_path / "good.eml"
+    eml(good)
+    os.mkfifo(slow)
+    with Extraction(workers=1, seconds=2) as extraction:
+        found = [result for _, result in extraction.read([(0, str(slow)), (1, str(good))])]
+    assert str(found[0]) == "takes longer than 2 s"
+    assert FIRST in found[1][0].text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by the system")
+def test_a_file_that_takes_too_much_memory(tmp_path):
+    path, good = tmp_path / "a.ipynb", tmp_path / "b.ipynb"
+    ipynb(good)
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": ["x" * 80] * 800_000}]}))
+    with Extraction(workers=1, megabytes=200) as extraction:
+        found = [result for _, result in extraction.read([(0, str(path)), (1, str(good))])]
+    assert str(found[0]) == "needs more than 200 MB of memory"
+    assert FIRST in found[1][0].text
+
+
+def test_a_reader_that_crashes(tmp_path):
+    path = tmp_path / "a.eml"
+    eml(path)
+    with Extraction(workers=1) as extraction:
+        list(extraction.read([(0, str(path))]))
+        extraction._workers[0]._process.kill()
+        ((_, found),) = extraction.read([(0, str(path))])
+        assert str(found) == "ends the process that reads it"
+        ((_, found),) = extraction.read([(0, str(path))])
+        assert FIRST in found[0].text
+
+
+def test_leaving_early_ends_all_workers(tmp_path):
+    slow = tmp_path / "slow.eml"
+    os.mkfifo(slow)
+    begun = time.monotonic()
+    reading = None
+    with suppress(KeyboardInterrupt), Extraction(workers=2) as extraction:
+        good = tmp_path / "good.eml"
+        eml(good)
+        reading = extraction.read((path, str(path)) for path in [good] + [slow] * 100)
+        # Both workers are at work when this comes back.
+        assert next(reading)[0] == good
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 20
+    assert all(worker._process is None for worker in extraction._workers)
+
+
+def test_a_worker_imports_nothing_heavy(tmp_path):
+    path = tmp_path / "a.eml"
+    eml(path)
+    script = (
+        "import io, json, sys\n"
+        "from ctx_embed.documents import worker\n"
+        f"sys.argv, sys.stdin = ['worker', '4096'], io.StringIO(json.dumps({str(path)!r}))\n"
+        "sys.stderr = open(sys.stderr.fileno(), 'w', closefd=False)\n"
+        "worker.main()\n"
+        "print('modules:', *sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert FIRST in json.loads(done.stdout)["texts"][0]["text"]
+    modules = set(done.stderr.rpartition("modules:")[2].split())
+    assert modules & {"torch", "transformers", "faiss", "numpy", "sklearn", "pyarrow", "trafilatura"} == set()
+
+
+def test_formats_without_their_library(tmp_path, monkeypatch):
+    from ctx_embed.documents import formats
+
+    monkeypatch.setattr(formats, "_installed", lambda module: module != "pypdf")
+    with Extraction(workers=1) as extraction:
+        ((_, found),) = extraction.read([(0, str(tmp_path / "a.pdf"))])
+    assert isinstance(found, UnreadableFileError)
+    assert str(found) == ".pdf needs the extra documents"

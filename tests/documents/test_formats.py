@@ -1,0 +1,174 @@
+"""Every format is read from a real file, and broken files of each are named with a reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+
+import pytest
+
+from ctx_embed.documents.blocks import python
+from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.extraction import Extraction
+from ctx_embed.documents.formats import extract, zipped
+from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, mail, pdf
+
+
+@pytest.fixture(scope="module")
+def extraction():
+    with Extraction(workers=1, seconds=30) as extraction:
+        yield extraction
+
+
+def reason(path) -> str:
+    with pytest.raises(UnreadableFileError) as caught:
+        list(extract(str(path)))
+    return str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_file_of_each_format(tmp_path, name):
+    path = tmp_path / f"report.{name}"
+    WRITERS[name](path)
+    texts = list(extract(str(path)))
+    assert FIRST in texts[0].text
+    assert SECOND in texts[0].text
+    assert texts[0].title == (None if name in ("srt", "vtt") else TITLE)
+    if name in ("html", "rst", "docx", "odt", "epub", "ipynb"):
+        assert f"## Markets\n\n{'- ' * (name == 'rst') if name != 'rst' else ''}" in texts[0].text
+    for unwanted in ("Home", "alert", "color", "rights", "root:", "secret", "<i>", "\0"):
+        assert unwanted not in texts[0].text
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_special_about_formats(tmp_path):
+    def read(name):
+        path = tmp_path / f"report.{name}"
+        WRITERS[name](path)
+        return list(extract(str(path)))
+
+    assert read("pdf")[0].text.split("\f") == [FIRST, SECOND]
+    slides = read("pptx")[0]
+    assert slides.pages
+    assert slides.text.split("\f")[1] == f"# Markets\n\n{SECOND}\n\nThank the port."
+    assert "| cod | 3 euros |" in read("docx")[0].text
+    assert "- cod\n\n| cod | 3 euros |" in read("odt")[0].text
+    assert "```\na\n  b\n```" in read("epub")[0].text
+    assert "```python\nx = 1\n```" in read("ipynb")[0].text
+    assert "```\nx = 1\n```" in read("rst")[0].text
+    assert read("srt")[0].text == read("vtt")[0].text == f"{FIRST}\nYes.\n\n{SECOND}"
+    messages = read("mbox")
+    assert [(message.title, message.part) for message in messages] == [(TITLE, 1), ("Second", 2)]
+    assert messages[0].metadata == {"from": "Ana <ana@example.org>", "date": "2020-03-03T10:00:00+01:00"}
+
+
+def test_a_message_in_html_alone(tmp_path):
+    message = mail()
+    message.clear_content()
+    message.set_content("<p>One<br>two</p><script>x</script><p>three</p>", subtype="html")
+    (tmp_path / "a.eml").write_bytes(message.as_bytes())
+    (text,) = extract(str(tmp_path / "a.eml"))
+    assert text.text == f"# {TITLE}\n\nOne\ntwo\n\nthree"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (b"caf\xc3\xa9\r\nb\rc", "café\nb\nc"),
+        (b"\xef\xbb\xbfmark", "mark"),
+        ("été".encode("utf-16"), "été"),
+        ("été".encode("utf-32"), "été"),
+        ("Le garçon a mangé des crêpes.".encode("latin-1"), "Le garçon a mangé des crêpes."),
+        ("a café, naïve …".encode("cp1252"), "a café, naïve …"),
+        ("Он сказал, что придёт завтра.".encode("cp1251"), "Он сказал, что придёт завтра."),
+        ("Wczoraj przyszedł późno.".encode("cp1250"), "Wczoraj przyszedł późno."),
+        (gzip.compress(b"packed"), "packed"),
+    ],
+)
+def test_encodings(tmp_path, written, expected):
+    path = tmp_path / "a.txt"
+    path.write_bytes(written)
+    (found,) = extract(str(path))
+    assert found.text == expected
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*WRITERS, "md", "py"])
+def test_broken_files_have_a_reason(tmp_path, extraction, name):
+    """Truncated, empty, and with the suffix of another format: one line each, never another exception."""
+    whole = tmp_path / f"whole.{name}"
+    WRITERS.get(name, lambda path: path.write_text("# text\n" * 100))(whole)
+    content = whole.read_bytes()
+    for broken in (content[: len(content) // 2], b"", b"PK\x03\x04" + b"x" * 99, b"%PDF-1.4 nothing", b"{}"):
+        path = tmp_path / f"broken.{name}"
+        path.write_bytes(broken)
+        ((_, found),) = extraction.read([(None, str(path))])
+        if isinstance(found, Exception):
+            assert str(found)
+            assert "\n" not in str(found)
+        # Formats that are text may still find some.
+        elif found:
+            assert name in ("html", "rst", "eml", "mbox", "srt", "vtt", "md", "py", "pdf"), found
+
+
+def test_reasons(tmp_path):
+    path = tmp_path / "secret.pdf"
+    pdf(path, password="xyz")
+    assert reason(path) == "password-protected"
+    pdf(path, password="")
+    assert [found.text for found in extract(str(path))] == [f"{FIRST}\f{SECOND}"]
+    pdf(path, pages=("",))
+    assert reason(path) == "no text, perhaps scanned pages"
+    path = tmp_path / "old.docx"
+    path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 600)
+    assert reason(path) == "password-protected, or of an old format"
+    path.write_text("plain text")
+    assert reason(path) == "not Word (File is not a zip file)"
+    path = tmp_path / "a.ipynb"
+    path.write_text("[]")
+    assert reason(path) == "not a notebook"
+    path = tmp_path / "a.mbox"
+    path.write_text("no mailbox")
+    assert reason(path) == "not mbox"
+    path = tmp_path / "a.txt"
+    path.write_bytes(gzip.compress(b"line\n" * 999)[:-12])
+    assert reason(path).startswith("broken gzip (")
+    for content in (b"a\0b", bytes(range(1, 9)) * 99):
+        path.write_bytes(content)
+        assert reason(path) == "binary"
+
+
+def test_bombs(tmp_path, extraction, monkeypatch):
+    """Archives that unpack to more than allowed, deep nesting, and entities that grow."""
+    monkeypatch.setattr(zipped, "MOST_BYTES", 1 << 20)
+    for name, member in (
+        ("a.odt", "content.xml"),
+        ("a.epub", "META-INF/container.xml"),
+        ("a.docx", "word/document.xml"),
+    ):
+        with zipfile.ZipFile(tmp_path / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(member, b" " * ((1 << 20) + 1))
+        assert reason(tmp_path / name) == "larger than 1 MB when unpacked"
+    (tmp_path / "a.ipynb").write_text("[" * 100_000)
+    (tmp_path / "a.html").write_text("<div>" * 100_000 + "text")
+    entities = "".join(f"<!ENTITY a{n} '{f'&a{n - 1};' * 10}'>" for n in range(1, 10))
+    with zipfile.ZipFile(tmp_path / "b.odt", "w") as archive:
+        archive.writestr("content.xml", f"<!DOCTYPE x [<!ENTITY a0 'aaaaaaaaaa'>{entities}]><x>&a9;</x>")
+    for name in ("a.ipynb", "a.html", "b.odt"):
+        ((_, found),) = extraction.read([(None, str(tmp_path / name))])
+        assert isinstance(found, UnreadableFileError), name
+
+
+def test_python_that_would_be_hard_to_parse(tmp_path):
+    for content in ("(" * 50_000, "-" * 50_000 + "1", "1+" * 50_000 + "1", "a" + ".b" * 50_000, "x = '\\d'\n", "a\0"):
+        path = tmp_path / "a.py"
+        path.write_text(content)
+        assert python(content)
+
+
+def test_a_lone_surrogate_in_a_notebook(tmp_path):
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "a \ud800 b"}], "metadata": {}}))
+    assert [found.text for found in extract(str(path))] == ["a � b"]

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ctx_embed.documents.walking import File, Skipped, walk
+from ctx_embed.errors import InputError
+
+
+def make(folder, files) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def names(folder, **options) -> list[str]:
+    return [found.source for found in walk(folder, **options) if isinstance(found, File)]
+
+
+def skipped(folder, **options) -> dict[str, str]:
+    return {found.source: found.reason for found in walk(folder, **options) if isinstance(found, Skipped)}
+
+
+def test_files_come_sorted_by_their_whole_path(tmp_path):
+    make(tmp_path, dict.fromkeys(["a/z", "a.b", "b/c/d", "b-", "b0", "é", "Z", "a b/x"], "x"))
+    found = names(tmp_path)
+    assert found == sorted(found)
+    assert len(found) == 8
+
+
+def test_what_is_left_out(tmp_path):
+    make(
+        tmp_path,
+        {
+            "kept.md": "x",
+            ".hidden": "x",
+            ".git/config": "x",
+            "~$kept.docx": "x",
+            "notes.index/manifest.json": "{}",
+            "notes.index/documents.sqlite": "x",
+            "sub/kept.txt": "x",
+        },
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "sub")
+    (tmp_path / "linked.md").symlink_to(tmp_path / "kept.md")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    assert names(tmp_path) == ["kept.md", "linked.md", "sub/kept.txt"]
+    assert skipped(tmp_path) == {
+        ".git": "hidden",
+        ".hidden": "hidden",
+        "~$kept.docx": "hidden",
+        "notes.index": "search index",
+        "link": "link to a folder",
+        "dangling": "cannot be read (No such file or directory)",
+        "pipe": "not a regular file",
+    }
+
+
+def test_gitignore_files_hold_for_their_folder_and_the_deepest_rule_decides(tmp_path):
+    make(
+        tmp_path,
+        {
+            ".gitignore": "*.log\nbuild/\n/top.txt\n",
+            "a.log": "x",
+            "build/x.md": "x",
+            "top.txt": "x",
+            "sub/top.txt": "x",
+            "sub/.gitignore": "!keep.log\n*.tmp\n",
+            "sub/keep.log": "x",
+            "sub/other.log": "x",
+            "sub/a.tmp": "x",
+            "a.tmp": "x",
+        },
+    )
+    assert names(tmp_path) == ["a.tmp", "sub/keep.log", "sub/top.txt"]
+    assert set(skipped(tmp_path).values()) == {"hidden", "ignored by .gitignore"}
+
+
+def test_include_and_exclude(tmp_path):
+    make(tmp_path, dict.fromkeys(["a.md", "b.txt", "drafts/c.md", "sub/d.md", "sub/deep/e.md"], "x"))
+    assert names(tmp_path, include=["*.md"]) == ["a.md", "drafts/c.md", "sub/d.md", "sub/deep/e.md"]
+    assert names(tmp_path, include=["*.md"], exclude=["drafts/", "sub/deep"]) == ["a.md", "sub/d.md"]
+    assert names(tmp_path, include=["sub/**/*.md", "b.*"]) == ["b.txt", "sub/d.md", "sub/deep/e.md"]
+    with pytest.raises(InputError, match="must be globs such as"):
+        names(tmp_path, include=["!"])
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    try:
+        open(os.fsencode(tmp_path) + b"/caf\xe9.txt", "w").close()
+    except OSError:
+        pytest.skip("the file system allows no such name")
+    assert list(skipped(tmp_path).values()) == ["its name is not UTF-8"]
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(InputError, match="cannot be listed"):
+        names(tmp_path / "missing")
+
+
+def test_very_deep_folders(tmp_path):
+    folder = tmp_path
+    for _ in range(300):
+        folder = folder / "d"
+        try:
+            os.mkdir(folder)
+        except OSError:
+            break
+    (tmp_path / "z.txt").write_text("x")
+    assert names(tmp_path) == ["z.txt"]
