@@ -31,7 +31,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     if value is not None:
         from ctx_embed.training.distillation.recipe import read_recipe
 
-        given = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score"}
+        given = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score", "device"}
         names = {option.name or "" for option in context.command.params} - given | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
         # Numbers are parsed from text as on the command line, so that 1.5 epochs are refused, not cut to 1.
@@ -53,11 +53,22 @@ SECTIONS = {
         *("score", "tokenizer", "vocabulary_size", "phrases", "spare_dimensions", "store"),
     ),
     "Training": (
-        *("epochs", "batch_size", "learning_rate", "averaging", "held_out", "validation", "seed", "teacher_dtype"),
+        *(
+            "epochs",
+            "batch_size",
+            "learning_rate",
+            "averaging",
+            "held_out",
+            "validation",
+            "seed",
+            "teacher_dtype",
+            "device",
+        ),
     ),
     "Further objectives": (
         *("relation_weight", "genre_weight", "word_weight", "labelled", "label_weight", "labels_from", "skip"),
-        *("pair_weight", "pair_batch", "second_teacher", "second_weight"),
+        *("pair_weight", "pair_batch", "contrast_weight", "contrast_batch"),
+        *("second_teacher", "second_weight", "second_label_weight"),
     ),
     "Other": (),
 }
@@ -128,6 +139,21 @@ SECTIONS = {
 @click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: find a text's partner.")
 @click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs per batch.")
 @click.option(
+    "--contrast-weight",
+    default=0.0,
+    show_default=True,
+    type=WEIGHT,
+    help="Loss weight: move texts away from their negations and contradictions.",
+)
+@click.option("--contrast-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Triples per batch.")
+@click.option(
+    "--second-label-weight",
+    default=0.0,
+    show_default=True,
+    type=WEIGHT,
+    help="Loss weight: predict the labels that the second teacher's embeddings give.",
+)
+@click.option(
     "--held-out",
     type=click.IntRange(min=2),
     help="Number of texts held out to measure the distance to the teacher.  [default: 10 %, at most 4096]",
@@ -166,6 +192,7 @@ SECTIONS = {
     type=click.Choice(["float32", "float16", "int8"]),
     help="Precision in which the token table is saved.",
 )
+@click.option("--device", help="Device of teachers and student, e.g. cuda.  [default: the student on the CPU]")
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
 @click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
 def distill(

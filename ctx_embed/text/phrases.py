@@ -7,6 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ctx_embed.errors import InputError
 
+# What a WordPiece entry begins with that continues a word.
+CONTINUED = "##"
+
 
 def merged(
     ids: NDArray[np.int32], lengths: NDArray[np.int64], keys: NDArray[np.int64], values: NDArray[np.int32], width: int
@@ -107,8 +110,10 @@ class Phrases:
         return found
 
     def texts(self, entries: list[str]) -> list[str]:
-        """Return the words of each phrase, given the texts of the tokenizer's entries by id."""
+        """Return the words of each phrase, given the texts of the entries by id; ``##`` continues a word."""
         known = list(entries)
         for first, second in self.pairs.tolist():
-            known.append(f"{known[first]} {known[second]}")
+            text = known[second]
+            joined = text.removeprefix(CONTINUED) if text.startswith(CONTINUED) else f" {text}"
+            known.append(known[first] + joined)
         return known[self.entries :]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+import torch
 
 from ctx_embed import load
 from ctx_embed.cli.distill import SECTIONS, distill
@@ -96,6 +97,15 @@ def test_ways_to_name_a_corpus(here, arguments):
         arguments = [part.replace("**", f"**/{here.name}") for part in arguments]
     assert sentences_of(run(*arguments)) == 240
     assert sorted(record()["sources"][0]["files"]) == ["a.txt", "b.txt", "c.txt.gz"]
+
+
+def test_the_device_of_teacher_and_student():
+    assert run("a.txt", "-o", "plain").exit_code == 0
+    assert run("a.txt", "-o", "named", "--device", "cpu").exit_code == 0
+    plain, named = (load(name).encode(["the device changes nothing"]) for name in ("plain", "named"))
+    assert (plain == named).all()
+    if not torch.cuda.is_available():
+        assert "device 'cuda' cannot be used here (" in fails("a.txt", "--device", "cuda")
 
 
 def test_a_finished_model_is_not_replaced_unasked(here):

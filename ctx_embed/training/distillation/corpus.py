@@ -25,12 +25,14 @@ class Block:
         texts: of the block.
         families: of each text if they come from several files, else empty.
         paired: whether each text and the next one are a pair of similar meaning, if there are pairs.
+        opposed: whether each text and the next one contradict each other, if there are pairs.
     """
 
     source: str
     texts: tuple[str, ...]
     families: tuple[str, ...] = ()
     paired: tuple[bool, ...] = ()
+    opposed: tuple[bool, ...] = ()
 
     @cached_property
     def key(self) -> str:

@@ -18,6 +18,7 @@ Item = tuple[str, ...]
 # The fields of a pair, and the labels of those that mean the same.
 PAIR_FIELDS = (("query", "passage"), ("a", "b"))
 ALIKE = frozenset({"entailment", "1"})
+OPPOSED = "contradiction"
 
 
 def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]:
@@ -76,6 +77,7 @@ def read_fair_blocks(
     passage_lines: int = 1,
     span_words: int = 0,
     most_words: int | None = None,
+    first_words: int | None = None,
 ) -> list[Block]:
     """Cut the texts of all files, in :func:`fair_order`, into blocks.
 
@@ -86,6 +88,7 @@ def read_fair_blocks(
         passage_lines, span_words: join or cut texts, see :func:`ctx_embed.training.distillation.corpus.read_blocks`;
             pairs stay as they are.
         most_words: leave out longer texts.
+        first_words: cut the texts of pairs to so many words (None: whole).
 
     Raises:
         InputError: as the readers; no text at all.
@@ -98,17 +101,26 @@ def read_fair_blocks(
             lines = [item[0] for item in items]
             cut = spans(passages(lines, passage_lines), span_words)
             families[name] = [(text,) for text in cut if most_words is None or len(text.split()) <= most_words]
-    rows = [
-        (name, text, bool(place == 0 and len(item) > 1 and (len(item) == 2 or item[2] in ALIKE)))
-        for name, item in fair_order(families)
-        for place, text in enumerate(item[:2])
-    ]
+    rows = []
+    for name, item in fair_order(families):
+        texts_of_item = item if len(item) == 1 else [_first_words(text, first_words) for text in item[:2]]
+        is_alike = len(item) > 1 and (len(item) == 2 or item[2] in ALIKE)
+        is_opposed = len(item) > 2 and item[2] == OPPOSED
+        # A pair is marked at its first text.
+        rows += [
+            (name, text, is_alike and place == 0, is_opposed and place == 0) for place, text in enumerate(texts_of_item)
+        ]
     if not rows:
         raise InputError("the corpus must have at least one text; give text files with a sentence per line")
     blocks = []
     for start in range(0, len(rows), BLOCK_TEXTS):
         if texts is not None and start >= texts:
             break
-        names, part, paired = zip(*rows[start : start + BLOCK_TEXTS], strict=True)
-        blocks.append(Block("", part, names, paired))
+        names, part, paired, opposed = zip(*rows[start : start + BLOCK_TEXTS], strict=True)
+        blocks.append(Block("", part, names, paired, opposed))
     return blocks
+
+
+def _first_words(text: str, most: int | None) -> str:
+    """Return the text up to so many words."""
+    return text if most is None else " ".join(text.split()[:most])

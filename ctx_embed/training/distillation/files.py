@@ -21,7 +21,7 @@ from tqdm import tqdm
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder
 from ctx_embed.fingerprint import fingerprint, identity
-from ctx_embed.loading import load, model_folder
+from ctx_embed.loading import load, model_folder, require_device
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import option_defaults, system
@@ -33,7 +33,7 @@ from ctx_embed.training.distillation.labelled import read_labelled_files, read_s
 from ctx_embed.training.distillation.log import TrainingLog
 from ctx_embed.training.distillation.mixture import Mixture, Source, read_mixture
 from ctx_embed.training.distillation.options import DistillationOptions
-from ctx_embed.training.distillation.phrases import learn_phrases
+from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
 from ctx_embed.training.distillation.student import (
     entry_texts,
     new_student,
@@ -69,7 +69,7 @@ class DistillationJob:
         options: how to train.
         second_teacher: another one, which embeds the ``second_texts`` of each source.
         start: a path or name of a model of this project that the student is initialised as, with its vocabulary and
-            sizes; ``dimension`` and the options of vocabulary and system are then ignored. None: from scratch.
+            sizes; ``dimension``, ``vocabulary_size`` and the system's options are then ignored. None: from scratch.
         cache: the folder of the teachers' embeddings, ``OUTPUT.teacher`` unless given.
         exclude: files whose lines, or columns, are texts that must not be trained on. They still count for the
             vocabulary, the phrases and the rotation; labelled texts are not compared with them.
@@ -79,10 +79,11 @@ class DistillationJob:
         encoder: the system's name.
         encoder_options: of the system.
         tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the texts.
-        phrases: number of frequent phrases that become additional entries.
+        phrases: number of frequent phrases that become additional entries; with ``start``, beside the model's own.
         dimension: m.
         spare_dimensions: number of dimensions that the teacher's targets leave free for other objectives.
         teacher_dtype: dtype in which the teacher computes.
+        device: device of teachers and student, as in sentence-transformers. None: the student is on the CPU.
         store: dtype of the saved token table: float32, float16 or int8.
         text_field, label_field: the columns of corpora and labelled files that are tables.
         overwrite: replace an existing model; otherwise only one made by the same job is accepted.
@@ -111,6 +112,7 @@ class DistillationJob:
     dimension: int = 256
     spare_dimensions: int = 0
     teacher_dtype: str = "float32"
+    device: str | None = None
     store: str = "float32"
     text_field: str | None = None
     label_field: str | None = None
@@ -120,6 +122,8 @@ class DistillationJob:
     def __post_init__(self) -> None:
         if self.store not in STORES:
             raise unknown_name("store", self.store, STORES)
+        if self.device is not None:
+            require_device(self.device)
         require_spare(self.spare_dimensions, self.dimension)
         if self.start is not None and self.tokenizer is not None:
             raise InputError("--from and --tokenizer exclude each other: the model has its own vocabulary")
@@ -254,19 +258,21 @@ def _read(job: DistillationJob) -> _Material:
     """Return texts, teacher and vocabulary; every quick check comes before the long work."""
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
     pairs = read_pairs(job.validation) if job.validation else None
-    teacher = load(job.teacher, dtype=job.teacher_dtype)
-    second_teacher = load(job.second_teacher, dtype=job.teacher_dtype) if job.second_teacher else None
-    start = load(job.start) if job.start else None
+    teacher = load(job.teacher, job.device, dtype=job.teacher_dtype)
+    second_teacher = load(job.second_teacher, job.device, dtype=job.teacher_dtype) if job.second_teacher else None
+    start = load(job.start, job.device or "cpu") if job.start else None
     dimension = job.dimension if start is None else require_encoder(start).dimension
     require_spare(job.spare_dimensions, dimension)
     for model in (teacher, second_teacher):
         if model is not None:
             require_dimension(dimension - job.spare_dimensions, model.get_embedding_dimension() or dimension)
     mixture = read_mixture(job.sources, job.options.seed, read_excluded(job.exclude), job.text_field)
-    options = job.options.of_texts(len(mixture.texts))
-    options.trained_on(len(mixture.texts), mixture.excluded)
-    if options.pair_weight > 0 and not len(mixture.pairs):
-        raise InputError("--pair-weight needs pairs; give a recipe with a fair source of pairs (.jsonl)")
+    taught = len(mixture.taught_rows)
+    options = job.options.of_texts(taught)
+    options.trained_on(taught, mixture.excluded)
+    for option, weight in (("--pair-weight", options.pair_weight), ("--contrast-weight", options.contrast_weight)):
+        if weight > 0 and not len(mixture.pairs):
+            raise InputError(f"{option} needs pairs; give a recipe with a fair source of pairs (.jsonl)")
     if job.exclude and job.progress:
         # Shown because 0 may be a sign of a wrong file.
         tqdm.write(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded", file=sys.stderr)
@@ -276,7 +282,11 @@ def _read(job: DistillationJob) -> _Material:
         labelled = read_labelled_files(job.labelled, skipped, job.text_field, job.label_field)
     phrases = None
     if start is not None:
-        tokenizer = require_encoder(start).backend_tokenizer
+        module = require_encoder(start)
+        tokenizer = module.backend_tokenizer
+        if job.phrases:
+            known = None if module.phrases is None else module.phrases.numpy()
+            phrases = more_phrases(mixture.texts, tokenizer, known, job.phrases)
     else:
         tokenizer = tokenizer or learn_vocabulary(mixture.texts, job.vocabulary_size, progress=job.progress)
         phrases = learn_phrases(mixture.texts, tokenizer, job.phrases)
@@ -294,11 +304,12 @@ def _record(job: DistillationJob, material: _Material) -> dict[str, Any]:
         }
     else:
         module = require_encoder(material.start)
+        phrases = module.phrases if material.phrases is None else material.phrases
         sizes = {"dimension": module.dimension, "spare_dimensions": job.spare_dimensions}
         student = {
             "from": {"name": job.start, "fingerprint": fingerprint(material.start)},
             "architecture": sizes,
-            "phrases": 0 if module.phrases is None else len(module.phrases),
+            "phrases": 0 if phrases is None else len(phrases),
         }
     if material.second_teacher is not None:
         student["second_teacher"] = {
@@ -323,16 +334,22 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
     """Return the training, ready to run: the teacher's embeddings computed, the student initialised from them."""
     cache = TeacherCache(job.cache or job.output.with_name(job.output.name + ".teacher"), material.teacher)
     mixture = material.mixture
-    embeddings = cache.embeddings(mixture.blocks, progress=job.progress)
+    rows = mixture.taught_rows
+    taught = cache.embeddings([mixture.blocks[number] for number in mixture.taught_blocks], progress=job.progress)
+    texts = [mixture.texts[row] for row in rows]
+    embeddings = np.zeros((len(mixture.texts), taught.shape[1]), np.float16)
+    embeddings[rows] = taught
     if material.start is not None:
-        student, rotation = started_student(material.start, mixture.texts, embeddings, job.spare_dimensions)
+        student, rotation = started_student(
+            material.start, texts, taught, job.spare_dimensions, phrases=material.phrases
+        )
     else:
         entries = cache.embeddings([Block("vocabulary", tuple(entry_texts(material.tokenizer)))], progress=False)
         student, rotation = new_student(
             system(job.encoder),
             material.tokenizer,
-            mixture.texts,
-            embeddings,
+            texts,
+            taught,
             entries.astype(np.float32),
             job.dimension,
             material.options.seed,
@@ -343,11 +360,11 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
     second = None
     if material.second_teacher is not None:
         blocks = [mixture.blocks[number] for number in mixture.second_blocks]
-        taught = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
+        others = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
         # Its rotation maps into the space of the first teacher's targets.
-        second = taught, rotation_like(taught, embeddings[mixture.second_rows], rotation)
+        second = others, rotation_like(others, embeddings[mixture.second_rows], rotation)
     return Distillation(
-        student,
+        student.to(job.device or "cpu"),
         material.mixture,
         embeddings,
         rotation,
@@ -362,6 +379,7 @@ def _run(job: DistillationJob, material: _Material, checkpoint: Checkpoint, log:
 
 def _save(job: DistillationJob, material: _Material, student: TokenEncoder, record: dict[str, Any], log: Path) -> None:
     """Write the model folder, whole or not at all."""
+    student.cpu()
     # A student inherits the labelled texts of its teachers and of the model that it starts from.
     own = hashes_of(material.labelled[1]) if material.labelled else None
     taught_by = [model for model in (material.teacher, material.second_teacher, material.start) if model is not None]

@@ -56,7 +56,7 @@ class WordHead(nn.Module):
 
     def loss(self, embeddings: Tensor, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the loss of texts with these packed ids and embeddings (B, m)."""
-        documents = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+        documents = torch.repeat_interleave(torch.tensor(lengths)).to(ids.device)
         places = self.place[ids]
         documents, places = documents[places >= 0], places[places >= 0]
         counts = torch.bincount(documents, minlength=len(lengths))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.reading import read_labelled_rows, read_lines
@@ -19,6 +20,7 @@ from ctx_embed.training.batches import PackedTexts
 
 SPAN_TOKENS = (8, 64)
 HELD_OUT_LABELLED = 2048
+FEWEST_TAUGHT = 100
 
 
 def read_skipped(path: str | Path) -> dict[str, set[int]]:
@@ -111,3 +113,46 @@ class LabelledSpans:
         """Return one span of each held-out text, always the same, in the form of :meth:`draw`."""
         spans = self._spans(self.held_out_rows, np.random.default_rng([self.seed, 3]))
         return *spans, torch.from_numpy(self.targets[self.held_out_rows])
+
+
+def taught_labels(
+    embeddings: NDArray[np.float16],
+    texts: Sequence[str],
+    labels: Sequence[str],
+    labelled: Sequence[str],
+    decay: float = 1e-3,
+) -> Tensor:
+    """Return the probabilities (texts, classes) of labels, by logistic regression on a teacher's embeddings.
+
+    Args:
+        embeddings: (texts, d) of the teacher.
+        texts: of which those that are among the labelled ones are learned.
+        labels, labelled: the labels, and the texts they belong to.
+        decay: of the squared weights.
+
+    Raises:
+        InputError: fewer than 100 of the texts are labelled.
+    """
+    classes = {label: number for number, label in enumerate(sorted(set(labels)))}
+    known = dict(zip(labelled, labels, strict=True))
+    rows = np.array([row for row, text in enumerate(texts) if text in known], dtype=np.int64)
+    if len(rows) < FEWEST_TAUGHT:
+        raise InputError(
+            f"the second teacher has embedded {len(rows)} labelled texts, {FEWEST_TAUGHT} are needed to read labels "
+            "from it: give second_texts to a source of labelled files"
+        )
+    inputs = torch.from_numpy(embeddings.astype(np.float32))
+    center, deviation = inputs[rows].mean(0), inputs[rows].std(0).clamp_min(1e-6)
+    inputs = (inputs - center) / deviation
+    targets = torch.tensor([classes[known[texts[row]]] for row in rows])
+    weights = torch.zeros(inputs.shape[1] + 1, len(classes), requires_grad=True)
+    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = F.cross_entropy(inputs[rows] @ weights[:-1] + weights[-1], targets) + decay * weights.square().sum()
+        value.backward()
+        return value
+
+    optimizer.step(loss)
+    return (inputs @ weights[:-1] + weights[-1]).detach().softmax(1)

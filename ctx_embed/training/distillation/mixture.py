@@ -30,6 +30,8 @@ class Source:
             (``.tsv``) or of pairs (``.jsonl``).
         second_texts: about this many of its first texts are embedded by a second teacher as well.
         most_words: of a fair source, leave out longer texts.
+        first_words: of a fair source, cut the texts of pairs to so many words.
+        taught: false: no teacher embeds its texts, which serve as pairs alone.
 
     Raises:
         InputError: no file, or a number out of its range.
@@ -43,6 +45,8 @@ class Source:
     fair: bool = False
     most_words: int | None = None
     second_texts: int = 0
+    first_words: int | None = None
+    taught: bool = True
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -55,6 +59,10 @@ class Source:
             raise InputError(f"span_words of a source must be at least 0 (whole texts), got {self.span_words}")
         if self.most_words is not None and (self.most_words < 1 or not self.fair):
             raise InputError(f"most_words of a source must be at least 1, with fair = true, got {self.most_words}")
+        if self.first_words is not None and (self.first_words < 1 or not self.fair):
+            raise InputError(f"first_words of a source must be at least 1, with fair = true, got {self.first_words}")
+        if not self.taught and (not self.fair or self.second_texts):
+            raise InputError("a source with taught = false must have fair = true and no second_texts")
         if self.second_texts < 0:
             raise InputError(f"second_texts of a source must be at least 0, got {self.second_texts}")
         if not 0 < self.weight < 1000:
@@ -72,6 +80,8 @@ class Mixture:
         genre_names: the families by number.
         second_blocks: numbers of the blocks that a second teacher embeds as well.
         pairs: (P, 2) rows of texts that belong together, such as a question and its answer.
+        opposed: (Q, 2) rows of texts that contradict each other.
+        untaught_blocks: numbers of the blocks that no teacher embeds.
     """
 
     blocks: list[Block]
@@ -81,13 +91,28 @@ class Mixture:
     texts: list[str] = field(repr=False)
     second_blocks: list[int] = field(default_factory=list)
     pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    opposed: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    untaught_blocks: list[int] = field(default_factory=list)
+
+    def _rows_of(self, blocks: Sequence[int]) -> NDArray[np.int64]:
+        ends = np.cumsum([0, *(len(block.texts) for block in self.blocks)])
+        parts = [np.arange(ends[block], ends[block + 1]) for block in blocks]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
     @property
     def second_rows(self) -> NDArray[np.int64]:
         """The rows of the texts that a second teacher embeds as well, ascending."""
-        ends = np.cumsum([0, *(len(block.texts) for block in self.blocks)])
-        parts = [np.arange(ends[block], ends[block + 1]) for block in self.second_blocks]
-        return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        return self._rows_of(self.second_blocks)
+
+    @property
+    def taught_blocks(self) -> list[int]:
+        """The numbers of the blocks that the teacher embeds."""
+        return sorted({*range(len(self.blocks))} - {*self.untaught_blocks})
+
+    @property
+    def taught_rows(self) -> NDArray[np.int64]:
+        """The rows of the texts that the teacher embeds, ascending."""
+        return self._rows_of(self.taught_blocks)
 
     @property
     def excluded(self) -> int:
@@ -103,6 +128,7 @@ def _read_source(source: Source, seed: int, text_field: str | None) -> list[Bloc
             passage_lines=source.passage_lines,
             span_words=source.span_words,
             most_words=source.most_words,
+            first_words=source.first_words,
         )
     return read_blocks(
         source.files,
@@ -137,13 +163,17 @@ def read_mixture(
     number = {name: index for index, name in enumerate(names)}
     paired = [pair for block in blocks for pair in block.paired or [False] * len(block.texts)]
     first = np.flatnonzero(paired)
+    opposed = np.flatnonzero([pair for block in blocks for pair in block.opposed or [False] * len(block.texts)])
     second: list[int] = []
+    untaught: list[int] = []
     number_of_block = 0
     for source, of_source in parts:
         known = 0
         for block in of_source:
             if known < source.second_texts:
                 second.append(number_of_block)
+            if not source.taught:
+                untaught.append(number_of_block)
             known += len(block.texts)
             number_of_block += 1
     texts = [text for block in blocks for text in block.texts]
@@ -159,4 +189,6 @@ def read_mixture(
         texts,
         second,
         np.stack([first, first + 1], axis=1),
+        np.stack([opposed, opposed + 1], axis=1),
+        untaught,
     )

@@ -7,7 +7,7 @@ embedded with the batch, so that the student embeds all of them in one pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.heads import LabelHead, WordHead
 from ctx_embed.training.distillation.labelled import LabelledSpans
@@ -27,6 +28,9 @@ WORD_TEXTS = 64
 MEASURED_PAIRS = 1000
 # Temperature of the softmax over the texts of a batch.
 RANKING_TEMPERATURE = 0.05
+# Of the difference between two cosines.
+CONTRAST_TEMPERATURE = 0.1
+FEWEST_TRIPLES = 40
 
 
 @dataclass(frozen=True)
@@ -120,12 +124,12 @@ class Labels(Objective):
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Return the cross-entropy of the spans."""
-        return self.head.loss(more, self._targets)
+        return self.head.loss(more, self._targets.to(more.device))
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
         """Return the accuracy on the held-out texts."""
         ids, lengths, targets = self.spans.held_out()
-        predicted = self.head(embed(ids, lengths)).argmax(1)
+        predicted = self.head(embed(ids, lengths)).argmax(1).cpu()
         return {"held_out_label_accuracy": float((predicted == targets).float().mean())}
 
 
@@ -161,24 +165,29 @@ class Genres(Objective):
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Return the cross-entropy of the genres."""
-        return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)])
+        return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)].to(student.device))
 
 
-def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor) -> Tensor:
+def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
     """Return how well texts find their partners: the contrast in the batch, and the teacher's ranking of the batch.
 
     The contrast is InfoNCE (van den Oord et al. 2018) of each text among the other side's, in both directions; to it
-    KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) is added.
+    KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) is added, among the pairs that the teacher knows.
 
     Args:
         first, second: (B, m) embeddings of texts and of their partners.
         alike: (B, B) True where a text and another text's partner are equal, so that they are no contrast.
         teacher: (B, B) the teacher's cosines.
+        known: (n,) the pairs of which it has embedded both texts; None: all.
     """
     own = torch.arange(len(first), device=first.device)
     cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
     logits = (cosines / RANKING_TEMPERATURE).masked_fill(alike, -1e4)
     contrast = (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+    if known is not None:
+        if len(known) < 2:
+            return contrast
+        teacher, cosines = teacher[known][:, known], cosines[known][:, known]
     ranked = (teacher / RANKING_TEMPERATURE).log_softmax(1)
     ranking = F.kl_div((cosines / RANKING_TEMPERATURE).log_softmax(1), ranked, log_target=True, reduction="batchmean")
     return contrast + ranking
@@ -191,10 +200,12 @@ class Partners(Objective):
         texts: all texts of the training.
         pairs: (P, 2) rows of texts.
         held_out: rows that are not trained on; pairs with one of them are for measuring only.
-        teacher: (texts, d) the teacher's embeddings.
+        teacher: (texts, d) the teacher's embeddings, 0 for texts that it has not embedded.
         same: (texts,) a number for each text, the same for equal texts.
         count: pairs per batch.
         seed: of the choice of pairs.
+        families: (texts,) the number of each text's file family. Half of a batch's pairs come from one family, where
+            partners are harder to tell apart; None: all are chosen alike.
 
     Raises:
         InputError: fewer than two pairs to learn.
@@ -209,6 +220,7 @@ class Partners(Objective):
         same: NDArray[np.int64],
         count: int,
         seed: int,
+        families: NDArray[np.int64] | None = None,
     ) -> None:
         super().__init__()
         apart = np.isin(pairs, held_out).any(1)
@@ -218,11 +230,22 @@ class Partners(Objective):
         self.texts, self.teacher, self.same = texts, teacher, same
         self.count = min(count, len(self.pairs))
         self.seed = seed
+        self.families = np.zeros(len(self.pairs), int) if families is None else families[self.pairs[:, 0]]
+        self.known = teacher[self.pairs.flatten()].any(1).reshape(-1, 2).all(1)
+
+    def _draw(self, step: int) -> NDArray[np.int64]:
+        """Return the numbers of a step's pairs."""
+        generator = np.random.default_rng([self.seed, 6, step])
+        drawn = generator.choice(len(self.pairs), self.count, replace=False)
+        akin = np.flatnonzero(self.families == self.families[drawn[0]])
+        akin = generator.permutation(akin)[: self.count // 2]
+        others = drawn[~np.isin(drawn, akin)][: self.count - len(akin)]
+        return np.concatenate([akin, others])
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
         """Return the step's first texts, followed by their partners."""
-        generator = np.random.default_rng([self.seed, 6, batch.step])
-        self._drawn = self.pairs[generator.choice(len(self.pairs), self.count, replace=False)]
+        chosen = self._draw(batch.step)
+        self._drawn, self._known = self.pairs[chosen], np.flatnonzero(self.known[chosen])
         return self.texts.batch(self._drawn.T.flatten())
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
@@ -235,7 +258,8 @@ class Partners(Objective):
         alike = (same[:, :1] == same[:, 0]) | (same[:, 1:] == same[:, 1])
         np.fill_diagonal(alike, False)
         of_first, of_second = more[: self.count], more[self.count :]
-        return contrast_loss(of_first, of_second, torch.from_numpy(alike).to(more.device), first @ second.T)
+        known = torch.from_numpy(self._known).to(more.device)
+        return contrast_loss(of_first, of_second, torch.from_numpy(alike).to(more.device), first @ second.T, known)
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
         """Return the share of held-out texts that are at least as close to their own partner as to any other."""
@@ -244,6 +268,85 @@ class Partners(Objective):
         first, second = (F.normalize(embed(*self.texts.batch(rows)), dim=1) for rows in self.held_out_pairs.T)
         cosines = first @ second.T
         return {"held_out_pairs_found": float((cosines.max(1).values <= cosines.diagonal()).float().mean())}
+
+
+class Contrasts(Objective):
+    """Lie nearer to a text of like meaning than to one of like words and another meaning.
+
+    Loss: the mean of log(1 + exp((cos(text, contrast) - cos(text, partner)) / 0.1)).
+
+    Args:
+        tokenizer: the student's.
+        triples: of text, partner and contrast.
+        count: triples of a batch.
+        seed: of the draw, and of the held-out twentieth.
+
+    Raises:
+        InputError: fewer than forty triples.
+    """
+
+    def __init__(
+        self, tokenizer: TextTokenizer, triples: Sequence[tuple[str, str, str]], count: int, seed: int
+    ) -> None:
+        super().__init__()
+        if len(triples) < FEWEST_TRIPLES:
+            raise InputError(f"{len(triples)} contrasts are too few, {FEWEST_TRIPLES} are needed: give more pairs")
+        self.texts = PackedTexts.tokenize(tokenizer, [text for triple in triples for text in triple])
+        order = np.random.default_rng([seed, 7]).permutation(len(triples))
+        self.held_out, self.rows = np.split(order, [min(MEASURED_PAIRS, len(order) // 20)])
+        self.count, self.seed = min(count, len(self.rows)), seed
+
+    def _batch(self, triples: NDArray[np.int64]) -> tuple[Tensor, list[int]]:
+        return self.texts.batch((3 * triples[:, None] + np.arange(3)).T.flatten())
+
+    @staticmethod
+    def _margins(embeddings: Tensor) -> Tensor:
+        text, partner, contrast = F.normalize(embeddings, dim=1).chunk(3)
+        return (text * (partner - contrast)).sum(1)
+
+    def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
+        """The step's texts, then their partners, then their contrasts."""
+        generator = np.random.default_rng([self.seed, 8, batch.step])
+        return self._batch(generator.choice(self.rows, self.count, replace=False))
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """The soft ranking of partner before contrast."""
+        return F.softplus(-self._margins(more) / CONTRAST_TEMPERATURE).mean()
+
+    def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
+        """The share of held-out triples whose partner is nearer."""
+        return {"held_out_contrasts": float((self._margins(embed(*self._batch(self.held_out))) > 0).float().mean())}
+
+
+class TaughtLabels(Objective):
+    """Give each text the labels that a teacher's embedding of it has by a linear classifier of labelled texts.
+
+    Args:
+        head: reads the labels from the student.
+        places: (texts,) which row of ``probabilities`` is a text's, -1: none.
+        probabilities: (n, classes).
+    """
+
+    def __init__(self, head: LabelHead, places: NDArray[np.int64], probabilities: Tensor) -> None:
+        super().__init__()
+        self.head = head
+        self.places, self.probabilities = places, probabilities
+
+    def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
+        """Cross-entropy to the teacher's probabilities."""
+        places = self.places[batch.rows]
+        known = torch.from_numpy(np.flatnonzero(places >= 0)).to(student.device)
+        if not len(known):
+            return student.sum() * 0
+        targets = self.probabilities[torch.from_numpy(places[places >= 0])].to(student.device)
+        return F.cross_entropy(self.head(student[known]), targets)
+
+
+def places_of(rows: NDArray[np.int64], texts: int) -> NDArray[np.int64]:
+    """Return for each of so many texts its place among ``rows``, or -1."""
+    places = np.full(texts, -1)
+    places[rows] = np.arange(len(rows))
+    return places
 
 
 class SecondTeacher(Objective):
@@ -270,8 +373,7 @@ class SecondTeacher(Objective):
         super().__init__()
         self.texts, self.embeddings = texts, embeddings
         self.rotation = torch.from_numpy(rotation)
-        self.places = np.full(len(texts), -1)
-        self.places[rows] = np.arange(len(rows))
+        self.places = places_of(rows, len(texts))
         self.held_out = held_out[self.places[held_out] >= 0]
         self.relation_weight = relation_weight
 
@@ -283,7 +385,10 @@ class SecondTeacher(Objective):
         known = np.flatnonzero(self.places[batch.rows] >= 0)
         if len(known) < 2:
             return student.sum() * 0
-        embedded, teacher = student[torch.from_numpy(known)], self._teacher(batch.rows[known]).to(student.device)
+        embedded, teacher = (
+            student[torch.from_numpy(known).to(student.device)],
+            self._teacher(batch.rows[known]).to(student.device),
+        )
         loss = similarity_loss(embedded, teacher @ self.rotation.to(student.device))
         return loss + self.relation_weight * relation_loss(embedded, teacher)
 
@@ -292,6 +397,5 @@ class SecondTeacher(Objective):
         if not len(self.held_out):
             return {}
         student = torch.cat([embed(*self.texts.batch(part)) for part in np.array_split(self.held_out, 4)])
-        return {
-            "held_out_second_distance": float(similarity_loss(student, self._teacher(self.held_out) @ self.rotation))
-        }
+        target = self._teacher(self.held_out) @ self.rotation
+        return {"held_out_second_distance": float(similarity_loss(student, target.to(student.device)))}

@@ -34,7 +34,12 @@ class DistillationOptions:
         genre_weight: weight of predicting the family of files that a text came from.
         pair_weight: weight of finding a text's partner, if a source has pairs.
         pair_batch: pairs per batch.
+        contrast_weight: weight of moving texts away from texts of similar words and another meaning, if a source has
+            pairs.
+        contrast_batch: triples of text, partner and contrast per batch.
         second_weight: weight of a second teacher's loss.
+        second_label_weight: weight of predicting the labels that a classifier on the second teacher's embeddings gives,
+            if there are labelled texts.
         held_out: number of texts that are not trained on and measure the distance to the teacher; None: a tenth of the
             texts, 4,096 at most.
         seed: seed of the order, the initial weights and the choice of held-out texts.
@@ -58,7 +63,10 @@ class DistillationOptions:
     genre_weight: float = 0.0
     pair_weight: float = 0.0
     pair_batch: int = 64
+    contrast_weight: float = 0.0
+    contrast_batch: int = 64
     second_weight: float = 0.5
+    second_label_weight: float = 0.0
     held_out: int | None = None
     seed: int = 0
 

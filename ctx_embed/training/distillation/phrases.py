@@ -1,4 +1,4 @@
-"""Learning which neighbouring words become entries of their own."""
+"""Learning which neighbouring entries become entries of their own: phrases, and words that fall into pieces."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
-from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
 # The first part of all phrases joins two words; the rest joins these into longer ones ("do n't" and "one of the").
 FIRST_SHARE = 0.7
 # A rarer phrase has too few texts to learn from.
 FEWEST = 20
+# A whole word begins as the sum of its pieces, and so needs less.
+FEWEST_PIECES = 10
 APOSTROPHE = "'"
+# Of the phrases that are added to a model's, this share joins the pieces of words, in rounds that each reach a piece
+# further; the others begin with a negation, whose meaning no sum of two words has.
+PIECES_SHARE = 0.8
+PIECES_ROUNDS = (0.7, 0.2, 0.1)
+NEGATIONS = frozenset({"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "without", "hardly", "t"})
 
 
 def _joinable(entries: Sequence[str]) -> NDArray[np.bool_]:
@@ -25,23 +32,38 @@ def _joinable(entries: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def _strongest(
-    ids: NDArray[np.int32], lengths: NDArray[np.int64], joinable: NDArray[np.bool_], count: int
+    ids: NDArray[np.int32],
+    lengths: NDArray[np.int64],
+    first: NDArray[np.bool_],
+    second: NDArray[np.bool_],
+    count: int,
+    fewest: int = FEWEST,
+    before: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.int32]:
     """Return the (<= count, 2) pairs of neighbours that occur most often beyond chance, strongest first.
 
     A pair's strength is n log(n N / (n_first n_second)), the leading term of the log-likelihood ratio (Dunning 1993).
+
+    Args:
+        ids, lengths: packed texts.
+        first, second: (entries,) which may be the first and the second of a pair.
+        count: pairs at most.
+        fewest: times that a pair occurs.
+        before: (entries,) where one of these follows, the second is only a part of its word, and the pair is none.
     """
-    width = len(joinable)
-    both = joinable[ids[:-1]] & joinable[ids[1:]]
+    width = len(first)
+    both = first[ids[:-1]] & second[ids[1:]]
     ends = lengths.cumsum()
     both[ends[(ends > 0) & (ends < len(ids))] - 1] = False
+    if before is not None:
+        both[:-1] &= ~before[ids[2:]]
     keys, counts = np.unique(ids[:-1][both].astype(np.int64) * width + ids[1:][both], return_counts=True)
-    keys, counts = keys[counts >= FEWEST], counts[counts >= FEWEST]
+    keys, counts = keys[counts >= fewest], counts[counts >= fewest]
     occurs = np.bincount(ids, minlength=width).astype(np.float64)
-    first, second = keys // width, keys % width
-    strength = counts * np.log(counts * len(ids) / (occurs[first] * occurs[second]))
+    left, right = keys // width, keys % width
+    strength = counts * np.log(counts * len(ids) / (occurs[left] * occurs[right]))
     best = np.argsort(-strength, kind="stable")[:count]
-    return np.stack([first, second], axis=1)[best].astype(np.int32)
+    return np.stack([left, right], axis=1)[best].astype(np.int32)
 
 
 def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDArray[np.int32] | None:
@@ -68,10 +90,51 @@ def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDA
     for more in (first, count - first):
         if len(ids) < 2 or more == 0:
             break
-        found = _strongest(ids, lengths, joinable, more)
+        found = _strongest(ids, lengths, joinable, joinable, more)
         if not len(found):
             break
         pairs = np.concatenate([pairs, found])
         joinable = np.concatenate([joinable, np.ones(len(found), dtype=bool)])
         ids, lengths = Phrases(pairs, len(vocabulary))(*TextTokenizer(tokenizer)(texts))
+    return pairs if len(pairs) else None
+
+
+def more_phrases(
+    texts: Sequence[str], tokenizer: Tokenizer, known: NDArray[np.int32] | None, count: int
+) -> NDArray[np.int32] | None:
+    """Return a model's phrases and up to ``count`` more, learned from texts: words in pieces, and negated words.
+
+    A word that the tokenizer cuts, as "metasta ##sis", becomes one entry without another tokenizer.
+
+    Args:
+        texts: the corpus.
+        tokenizer: of the model.
+        known: (P, 2) its phrases, which come first, in like order; None: it has none.
+        count: how many more at most.
+
+    Raises:
+        InputError: a negative count.
+    """
+    if count < 0:
+        raise InputError(f"phrases is {count}, 0 or a positive number is needed")
+    vocabulary = tokenizer.get_vocab()
+    entries = sorted(vocabulary, key=vocabulary.__getitem__)
+    pairs = np.zeros((0, 2), dtype=np.int32) if known is None else known
+    packed = TextTokenizer(tokenizer)(texts)
+    for kind, share in [*(("pieces", PIECES_SHARE * share) for share in PIECES_ROUNDS), ("negated", 1 - PIECES_SHARE)]:
+        if len(packed[0]) < 2 or not count:
+            break
+        named, (ids, lengths) = entries, packed
+        if len(pairs):
+            phrases = Phrases(pairs, len(entries))
+            named, (ids, lengths) = entries + phrases.texts(entries), phrases(*packed)
+        piece = np.array([text.startswith(CONTINUED) for text in named])
+        word = ~piece & np.array([text.replace(" ", "").replace(APOSTROPHE, "a").isalpha() for text in named])
+        negated = word & np.array([text.rpartition(" ")[2] in NEGATIONS for text in named])
+        if kind == "pieces":
+            found = _strongest(ids, lengths, word, piece, round(share * count), FEWEST_PIECES)
+        else:
+            # A word of which a piece follows is no whole one.
+            found = _strongest(ids, lengths, negated, word & ~negated, round(share * count), FEWEST, piece)
+        pairs = np.concatenate([pairs, found])
     return pairs if len(pairs) else None

@@ -15,7 +15,9 @@ else:
     import tomli as tomllib
 
 LISTS = ("corpus", "exclude", "labelled")
-SOURCE_OPTIONS = ("files", "texts", "passage_lines", "span_words", "weight", "fair", "most_words", "second_texts")
+WHOLE = ("texts", "passage_lines", "span_words", "most_words", "first_words", "second_texts")
+SWITCHES = ("fair", "taught")
+SOURCE_OPTIONS = ("files", "weight", *WHOLE, *SWITCHES)
 
 
 def _is_list_of_strings(value: Any) -> bool:
@@ -68,10 +70,10 @@ def _check_sources(path: Path, sources: Any) -> None:
                 raise unknown_name(f"option of a source in {path}", name, SOURCE_OPTIONS)
             if name == "files" and not _is_list_of_strings(value):
                 raise InputError(f"{path}: files of a source must be a list of strings, got {value!r}")
-            whole = name in ("texts", "passage_lines", "span_words", "most_words", "second_texts")
-            if name == "fair" and not isinstance(value, bool):
-                raise InputError(f"{path}: fair of a source must be true or false, got {value!r}")
-            if name not in ("files", "fair") and (not _is_number(value) or (whole and not isinstance(value, int))):
+            whole = name in WHOLE
+            if name in SWITCHES and not isinstance(value, bool):
+                raise InputError(f"{path}: {name} of a source must be true or false, got {value!r}")
+            if name not in ("files", *SWITCHES) and (not _is_number(value) or (whole and not isinstance(value, int))):
                 kind = "a whole number" if whole else "a number"
                 raise InputError(f"{path}: {name} of a source must be {kind}, got {value!r}")
         if "files" not in source:

@@ -201,14 +201,16 @@ def started_student(
     texts: Sequence[str],
     teacher_embeddings: NDArray[np.float16],
     spare_dimensions: int,
+    phrases: NDArray[np.int32] | None = None,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
 
     Args:
         model: its first module is trained further.
-        texts: the corpus.
+        texts: the texts of the corpus that the teacher has embedded.
         teacher_embeddings: (texts, d).
         spare_dimensions: number of the model's last dimensions that are spare.
+        phrases: from :func:`.more_phrases`: the model's and new ones, whose own rows start at 0; None: the model's.
 
     Raises:
         InputError: the model is not an encoder of this project, or its output has another dimension than its table.
@@ -221,8 +223,31 @@ def started_student(
     rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
     rotation = aligned_rotation(rotation, teacher_embeddings[chosen], like[:, : dimension - spare_dimensions])
     rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
+    if phrases is not None:
+        student = with_phrases(student, phrases)
     Composition(student).unfold()
     return student, rotation
+
+
+@torch.no_grad()
+def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEncoder:
+    """Return a copy of an encoder with more phrases, whose rows are the sums of their parts' rows.
+
+    Args:
+        encoder: which has P phrases, or none.
+        phrases: (> P, 2) ids; the first P are the encoder's.
+    """
+    table = encoder.embedding.weight.new_empty(
+        encoder.backend_tokenizer.get_vocab_size() + len(phrases), encoder.dimension
+    )
+    table[: encoder.entries] = encoder.embedding.weight
+    known = 0 if encoder.phrases is None else len(encoder.phrases)
+    for row, (first, second) in enumerate(phrases[known:].tolist(), encoder.entries):
+        table[row] = table[first] + table[second]
+    grown = type(encoder)(encoder.backend_tokenizer, **encoder.get_config_dict(), phrases=phrases, weights=table)
+    grown.load_state_dict({**encoder.state_dict(), "embedding.weight": table, "phrases": grown.phrases})
+    grown.labelled_texts, grown.source = encoder.labelled_texts, encoder.source
+    return grown
 
 
 def require_encoder(model: SentenceTransformer) -> TokenEncoder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches, weighted_rows
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.labelled import LabelledSpans
+from ctx_embed.training.distillation.contrasts import triples
+from ctx_embed.training.distillation.heads import LabelHead
+from ctx_embed.training.distillation.labelled import LabelledSpans, taught_labels
 from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
 from ctx_embed.training.distillation.log import TrainingLog
 from ctx_embed.training.distillation.mixture import Mixture
 from ctx_embed.training.distillation.objectives import (
     Batch,
+    Contrasts,
     Genres,
     Labels,
     Objective,
@@ -38,7 +42,9 @@ from ctx_embed.training.distillation.objectives import (
     Relations,
     SecondTeacher,
     Similarity,
+    TaughtLabels,
     Words,
+    places_of,
     similarity_loss,
 )
 from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
@@ -61,16 +67,21 @@ def teacher_distance(student: TokenEncoder, texts: PackedTexts, rows: NDArray[np
     """Return the mean of 1 - cos(student, target) over the texts ``rows``; target is (rows, m)."""
     student.eval()
     parts = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
-    return float(similarity_loss(torch.cat([student.embed(*texts.batch(part)) for part in parts]), target))
+    return float(similarity_loss(torch.cat([embedded(student, *texts.batch(part)) for part in parts]), target))
+
+
+def embedded(student: TokenEncoder, ids: Tensor, lengths: list[int]) -> Tensor:
+    """Return the embeddings of packed texts, on the student's device."""
+    return student.embed(ids.to(student.embedding.weight.device), lengths)
 
 
 class Distillation:
     """A run that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
     Args:
-        student: trained in place.
+        student: trained in place, on the device where it is.
         mixture: the texts.
-        teacher_embeddings: (texts, d).
+        teacher_embeddings: (texts, d); 0 where it has embedded none.
         rotation: (d, m) from :func:`ctx_embed.training.distillation.student.new_student`.
         options: how to train.
         checkpoint: where the state is saved; None saves none.
@@ -98,20 +109,22 @@ class Distillation:
         pairs: Pairs | None = None,
         log: TrainingLog | None = None,
     ) -> None:
-        options = options.of_texts(len(mixture.texts))
-        options.trained_on(len(mixture.texts), mixture.excluded)
+        taught = mixture.taught_rows
+        options = options.of_texts(len(taught))
+        options.trained_on(len(taught), mixture.excluded)
         self.student = student
+        self.device = student.embedding.weight.device
         self.composition = Composition(student)
         self.packed = PackedTexts.tokenize(student.text_tokenizer, mixture.texts)
         self.teacher = teacher_embeddings
-        self.rotation = torch.from_numpy(rotation)
+        self.rotation = torch.from_numpy(rotation).to(self.device)
         self.options = options
         self.checkpoint = checkpoint
         self.pairs = pairs
         self.log = log or TrainingLog(None)
         self.step = 0
         self.history: list[dict[str, float]] = []
-        order = np.random.default_rng([options.seed, 4]).permutation(len(mixture.texts))
+        order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
         self.held_out_rows, self.rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
         self.weights = mixture.weights[self.rows]
         if self.weights.sum() < 1:
@@ -120,7 +133,7 @@ class Distillation:
         self.objectives = self._objectives(mixture, labelled, second)
         self.trained = nn.ModuleDict(
             {"student": student, **{name: objective for name, (objective, _) in self.objectives.items()}}
-        )
+        ).to(self.device)
         self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
         table = student.embedding.weight
         self.table_optimizer = LazyAdamW(table, betas=BETAS, weight_decay=options.weight_decay)
@@ -165,14 +178,33 @@ class Distillation:
             absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
             same = np.unique(np.array(mixture.texts, dtype=object), return_inverse=True)[1]
             partners = Partners(
-                self.packed, mixture.pairs, absent, self.teacher, same, options.pair_batch, options.seed
+                self.packed,
+                mixture.pairs,
+                absent,
+                self.teacher,
+                same,
+                options.pair_batch,
+                options.seed,
+                mixture.genres,
             )
             terms["partners"] = partners, options.pair_weight
+        if options.contrast_weight > 0:
+            shown = mixture.pairs[(mixture.weights[mixture.pairs] > 0).all(1)]
+            contrasts = triples(mixture.texts, shown, mixture.opposed)
+            objective = Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
+            terms["contrasts"] = objective, options.contrast_weight
         if second is not None and options.second_weight > 0:
             taught = SecondTeacher(
                 self.packed, mixture.second_rows, *second, self.held_out_rows, options.relation_weight
             )
             terms["second"] = taught, options.second_weight
+        if second is not None and labelled is not None and options.second_label_weight > 0:
+            head = terms["labels"][0].head
+            assert isinstance(head, LabelHead)
+            rows = mixture.second_rows
+            probabilities = taught_labels(second[0], [mixture.texts[row] for row in rows], *labelled)
+            objective = TaughtLabels(head, places_of(rows, len(mixture.texts)), probabilities)
+            terms["taught_labels"] = objective, options.second_label_weight
         return terms
 
     @property
@@ -181,7 +213,7 @@ class Distillation:
         return int((self.weights > 0).sum())
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
-        return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1)
+        return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)).to(self.device), dim=1)
 
     def held_out_distance(self) -> float:
         """Return the mean of 1 - cos to the rotated teacher over the held-out texts."""
@@ -195,7 +227,7 @@ class Distillation:
         with self.composition.folded():
             measured = {"held_out_distance": self.held_out_distance()}
             for objective, _ in self.objectives.values():
-                measured.update(objective.measures(self.student.embed))
+                measured.update(objective.measures(partial(embedded, self.student)))
             if self.pairs is not None:
                 measured["pairs_spearman"] = self.pairs.spearman(self.student)
         return measured
@@ -240,19 +272,20 @@ class Distillation:
         torch.manual_seed(self.options.seed + self.step)
         teacher = self._teacher_rows(rows)
         ids, lengths = self.packed.batch(rows)
+        ids = ids.to(self.device)
         batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
         # One pass over all texts of the step: entries in several of them are computed once.
         more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
-        ids = torch.cat([ids, *(ids for ids, _ in more.values())])
+        ids = torch.cat([ids, *(ids.to(self.device) for ids, _ in more.values())])
         used = self.composition.used(ids)
         own = self.table_optimizer.rows(used)
         embeddings = self.composition.embed(
             ids, [*lengths, *(length for _, lengths in more.values() for length in lengths)], used, own
         )
         parts = embeddings.split([len(lengths), *(len(lengths) for _, lengths in more.values())])
-        embedded = dict(zip(more, parts[1:], strict=True))
+        of_term = dict(zip(more, parts[1:], strict=True))
         losses = {
-            name: weight * term.loss(batch, parts[0], embedded.get(name, parts[0]))
+            name: weight * term.loss(batch, parts[0], of_term.get(name, parts[0]))
             for name, (term, weight) in self.objectives.items()
         }
         loss = torch.stack(list(losses.values())).sum() + self.student.regularizer()

@@ -28,10 +28,11 @@ class Pairs:
     def spearman(self, encoder: TokenEncoder) -> float:
         """Return Spearman's correlation of the scores with the encoder's cosines, in -1..1."""
         encoder.eval()
-        ids, lengths = encoder.text_tokenizer([*self.first, *self.second])
-        embeddings = encoder.embed(torch.from_numpy(ids.astype("int64")), lengths.tolist())
+        packed, lengths = encoder.text_tokenizer([*self.first, *self.second])
+        ids = torch.from_numpy(packed.astype("int64")).to(encoder.embedding.weight.device)
+        embeddings = encoder.embed(ids, lengths.tolist())
         cosines = F.cosine_similarity(embeddings[: len(self.first)], embeddings[len(self.first) :], dim=1)
-        return float(spearmanr(self.scores, cosines.numpy()).statistic)
+        return float(spearmanr(self.scores, cosines.cpu().numpy()).statistic)
 
 
 def read_pairs(path: str | Path) -> Pairs:

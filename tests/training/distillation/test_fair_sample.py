@@ -44,6 +44,27 @@ def test_a_fair_source_of_lines_labels_and_pairs(tmp_path):
     pairs = {tuple(mixture.texts[row] for row in pair) for pair in mixture.pairs}
     # What contradicts a text does not belong with it.
     assert pairs == {("what is it", "it is that"), ("he runs", "a man runs"), ("same", "alike")}
+    assert [[mixture.texts[row] for row in pair] for pair in mixture.opposed] == [["he runs", "he sits"]]
+
+
+def test_pairs_that_no_teacher_embeds(tmp_path):
+    texts, pairs = tmp_path / "a.txt", tmp_path / "b.jsonl"
+    texts.write_text("one two three\nfour\n")
+    pairs.write_text(json.dumps({"query": "what", "passage": "this is a long one"}))
+    untaught = Source([pairs], fair=True, taught=False, first_words=2)
+    mixture = read_mixture([untaught, Source([texts], fair=True)], 0)
+    # Texts of pairs are cut, others are not.
+    assert mixture.texts[:2] == ["what", "this is"]
+    assert sorted(mixture.texts[2:]) == ["four", "one two three"]
+    assert mixture.pairs.tolist() == [[0, 1]]
+    assert mixture.taught_blocks == [1]
+    assert mixture.taught_rows.tolist() == [2, 3]
+    for options in ({"fair": False}, {"fair": True, "second_texts": 3}):
+        with pytest.raises(InputError, match="a source with taught = false must have fair = true and no second_texts"):
+            Source([pairs], taught=False, **options)
+    for options in ({"first_words": 0, "fair": True}, {"first_words": 3}):
+        with pytest.raises(InputError, match="first_words of a source must be at least 1, with fair = true"):
+            Source([pairs], **options)
 
 
 def test_more_texts_begin_with_the_same_blocks(tmp_path):

@@ -3,13 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import Whitespace
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.phrases import learn_phrases
+from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
 from ctx_embed.training.vocabulary import learn_vocabulary
 
 TEXTS = ["i don't like new york at all", "they don't like the new york times", "new ideas and york hams"] * 10
@@ -72,3 +75,27 @@ def test_a_phrase_is_trained_as_the_sum_of_its_parts_and_itself(tokenizer, initi
     torch.testing.assert_close(encoder.embedding.weight.detach(), expected)
     composition.unfold()
     torch.testing.assert_close(encoder.embedding.weight.detach(), own)
+
+
+def test_more_phrases_join_pieces_and_negated_words_after_those_known():
+    texts = [
+        "the metastasis was not found",
+        "a metastasis is not seen in the lung",
+        "lungs and metals do not move",
+    ] * 30
+    words = "the was not found a is seen in lung lungs and metals do move"
+    entries = ["[PAD]", "[UNK]", "meta", "##sta", "##sis", *words.split()]
+    tokenizer = Tokenizer(WordPiece({entry: number for number, entry in enumerate(entries)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    known = learn_phrases(texts, tokenizer, 2)
+    pairs = more_phrases(texts, tokenizer, known, 60)
+    assert np.array_equal(pairs[: len(known)], known)
+    found = phrase_texts(tokenizer, pairs)
+    # Pieces give the whole word, without a space, and no phrase ends in the midst of a word.
+    assert "metastasis" in found
+    assert not any(text.split()[-1] in ("meta", "metasta") for text in found if " " in text)
+    assert "not found" in found
+    assert more_phrases(texts, tokenizer, known, 0) is known
+    assert more_phrases([], tokenizer, None, 5) is None
+    with pytest.raises(InputError, match="phrases is -1, 0 or a positive number is needed"):
+        more_phrases(texts, tokenizer, known, -1)

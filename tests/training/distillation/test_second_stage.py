@@ -13,8 +13,25 @@ import ctx_embed
 from ctx_embed.errors import InputError
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.objectives import Batch, Partners, SecondTeacher, contrast_loss
-from ctx_embed.training.distillation.student import aligned_rotation, require_encoder, rotation_to, started_student
+from ctx_embed.training.distillation.contrasts import negated, triples
+from ctx_embed.training.distillation.heads import LabelHead
+from ctx_embed.training.distillation.labelled import taught_labels
+from ctx_embed.training.distillation.objectives import (
+    Batch,
+    Contrasts,
+    Partners,
+    SecondTeacher,
+    TaughtLabels,
+    contrast_loss,
+    places_of,
+)
+from ctx_embed.training.distillation.student import (
+    aligned_rotation,
+    require_encoder,
+    rotation_to,
+    started_student,
+    with_phrases,
+)
 
 TEXTS = ["a b", "c", "d d d", "a b", "e", "f g"]
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
@@ -37,6 +54,9 @@ def test_the_contrast_by_hand():
     # Equal texts are no contrast to one another.
     equal = ~torch.eye(2, dtype=torch.bool)
     assert float(contrast_loss(both, both, equal, both)) == pytest.approx(0, abs=1e-6)
+    # Where the teacher knows too few, its ranking is left out.
+    assert float(contrast_loss(both, both.flip(0), none, both, torch.tensor([1]))) == pytest.approx(20, abs=1e-4)
+    assert float(contrast_loss(both, both.flip(0), none, both, torch.tensor([0, 1]))) == pytest.approx(40, abs=1e-3)
 
 
 def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
@@ -122,3 +142,116 @@ def test_a_model_of_another_kind_is_no_beginning(tokenizer):
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=4)], device="cpu")
     with pytest.raises(InputError, match="--from must be a model made by distill"):
         require_encoder(model)
+
+
+def test_half_of_the_pairs_are_of_one_family_and_those_a_teacher_knows_are_ranked():
+    pairs = np.arange(40).reshape(20, 2)
+    texts = PackedTexts(np.arange(40, dtype=np.int32), np.arange(41))
+    teacher = np.zeros((40, 2), np.float16)
+    teacher[:10] = 1  # of the first five pairs
+    families = np.arange(40) // 8
+    partners = Partners(texts, pairs, np.zeros(0, int), teacher, np.arange(40), 8, 0, families)
+    for step in range(20):
+        partners.more_texts(_at(step))
+        drawn = partners._drawn
+        assert len(np.unique(drawn)) == 16
+        counts = np.bincount(families[drawn[:, 0]])
+        assert counts.max() >= 4
+        assert partners._known.tolist() == np.flatnonzero(drawn[:, 0] < 10).tolist()
+
+
+def _at(step: int) -> Batch:
+    nothing = torch.zeros(1, 2)
+    return Batch(step, np.array([0]), torch.zeros(0, dtype=torch.int64), [0], nothing, nothing)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The clock is slow.", "The clock isn't slow."),
+        ("She isn't at home", "She is at home"),
+        ("It did not rain", "It did rain"),
+        ("the maps were wrong", "the maps were not wrong"),
+        ("a red clock", None),
+        ("is it late ?", None),
+        ("it is " + "very " * 40 + "late", None),
+    ],
+)
+def test_a_negation_is_put_or_taken_away(text, expected):
+    assert negated(text) == expected
+
+
+def test_contrasts_are_contradictions_and_negations():
+    texts = ["he is up", "he stands", "he lies", "no verb", "none here", "long " * 40 + "is"]
+    pairs, opposed = np.array([[0, 1], [3, 4], [5, 1]]), np.array([[0, 2]])
+    found = triples(texts, pairs, opposed)
+    assert found[0] == ("he is up", "he stands", "he lies")
+    assert found[1][:2] == ("he is up", "he stands")
+    assert found[1][2] in ("he is not up", "he isn't up")
+    assert len(found) == 2
+
+
+def test_a_partner_is_to_be_nearer_than_a_contrast():
+    of_texts = [(f"a{n}", f"b{n}", f"c{n}") for n in range(40)]
+    contrasts = Contrasts(ctx_embed.load()[0].text_tokenizer, of_texts, 2, 0)
+    assert len(contrasts.held_out) == 2
+    _, lengths = contrasts.more_texts(_at(5))
+    assert len(lengths) == 6
+    # Two texts at right angles to their contrasts and at their partners, then the other way round.
+    at, away = torch.tensor([[1.0, 0], [1, 0]]), torch.tensor([[0.0, 1], [0, 1]])
+    near = contrasts.loss(_at(5), at, torch.cat([at, at, away]))
+    far = contrasts.loss(_at(5), at, torch.cat([at, away, at]))
+    assert near.item() == pytest.approx(np.log1p(np.exp(-10)), abs=1e-5)
+    assert far.item() == pytest.approx(10, abs=1e-3)
+    assert contrasts.measures(lambda ids, lengths: torch.cat([at, at, away])) == {"held_out_contrasts": 1.0}
+    with pytest.raises(InputError, match="39 contrasts are too few"):
+        Contrasts(ctx_embed.load()[0].text_tokenizer, of_texts[:39], 2, 0)
+
+
+def test_labels_are_read_from_a_teacher():
+    generator = np.random.default_rng(0)
+    embeddings = generator.normal(size=(300, 5)).astype(np.float16)
+    texts = [str(number) for number in range(300)]
+    labels = ["good" if row[2] > 0 else "bad" for row in embeddings]
+    probabilities = taught_labels(embeddings, texts, labels[:200], texts[:200])
+    assert probabilities.shape == (300, 2)
+    # Of the texts that were not labelled, it finds nearly all.
+    right = (probabilities[200:, 1] > 0.5).numpy() == (embeddings[200:, 2] > 0)
+    assert right.mean() > 0.9
+    with pytest.raises(InputError, match="has embedded 50 labelled texts, 100 are needed"):
+        taught_labels(embeddings, texts, labels[:50], texts[:50])
+    head = LabelHead(2, 2)
+    taught = TaughtLabels(head, places_of(np.array([1, 4]), 6), torch.tensor([[1.0, 0], [0.5, 0.5]]))
+    student = torch.randn(3, 2)
+    logits = head(student[1:]).log_softmax(1)
+    expected = -(logits[0, 0] + logits[1].mean()) / 2
+    assert taught.loss(batch([0, 1, 4]), student, student).item() == pytest.approx(expected.item(), abs=1e-6)
+    assert taught.loss(batch([0, 2]), student[:2], student).item() == 0
+
+
+def test_a_grown_student_begins_near_the_shipped_model(sentences):
+    model = ctx_embed.load()
+    module = model[0]
+    known = module.phrases.numpy()
+    vocabulary = module.backend_tokenizer.get_vocab()
+    more = np.array(
+        [[vocabulary["quick"], vocabulary["fox"]], [vocabulary["purple"], vocabulary["idea"]]], dtype=np.int32
+    )
+    grown = with_phrases(module, np.concatenate([known, more]))
+    assert grown.entries == module.entries + 2
+    ids, _ = grown.text_tokenizer(["purple idea"])
+    assert grown.entry_texts()[ids[-1]] == "purple idea"
+    composition = Composition(grown)
+    composition.unfold()
+    assert not grown.embedding.weight[-2:].any()
+    with composition.folded():
+        before, after = (
+            encoder.eval().embed(*_packed(encoder, [*sentences, "purple idea"])) for encoder in (module, grown)
+        )
+    assert torch.equal(before[:-1], after[:-1])
+    assert F.cosine_similarity(before[-1], after[-1], dim=0) > 0.9
+
+
+def _packed(encoder, texts):
+    ids, lengths = encoder.text_tokenizer(texts)
+    return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
