@@ -288,7 +288,11 @@ def test_the_recipes_in_the_repository(here, recipe):
     texts = (here / "a.txt").read_text().splitlines()
     kinds = ("definition", "heading", "headline", "product", "qa", "summary", "title", "tldr", "nli", "para")
     pairs = [json.dumps({"query": text, "passage": f"{text} {number}"}) for number, text in enumerate(texts)]
-    genres = ("wikipedia_en", "wikisplit", "gutenberg", "dialogue_a", "docs_a", "abstracts_arxiv")
+    genres = (
+        *("wikipedia_en", "wikisplit", "gutenberg", "dialogue_a", "dialogue_sgd", "dialogue_topical_chat", "docs_a"),
+        *("docs_microsoft_cpp", "docs_powershell", "docs_python_peps", "abstracts_arxiv", "imdb_reviews"),
+        *("reviews_other", "reviews_steam", "recipes_howto", "nltk_mixed", "reuters21578"),
+    )
     for name, lines in {
         **{f"corpus/{genre}.00.txt.gz": texts for genre in genres},
         **{f"pairs/{kind}_a.jsonl.gz": pairs for kind in kinds},

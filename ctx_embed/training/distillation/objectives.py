@@ -231,7 +231,7 @@ class Partners(Objective):
         self.count = min(count, len(self.pairs))
         self.seed = seed
         self.families = np.zeros(len(self.pairs), int) if families is None else families[self.pairs[:, 0]]
-        self.known = teacher[self.pairs.flatten()].any(1).reshape(-1, 2).all(1)
+        self.known: NDArray[np.bool_] = (teacher != 0).any(1)[self.pairs].all(1)
 
     def _draw(self, step: int) -> NDArray[np.int64]:
         """Return the numbers of a step's pairs."""

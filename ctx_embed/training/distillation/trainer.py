@@ -191,8 +191,8 @@ class Distillation:
         if options.contrast_weight > 0:
             shown = mixture.pairs[(mixture.weights[mixture.pairs] > 0).all(1)]
             contrasts = triples(mixture.texts, shown, mixture.opposed)
-            objective = Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
-            terms["contrasts"] = objective, options.contrast_weight
+            apart = Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
+            terms["contrasts"] = apart, options.contrast_weight
         if second is not None and options.second_weight > 0:
             taught = SecondTeacher(
                 self.packed, mixture.second_rows, *second, self.held_out_rows, options.relation_weight
