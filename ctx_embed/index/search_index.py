@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ctx_embed.index.analysis.duplicates import Pair
+    from ctx_embed.index.analysis.explaining import Similarity
+    from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.building.sync import Synced
     from ctx_embed.index.embedder import Model
@@ -635,6 +637,32 @@ class SearchIndex:
 
         self._require_open()
         return find_topics(self._folder, count, seed)
+
+    def fields(self, most: int = 50) -> list[Field]:
+        """Return the metadata fields that documents have, the most frequent first; this reads all metadata.
+
+        Args:
+            most: the most values of a field to return.
+        """
+        from ctx_embed.index.analysis.fields import find_fields
+
+        self._require_open()
+        return find_fields(self._folder, most)
+
+    def explain(self, query: str, text: str) -> Similarity:
+        """Return what each token of a query and of a text adds to their cosine.
+
+        Args:
+            query: embedded as :meth:`search` does.
+            text: embedded as :meth:`add` does, such as the text of a hit.
+
+        Raises:
+            InputError: one of them is not a string, or the model runs on torch only.
+        """
+        from ctx_embed.index.analysis.explaining import explain_similarity
+
+        self._require_open()
+        return explain_similarity(self.embedder, query, text)
 
     def export(self, output: str | Path) -> int:
         """Write the vectors to ``output`` + ``.npy`` and the passages to ``output`` + ``.jsonl``, line i for row i.

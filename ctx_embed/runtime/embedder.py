@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,14 +15,19 @@ from tokenizers import Tokenizer
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.runtime.contextualizer import Ids, Lengths, NumpyContextualizer
 from ctx_embed.runtime.document_state import Cuts, DocumentState
+from ctx_embed.runtime.explaining import CosineParts, TokenWeight, token_parts
 from ctx_embed.runtime.fingerprint import fingerprint
 from ctx_embed.runtime.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, require_model_folder
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.texts import well_formed
 
 # Of a batch, whose tokens and products are in memory together; a single text may have more.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
+
+# The names under which models store prompts for queries and documents; the first one that a model has is used.
+TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 Precision = Literal["float32", "int8", "ubinary"]
 
@@ -231,11 +236,46 @@ class Embedder:
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
         """Embed queries: as :meth:`encode`, with the model's prompt for queries if it has one."""
-        return self.encode(texts, **self._for_task(("query",), options))
+        return self.encode(texts, **self._for_task("query", options))
 
     def encode_document(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
         """Embed documents: as :meth:`encode`, with the model's prompt for documents if it has one."""
-        return self.encode(texts, **self._for_task(("document", "passage", "corpus"), options))
+        return self.encode(texts, **self._for_task("document", options))
+
+    def explain(self, text: str, vector: Any, task: Literal["query", "document"] = "document") -> CosineParts:
+        """Return what each token of a text adds to the cosine of its vector with another one, exactly.
+
+        Args:
+            text: embedded as :meth:`encode_query` or :meth:`encode_document` does.
+            vector: (dimension,) of another text.
+            task: which of the two.
+
+        Raises:
+            InputError: the vector has another number of features.
+        """
+        direction = np.asarray(vector, np.float64)
+        if direction.shape != (self.dimension,):
+            raise InputError(f"the vector must have shape ({self.dimension},), got {direction.shape}")
+        text = well_formed(text)
+        prompt = self._task_prompt(task)
+        if prompt is None and self.default_prompt_name is not None:
+            prompt = self._prompt(self.default_prompt_name)
+        prompt = prompt or ""
+        whole = np.zeros(self.contextualizer.dimension)
+        whole[: self.dimension] = direction / max(np.linalg.norm(direction), 1e-12)
+        ids, _ = self.tokens([text], prompt)
+        parts, rest, context = token_parts(self.contextualizer, ids, whole)
+        length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)
+        tokens = []
+        # A text cut to max_seq_length has more spans than tokens.
+        spans = self.text_tokenizer.spans(prompt + text)
+        for (start, stop), part in zip(spans, (parts / length).tolist(), strict=False):
+            if start < len(prompt):
+                rest += part * length
+            else:
+                begin, end = start - len(prompt), stop - len(prompt)
+                tokens.append(TokenWeight(text[begin:end], begin, end, part))
+        return CosineParts(text, tokens, rest / length)
 
     def similarity(self, left: Any, right: Any) -> Floats:
         """Return the similarity of each vector on the left with each on the right, (left, right) float32.
@@ -253,9 +293,13 @@ class Embedder:
             raise unknown_name("prompt", name, self.prompts)
         return self.prompts[name]
 
-    def _for_task(self, names: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-        prompts = [self.prompts[name] for name in names if name in self.prompts]
-        return options if options.get("prompt") is not None or not prompts else {**options, "prompt": prompts[0]}
+    def _task_prompt(self, task: str) -> str | None:
+        """Return the prompt for queries or documents; None if the model has none."""
+        return next((self.prompts[name] for name in TASK_PROMPTS[task] if name in self.prompts), None)
+
+    def _for_task(self, task: str, options: dict[str, Any]) -> dict[str, Any]:
+        prompt = self._task_prompt(task)
+        return options if options.get("prompt") is not None or prompt is None else {**options, "prompt": prompt}
 
     def _batches(self, texts: list[str], size: int, show_progress: bool) -> Iterator[list[int]]:
         """Yield the places of texts in batches of at most ``size`` texts and bounded characters."""

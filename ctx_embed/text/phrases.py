@@ -99,6 +99,13 @@ class Phrases:
                 ids, lengths = merged(ids, lengths, keys, values, self._width)
         return ids, lengths
 
+    def sizes(self) -> NDArray[np.int64]:
+        """Return how many ids of the tokenizer each id stands for, (entries + P,)."""
+        sizes = [1] * self.entries
+        for first, second in self.pairs.tolist():
+            sizes.append(sizes[first] + sizes[second])
+        return np.array(sizes, np.int64)
+
     def junctions(self) -> set[tuple[int, int]]:
         """Return the pairs of single entries at which the parts of a phrase meet: between others none is merged."""
         first, last = list(range(self.entries)), list(range(self.entries))

@@ -108,3 +108,16 @@ class TextTokenizer:
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) // ID.itemsize
         ids = np.frombuffer(b"".join(pieces), dtype=ID)
         return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where the characters of each id of a text start and stop."""
+        encoding = self.tokenizer.encode(well_formed(text), add_special_tokens=False)
+        if self.phrases is None or not encoding.ids:
+            return list(encoding.offsets)
+        ids, _ = self.phrases(np.array(encoding.ids, ID), np.array([len(encoding.ids)]))
+        last = self.phrases.sizes()[ids].cumsum()
+        first = np.concatenate([[0], last[:-1]])
+        return [
+            (encoding.offsets[begin][0], encoding.offsets[end - 1][1])
+            for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+        ]

@@ -61,3 +61,23 @@ def test_near_duplicates_and_topics(client):
     topics = client.post("/indexes/notes.index/topics", json={"count": 3}).json()["topics"]
     assert sum(topic["size"] for topic in topics) == 6
     assert {"film", "cat"} <= {word for topic in topics for word in topic["words"]}
+
+
+def test_fields_for_filters(client):
+    fields = {field.pop("name"): field for field in client.get("/indexes/notes.index/fields").json()["fields"]}
+    assert fields["year"]["lowest"], fields["year"]["highest"] == (2018, 2022)
+    assert fields["topic"]["values"] == [{"value": "economy", "documents": 2}, {"value": "film", "documents": 2}]
+    assert fields["tame"]["type"] == "boolean"
+
+
+def test_a_hit_is_explained(client):
+    body = {"query": "inflation", "id": 1}
+    found = client.post("/indexes/notes.index/explain", json=body).json()
+    (hit,) = client.post("/indexes/notes.index/search", json={"query": "inflation", "k": 1}).json()["hits"]
+    assert found["score"] == pytest.approx(hit["score"], abs=1e-6)
+    side = found["document"]
+    assert side["rest"] + sum(token["weight"] for token in side["tokens"]) == pytest.approx(hit["score"], abs=2e-5)
+    weights = {token["text"]: token["weight"] for token in side["tokens"]}
+    assert min(weights["prices"], weights["wages"]) > weights["than"]
+    assert client.post("/indexes/notes.index/explain", json={**body, "id": 99}).status_code == 404
+    assert client.post("/indexes/notes.index/explain", json={"query": "x"}).status_code == 400

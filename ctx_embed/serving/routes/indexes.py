@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from ctx_embed.errors import InputError
 from ctx_embed.index import Hit, SearchIndex, snippet
+from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.indexes import ServedIndex
 from ctx_embed.serving.json import Answer, JsonRoute
 from ctx_embed.serving.service import service_of
@@ -83,6 +85,14 @@ class TopicsBody(Body):
     seed: int = 0
 
 
+class ExplainBody(Body):
+    """A query, and the document to compare it with: an id, or a text such as that of a hit."""
+
+    query: str
+    id: Id | None = None
+    text: str | None = None
+
+
 def index_of(request: Request, name: str) -> ServedIndex:
     """Return the index of that name."""
     return service_of(request).index(name)
@@ -115,6 +125,17 @@ async def indexes(request: Request) -> Answer:
 async def describe(request: Request, name: str) -> Answer:
     """Return the number of documents, the model, the kind and the size of an index."""
     return Answer(await index_of(request, name).read(described))
+
+
+@router.get("/{name}/fields", summary="List the metadata fields")
+async def fields(request: Request, name: str) -> Answer:
+    """Return the fields that documents have, with their types, ranges and most frequent values."""
+    found = await index_of(request, name).analyse(lambda index: index.fields())
+    listed = [
+        {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
+        for field in found
+    ]
+    return Answer({"fields": listed})
 
 
 @router.post("/{name}/search", summary="Search")
@@ -193,3 +214,24 @@ async def topics(request: Request, name: str, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
     found = await index_of(request, name).analyse(lambda index: index.topics(body.count, body.seed))
     return Answer({"topics": [asdict(topic) for topic in found]})
+
+
+@router.post("/{name}/explain", summary="Explain a similarity")
+async def explain(request: Request, name: str, body: ExplainBody) -> Answer:
+    """Return what each token of a query and of a document adds to their cosine."""
+    service = service_of(request)
+    index = service.index(name)
+    if (body.id is None) == (body.text is None):
+        raise InputError("give explain either id or text")
+    service.require_texts([body.query], "query")
+    service.require_texts([body.text or ""], "text")
+
+    def explained(opened: SearchIndex) -> Any:
+        if body.text is not None:
+            return opened.explain(body.query, body.text)
+        document = opened.get(cast(Id, body.id))
+        if document is None:
+            raise ApiError(404, f"no document has the id {body.id!r}", "document_not_found")
+        return opened.explain(body.query, document.text)
+
+    return Answer(asdict(await index.read(explained)))

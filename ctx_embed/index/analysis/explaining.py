@@ -1,0 +1,43 @@
+"""Why a document is similar to a query: what each token of both adds to their cosine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ctx_embed.errors import InputError, described
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.runtime import Embedder as NumpyEmbedder
+from ctx_embed.runtime.explaining import CosineParts
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """The cosine of a query and a document, and what their tokens add to it.
+
+    Attributes:
+        score: the cosine.
+        query: the parts by the tokens of the query.
+        document: the parts by the tokens of the document.
+    """
+
+    score: float
+    query: CosineParts
+    document: CosineParts
+
+
+def explain_similarity(embedder: Embedder, query: str, text: str) -> Similarity:
+    """Return the cosine of a query and a text, token by token.
+
+    Raises:
+        InputError: one of them is not a string, or the model runs on torch only.
+    """
+    for name, value in (("query", query), ("text", text)):
+        if not isinstance(value, str):
+            raise InputError(f"the {name} must be a string, got {described(value)}")
+    model = embedder.model
+    if not isinstance(model, NumpyEmbedder):
+        raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
+    (of_query,), (of_text,) = embedder.queries([query]), embedder.documents([text])
+    return Similarity(
+        float(of_query @ of_text), model.explain(query, of_text, "query"), model.explain(text, of_query, "document")
+    )
