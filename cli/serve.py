@@ -77,8 +77,20 @@ def serve(
         raise InputError(
             f"--host {host} lets other machines in: give --api-key-file FILE, or --no-keys to let anyone read and write"
         )
+    if no_keys and api_key_file is not None:
+        raise click.UsageError("--no-keys and --api-key-file exclude each other")
     settings = Settings(
-        indexes, models, host, api_key_file, cors, max_body * MIB, max_texts, max_characters, timeout, max_requests
+        indexes=indexes,
+        models=models,
+        host=host,
+        api_key_file=api_key_file,
+        no_keys=no_keys,
+        cors=cors,
+        body_bytes=max_body * MIB,
+        texts=max_texts,
+        text_characters=max_characters,
+        seconds=timeout,
+        requests=max_requests,
     )
     try:
         from ctx_embed.serving.running import run

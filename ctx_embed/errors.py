@@ -14,6 +14,10 @@ class InputError(ValueError):
     """The input cannot be used; the message says what is needed, what was given and what to do."""
 
 
+class BusyError(InputError):
+    """Another process is at work on the same thing; the same call may succeed later."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)

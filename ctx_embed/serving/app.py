@@ -13,7 +13,8 @@ from starlette.staticfiles import StaticFiles
 from ctx_embed import __version__
 from ctx_embed.serving.errors import HANDLERS, ErrorBody
 from ctx_embed.serving.gate import Gate
-from ctx_embed.serving.routes import embeddings, indexes, operation
+from ctx_embed.serving.observing import Observer, forget_process
+from ctx_embed.serving.routes import embeddings, indexes, models, operation
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 
@@ -30,6 +31,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         service.close()
+        forget_process()
 
     app = FastAPIOffline(
         redoc_url=None,
@@ -43,10 +45,12 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers=HANDLERS,
     )
     app.state.service = service
-    for routes in (embeddings, indexes, operation):
+    for routes in (embeddings, models, indexes, operation):
         app.include_router(routes.router)
     app.mount("/static", StaticFiles(directory=operation.PAGE))
     app.add_middleware(Gate, service=service)
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
+    # The last one added is the outermost.
+    app.add_middleware(Observer)
     return app

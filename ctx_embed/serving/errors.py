@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import BusyError, InputError
 from ctx_embed.serving.json import dumps
 
 # Seconds after which a client may ask again.
@@ -71,6 +71,10 @@ async def _input_error(request: Request, error: Any) -> Response:
     return error_response(400, str(error))
 
 
+async def _busy(request: Request, error: Any) -> Response:
+    return error_response(503, str(error), "writing", RETRY_AFTER)
+
+
 async def _http_error(request: Request, error: Any) -> Response:
     messages = {
         404: f"no such route: {request.method} {request.url.path}; see /docs",
@@ -97,6 +101,7 @@ async def _bug(request: Request, error: Any) -> Response:
 
 HANDLERS: dict[Any, Any] = {
     ApiError: _api_error,
+    BusyError: _busy,
     InputError: _input_error,
     HTTPException: _http_error,
     RequestValidationError: _invalid,

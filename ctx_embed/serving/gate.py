@@ -11,8 +11,9 @@ from ctx_embed.serving.errors import RETRY_AFTER, ApiError, error_response
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import LOOPBACK
 
-# What needs no key: the page asks for one itself, and probes have none.
-OPEN = ("/healthz", "/readyz", "/docs", "/openapi.json", "/v1/server", "/v1/access")
+# What needs no key: probes have none, and the page asks for one itself.
+PROBES = ("/healthz", "/readyz")
+OPEN = ("/", "/docs", "/openapi.json", "/v1/server", "/v1/access")
 # The last part of the paths that change an index.
 WRITES = ("/add", "/upsert", "/delete", "/update_metadata")
 # The bodies held at a time, in multiples of the largest one.
@@ -47,10 +48,10 @@ class Gate:
         path = scope["path"]
         if not self.keys:
             # Without keys only this machine may ask; a page elsewhere must not reach it under a name of its own.
-            if self.settings.host in LOOPBACK:
+            if self.settings.host in LOOPBACK and not self.settings.no_keys:
                 self._require_loopback(scope)
             return
-        if path == "/" or path in OPEN or path.startswith("/static/"):
+        if path in OPEN or path.startswith("/static/"):
             return
         key, writing = sent_key(scope), path.endswith(WRITES)
         if self.keys.allows(key, writing):
@@ -82,9 +83,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or answer it with an error."""
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        if scope["path"] in ("/healthz", "/readyz", "/metrics") and not self.keys:
+        if scope["type"] != "http" or scope["path"] in PROBES:
             return await self.app(scope, receive, send)
         try:
             self._require_access(scope)

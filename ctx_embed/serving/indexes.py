@@ -15,6 +15,7 @@ from ctx_embed.index.hits import Hits
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError
+from ctx_embed.serving.observing import BATCHES
 
 Result = TypeVar("Result")
 
@@ -109,6 +110,7 @@ class ServedIndex:
         self._analysing = ThreadPoolExecutor(1, "ctx-embed-analyse")
 
     def _search(self, options: Options, queries: list[str]) -> list[Hits]:
+        BATCHES.labels("search").observe(len(queries))
         chosen: dict[str, Any] = dict(options)
         found: list[Hits] = self._readable.newest().search(queries, **chosen)
         return found

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 
@@ -29,6 +30,12 @@ class Answer(Response):
     def render(self, content: Any) -> bytes:
         """Return the content as JSON."""
         return dumps(content)
+
+
+class Body(BaseModel):
+    """The body of a request; unknown fields and values of other types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class JsonRequest(Request):

@@ -13,6 +13,8 @@ from ctx_embed.loading import load_embedder
 from ctx_embed.runtime import Embedder
 from ctx_embed.runtime.saved import DEFAULT_NAME
 from ctx_embed.serving.batching import Batcher
+from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
+from ctx_embed.training.supervised.predictor import Predictor
 
 # Texts embedded in one call, at most; requests with more characters than this wait in a lane of their own, so that
 # short ones never wait for a book.
@@ -20,6 +22,16 @@ BATCH_TEXTS = 4096
 SHORT_CHARACTERS = 65_536
 
 Floats = NDArray[np.float32]
+
+
+def names_of(model: str) -> tuple[str, ...]:
+    """Return the names of a model in requests: of the shipped one both, of a folder the folder's name."""
+    return ("default", DEFAULT_NAME) if model == "default" else (Path(model).absolute().name,)
+
+
+def is_classifier(model: str) -> bool:
+    """Return whether a model has labels."""
+    return (Path(model) / "classifier.json").is_file()
 
 
 class EmbeddingModel:
@@ -31,8 +43,7 @@ class EmbeddingModel:
 
     def __init__(self, name: str) -> None:
         self.model: Any = load_embedder(name)
-        default = name == "default"
-        self.names = ("default", DEFAULT_NAME) if default else (Path(name).absolute().name, "default")
+        self.names = names_of(name) if name == "default" else (*names_of(name), "default")
         self._short: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, BATCH_TEXTS)
         self._long: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, 1)
         self.dimension: int = self._encoded(["a"])[0].shape[1]
@@ -47,7 +58,11 @@ class EmbeddingModel:
 
     def _embed(self, _: None, requests: list[Sequence[str]]) -> list[tuple[Floats, int]]:
         """Return the vectors and the number of tokens of each request's texts."""
-        vectors, tokens = self._encoded([text for request in requests for text in request])
+        texts = [text for request in requests for text in request]
+        vectors, tokens = self._encoded(texts)
+        BATCHES.labels("embed").observe(len(requests))
+        TEXTS.inc(len(texts))
+        TOKENS.inc(int(tokens.sum()))
         results, start = [], 0
         for request in requests:
             part = slice(start, start + len(request))
@@ -64,3 +79,34 @@ class EmbeddingModel:
         """End the threads."""
         self._short.close()
         self._long.close()
+
+
+class ServedClassifier:
+    """A classifier that predicts the texts of all requests in batches.
+
+    Args:
+        folder: a model that `ctx-embed train` or :meth:`TextClassifier.save` wrote.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.names = names_of(folder)
+        self.head = (predictor := Predictor.load(folder)).head
+        self._predictor = predictor
+        self._batches: Batcher[None, Sequence[str], Floats] = Batcher(self._probabilities, BATCH_TEXTS)
+
+    def _probabilities(self, _: None, requests: list[Sequence[str]]) -> list[Floats]:
+        """Return the probabilities of the labels of each request's texts."""
+        texts = [text for request in requests for text in request]
+        BATCHES.labels("classify").observe(len(requests))
+        TEXTS.inc(len(texts))
+        probabilities = self.head.probabilities(self._predictor.logits(texts))
+        ends = np.cumsum([len(request) for request in requests])[:-1]
+        return np.split(probabilities, ends)
+
+    async def __call__(self, texts: Sequence[str]) -> Floats:
+        """Return the probability of each label, (texts, labels)."""
+        return await self._batches(None, texts)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._batches.close()

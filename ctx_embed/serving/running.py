@@ -2,21 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import socket
 import sys
+import tempfile
 from functools import partial
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.supervisors import Multiprocess
 
 from ctx_embed.errors import InputError
 from ctx_embed.serving.app import create_app
+from ctx_embed.serving.observing import LOG_CONFIG, SHARED_METRICS
 from ctx_embed.serving.settings import Settings
 
 # Seconds that requests at work get to finish after a signal to stop.
 GRACE = 30
+
+
+# What the head of a request may take; a slower or larger one ends its connection.
+HEAD_SECONDS, HEAD_BYTES = 10.0, 65_536
+
+
+class Protocol(HttpToolsProtocol):
+    """uvicorn's protocol, with limits on the head of a request: its own wait without end for what never comes."""
+
+    _waiting: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def _wait(self) -> None:
+        self._arrived()
+        self._head_bytes = 0
+        self._waiting = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _arrived(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """End the connection if the head is too large."""
+        if self._waiting is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._waiting is not None and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("the head of the request is too large")
+
+    def on_message_begin(self) -> None:
+        """Wait for the rest of the head."""
+        super().on_message_begin()
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        """Note that the head has arrived."""
+        self._arrived()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._arrived()
+        super().connection_lost(exc)
 
 
 def run(settings: Settings, port: int, workers: int) -> None:
@@ -37,11 +91,11 @@ def run(settings: Settings, port: int, workers: int) -> None:
         "host": settings.host,
         "port": port,
         "workers": workers,
-        "http": "httptools",
+        "http": Protocol,
         "loop": "uvloop",
         "ws": "none",
         "access_log": False,
-        "log_level": "warning",
+        "log_config": LOG_CONFIG,
         "server_header": False,
         "timeout_graceful_shutdown": GRACE,
         "factory": several,
@@ -58,7 +112,9 @@ def run(settings: Settings, port: int, workers: int) -> None:
         signal.signal(name, lambda *_: sys.exit(0))
     if several:
         app.state.service.close()
-        Multiprocess(config, sockets=[listening]).run()
+        with tempfile.TemporaryDirectory(prefix="ctx-embed-metrics-") as folder:
+            os.environ[SHARED_METRICS] = folder
+            Multiprocess(config, sockets=[listening]).run()
     else:
         uvicorn.Server(config).run(sockets=[listening])
 

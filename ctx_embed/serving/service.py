@@ -10,7 +10,7 @@ from fastapi import Request
 from ctx_embed.errors import unknown_name
 from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.indexes import ServedIndex, SharedModels
-from ctx_embed.serving.models import EmbeddingModel
+from ctx_embed.serving.models import EmbeddingModel, ServedClassifier, is_classifier, names_of
 from ctx_embed.serving.settings import Keys, Settings
 
 
@@ -30,6 +30,8 @@ class Service:
         self.started = int(time.time())
         folders = settings.names()
         self.model = EmbeddingModel(settings.models[0])
+        heads = [name for name in settings.models if name in settings.models[1:] or is_classifier(name)]
+        self.classifiers = {names_of(name)[0]: ServedClassifier(name) for name in heads}
         shared = SharedModels(self.model.model)
         self.indexes: dict[str, ServedIndex] = {}
         try:
@@ -84,19 +86,37 @@ class Service:
             raise ApiError(404, str(unknown_name("model", name, known)), "model_not_found")
         return name
 
-    def model_facts(self, name: str) -> dict[str, Any]:
-        """Return what `GET /v1/models` says of a model."""
-        return {
-            "id": name,
-            "object": "model",
-            "created": self.started,
-            "owned_by": "ctx-embed",
-            "dimensions": self.model.dimension,
-        }
+    def classifier(self, name: Any) -> ServedClassifier:
+        """Return the classifier of that name.
+
+        Raises:
+            ApiError: there is none of that name, or no name.
+        """
+        if not self.classifiers:
+            raise ApiError(404, "the server has no classifiers; start it with --model FOLDER", "model_not_found")
+        if not isinstance(name, str):
+            known = ", ".join(self.classifiers)
+            raise ApiError(400, f"model must be the name of a classifier: {known}", "invalid_model")
+        if name not in self.classifiers:
+            raise ApiError(404, str(unknown_name("classifier", name, self.classifiers)), "model_not_found")
+        return self.classifiers[name]
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return what `GET /v1/models` says of each model."""
+        facts = {"object": "model", "created": self.started, "owned_by": "ctx-embed"}
+        embedding = [{"id": name, **facts, "dimensions": self.model.dimension} for name in self.model.names]
+        classifying = [
+            {"id": name, **facts, "labels": classifier.head.labels}
+            for name, classifier in self.classifiers.items()
+            if name not in self.model.names
+        ]
+        return embedding + classifying
 
     def close(self) -> None:
         """Finish what is at work and close everything."""
         self.model.close()
+        for classifier in self.classifiers.values():
+            classifier.close()
         for index in self.indexes.values():
             index.close()
 

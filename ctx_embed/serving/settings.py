@@ -21,6 +21,7 @@ class Settings:
         models: model folders or ``default``; the first one embeds, and those with labels classify.
         host: the address it listens on.
         api_key_file: a file of keys, see :class:`Keys`; None asks for none.
+        no_keys: let anyone read and write, from other machines and under other names of this one.
         cors: the origins whose pages may call the server, ``*`` for all; none unless given.
         body_bytes: the largest request body.
         texts: the most texts of a request.
@@ -33,6 +34,7 @@ class Settings:
     models: tuple[str, ...] = ("default",)
     host: str = "127.0.0.1"
     api_key_file: Path | None = None
+    no_keys: bool = False
     cors: tuple[str, ...] = ()
     body_bytes: int = 16 * MIB
     texts: int = 2048

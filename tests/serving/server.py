@@ -49,12 +49,12 @@ class Server:
 def serving(*arguments: object) -> Iterator[Server]:
     """Run `ctx-embed serve` with these arguments on a free port."""
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
+        log, said = Path(folder) / "log", Path(folder) / "said"
         command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)]
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stderr=output, env=ENVIRONMENT)
+        with log.open("wb") as errors, said.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=ENVIRONMENT)
         try:
-            while process.poll() is None and not (found := re.search(r"http://\S+", log.read_text())):
+            while process.poll() is None and not (found := re.search(r"http://\S+", said.read_text())):
                 time.sleep(0.02)
             assert process.poll() is None, log.read_text()
             yield Server(found[0], process, log)

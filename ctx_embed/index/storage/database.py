@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import BusyError, InputError
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.index.storage.shards import Shard
 
@@ -162,8 +162,10 @@ class Database:
                 raise
             message = str(error)
             if "locked" in message:
-                said = f"{self.path.parent}: another process is writing to this index; try again when it has finished"
-            elif any(word in message for word in ("full", "readonly", "disk I/O")):
+                raise BusyError(
+                    f"{self.path.parent}: another process is writing to this index; try again when it has finished"
+                ) from None
+            if any(word in message for word in ("full", "readonly", "disk I/O")):
                 said = f"{self.path}: cannot be written ({message})"
             else:
                 said = f"{self.path}: cannot be read ({message}); {REMEDY}"

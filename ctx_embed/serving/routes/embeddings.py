@@ -143,17 +143,3 @@ async def embeddings(request: Request) -> Response:
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     body = dumps({"object": "list", "data": data, "model": name, "usage": usage})
     return Response(body, media_type="application/json")
-
-
-@router.get("/models", summary="List the models")
-async def models(request: Request) -> Answer:
-    """Return the models that requests may name."""
-    service = service_of(request)
-    return Answer({"object": "list", "data": [service.model_facts(name) for name in service.model.names]})
-
-
-@router.get("/models/{name:path}", summary="Describe a model")
-async def model(request: Request, name: str) -> Answer:
-    """Return a model by its name."""
-    service = service_of(request)
-    return Answer(service.model_facts(service.require_model(name)))

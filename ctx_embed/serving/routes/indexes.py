@@ -6,24 +6,18 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import Hit, SearchIndex, snippet
 from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.indexes import ServedIndex
-from ctx_embed.serving.json import Answer, JsonRoute
+from ctx_embed.serving.json import Answer, Body, JsonRoute
 from ctx_embed.serving.service import service_of
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
 Id = int | str
-
-
-class Body(BaseModel):
-    """A body; unknown fields and values of other types are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class SearchBody(Body):

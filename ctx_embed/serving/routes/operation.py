@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from starlette.responses import FileResponse
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from ctx_embed import __version__
+from ctx_embed.serving import observing
 from ctx_embed.serving.gate import sent_key
 from ctx_embed.serving.json import Answer
 from ctx_embed.serving.service import service_of
@@ -37,6 +39,12 @@ async def readyz(request: Request) -> Answer:
     for index in service_of(request).indexes.values():
         await index.read(len)
     return Answer({"status": "ready"})
+
+
+@router.get("/metrics", summary="Return metrics for Prometheus", response_class=PlainTextResponse)
+async def metrics() -> Response:
+    """Return counts and durations of requests, texts, tokens and batches, of all worker processes."""
+    return Response(observing.metrics(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 @router.get("/v1/server", summary="Describe the server")

@@ -1,0 +1,268 @@
+"""A search index on a server, with the methods of :class:`ctx_embed.SearchIndex`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote
+
+from ctx_embed.errors import BusyError, InputError, described, missing_extra, unknown_name
+from ctx_embed.index.analysis.duplicates import Pair
+from ctx_embed.index.analysis.explaining import Similarity
+from ctx_embed.index.analysis.fields import Field
+from ctx_embed.index.analysis.topics import Topic
+from ctx_embed.index.hits import Hit, Hits
+from ctx_embed.index.storage.documents import Id
+from ctx_embed.runtime.explaining import CosineParts, TokenWeight
+from ctx_embed.texts import Document, well_formed
+
+try:
+    import httpx
+except ModuleNotFoundError:
+    raise missing_extra("ctx_embed.Client", "server") from None
+
+# How often a busy server is asked again.
+ATTEMPTS = 5
+
+
+class Client:
+    """A search index that `ctx-embed serve` serves; it has the methods of :class:`ctx_embed.SearchIndex`.
+
+    Only what belongs to the folder is left out: building, tuning, compacting, verifying and exporting. A client may be
+    used by several threads.
+
+    Args:
+        url: the address of the server, such as ``http://127.0.0.1:8080``.
+        index: the name of the index; None takes the only one.
+        api_key: a key of the server, if it asks for one.
+        timeout: seconds to wait for an answer.
+
+    Raises:
+        InputError: the server has no such index.
+        ConnectionError: nothing answers there.
+        PermissionError: the key is not accepted.
+
+    Example:
+        >>> from ctx_embed import Client
+        >>> with Client("http://127.0.0.1:8080", "notes.index") as index:  # instead of SearchIndex.open("notes.index")
+        ...     index.search("inflation", k=1)[0].text
+        'prices rise faster than wages'
+    """
+
+    def __init__(
+        self, url: str, index: str | None = None, *, api_key: str | None = None, timeout: float = 60.0
+    ) -> None:
+        if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+            raise InputError(f"url must be the address of a server, such as http://127.0.0.1:8080, got {url!r}")
+        self.url = url.rstrip("/")
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        self._http = httpx.Client(headers=headers, timeout=timeout)
+        try:
+            names = [facts["name"] for facts in self._ask("GET", "/v1/indexes")["indexes"]]
+            if index is None:
+                if len(names) != 1:
+                    raise InputError(
+                        f"{self.url} serves {len(names)} indexes; name one of {', '.join(names) or 'none'}"
+                    )
+                (index,) = names
+            if index not in names:
+                raise unknown_name("index", index, names)
+        except BaseException:
+            self._http.close()
+            raise
+        self.index = index
+
+    def search(self, query: Any = None, k: int = 10, **options: Any) -> Any:
+        """Return the best passages for a query, see :meth:`ctx_embed.SearchIndex.search`."""
+        query = _listed(query)
+        found = self._post("search", {"query": query, "k": k, **options})["hits"]
+        if found and isinstance(found[0], list):
+            return [_hits(text, hits) for text, hits in zip(query, found, strict=True)]
+        return _hits(query, found) if query != [] else []
+
+    def count(self, where: str | None = None) -> int:
+        """Return the number of documents, or of those that match a filter."""
+        return int(self._post("count", {"where": where})["count"])
+
+    def ids(self, where: str | None = None) -> list[Id]:
+        """Return the ids of the documents in the order they were added."""
+        found: list[Id] = self._post("ids", {"where": where})["ids"]
+        return found
+
+    def get(self, identifier: Id) -> Document | None:
+        """Return the document with an id, or None if there is none."""
+        (document,) = self._post("get", {"ids": [identifier]})["documents"]
+        return None if document is None else Document(**document)
+
+    def add(
+        self,
+        texts: Iterable[str],
+        ids: Sequence[Id] | None = None,
+        metadata: Sequence[dict[str, Any] | None] | None = None,
+        embeddings: Any = None,
+    ) -> list[Id]:
+        """Add documents: all are on the server's disk when this returns, and none if it raises."""
+        return self._add("add", texts, ids, metadata, embeddings)
+
+    def upsert(
+        self,
+        texts: Iterable[str],
+        ids: Sequence[Id] | None = None,
+        metadata: Sequence[dict[str, Any] | None] | None = None,
+        embeddings: Any = None,
+    ) -> list[Id]:
+        """Add documents as :meth:`add` does; a document whose id is taken replaces the one that has it."""
+        return self._add("upsert", texts, ids, metadata, embeddings)
+
+    def _add(self, route: str, texts: Any, ids: Any, metadata: Any, embeddings: Any) -> list[Id]:
+        if isinstance(texts, str):
+            raise InputError("texts must be a list of strings, got a str")
+        body = {"texts": list(texts), "ids": _listed(ids), "metadata": _listed(metadata), "embeddings": embeddings}
+        added: list[Id] = self._post(route, body)["ids"]
+        return added
+
+    def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
+        """Delete documents by id or by a filter and return their number."""
+        listed = [ids] if isinstance(ids, str | int) else _listed(ids)
+        return int(self._post("delete", {"ids": listed, "where": where})["deleted"])
+
+    def describe(self) -> dict[str, Any]:
+        """Return the properties of the index as JSON values; its path is its URL."""
+        facts = self._ask("GET", self._path())
+        return {"path": f"{self.url}{self._path()}", **facts}
+
+    def fields(self) -> list[Field]:
+        """Return the metadata fields that documents have, the most frequent first."""
+        found = self._ask("GET", f"{self._path()}/fields")["fields"]
+        return [
+            Field(**{**field, "values": [(value["value"], value["documents"]) for value in field["values"]]})
+            for field in found
+        ]
+
+    def duplicates(self, threshold: float = 0.9, most: int = 100) -> list[Pair]:
+        """Return the pairs of documents that say nearly the same, most similar first."""
+        return [Pair(**pair) for pair in self._post("duplicates", {"threshold": threshold, "most": most})["pairs"]]
+
+    def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
+        """Cluster the documents and return the clusters with their typical words, largest first."""
+        found = self._post("topics", {"count": count, "seed": seed})["topics"]
+        return [Topic(topic["size"], topic["words"], list(map(tuple, topic["examples"]))) for topic in found]
+
+    def explain(self, query: str, text: str) -> Similarity:
+        """Return what each token of a query and of a text adds to their cosine."""
+        found = self._post("explain", {"query": query, "text": text})
+        return Similarity(found["score"], _parts(found["query"]), _parts(found["document"]))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _path(self) -> str:
+        return f"/v1/indexes/{quote(str(self.index), safe='')}"
+
+    def _post(self, route: str, body: dict[str, Any]) -> Any:
+        return self._ask("POST", f"{self._path()}/{route}", _json(body))
+
+    def _ask(self, method: str, path: str, content: bytes | None = None) -> Any:
+        """Return the JSON of an answer; a busy server is asked again.
+
+        Raises:
+            InputError: the server refuses the input, with its message.
+            PermissionError: the key does not allow it.
+            ConnectionError: nothing answers.
+            TimeoutError: the answer takes too long.
+            RuntimeError: the server failed.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = self._http.request(method, f"{self.url}{path}", content=content)
+            except httpx.TimeoutException:
+                raise TimeoutError(f"{self.url}: no answer in time") from None
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                raise ConnectionError(f"{self.url}: no answer ({error})") from None
+            if answer.status_code not in (429, 503) or attempt == ATTEMPTS:
+                break
+            time.sleep(float(answer.headers.get("Retry-After", 1)))
+        if answer.status_code < 400:
+            return answer.json()
+        raise _error(answer)
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self.count()
+
+    def __contains__(self, identifier: object) -> bool:
+        """Return whether a document has this id."""
+        return isinstance(identifier, str | int) and self.get(identifier) is not None
+
+    def __bool__(self) -> bool:
+        """Return True, even for an index without documents."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r}, {self.index!r})"
+
+    def __enter__(self) -> Client:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connections."""
+        self.close()
+
+
+# The errors of statuses; others of the caller are those of the input.
+ERRORS: dict[int, Callable[[str], Exception]] = {
+    401: PermissionError,
+    403: PermissionError,
+    408: TimeoutError,
+    429: BusyError,
+    503: BusyError,
+    504: TimeoutError,
+}
+
+
+def _error(answer: httpx.Response) -> Exception:
+    try:
+        message = str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        message = f"{answer.url}: {answer.status_code} {answer.reason_phrase}"
+    return ERRORS.get(answer.status_code, InputError if answer.status_code < 500 else RuntimeError)(message)
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    """Return JSON in UTF-8; lone surrogates become U+FFFD, as in an index.
+
+    Raises:
+        InputError: something is no JSON value.
+    """
+    try:
+        return well_formed(json.dumps(body, ensure_ascii=False, allow_nan=False, default=_plain)).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the input cannot be sent as JSON ({error})") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return the lists and numbers of NumPy's arrays and numbers."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"got {described(value)}")
+
+
+def _listed(values: Any) -> Any:
+    """Return any iterable but a string as a list."""
+    return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
+
+
+def _hits(query: Any, found: list[dict[str, Any]]) -> Hits:
+    hits = [Hit(**{**hit, "document": hit["text"] if hit["document"] is None else hit["document"]}) for hit in found]
+    return Hits(query if isinstance(query, str) else "", hits)
+
+
+def _parts(side: dict[str, Any]) -> CosineParts:
+    return CosineParts(side["text"], [TokenWeight(**token) for token in side["tokens"]], side["rest"])

@@ -1,0 +1,118 @@
+"""One body of tests for an index in a folder and the same index on a server."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from ctx_embed import Client, SearchIndex
+from ctx_embed.errors import InputError
+from ctx_embed.index import Hit
+from tests.serving.server import DOCUMENTS, make_index, serving
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_index(tmp_path_factory.mktemp("made") / "notes.index")
+
+
+@pytest.fixture(scope="module", params=["folder", "server"])
+def index(request, made, tmp_path_factory):
+    path = tmp_path_factory.mktemp(request.param) / "notes.index"
+    shutil.copytree(made, path)
+    if request.param == "folder":
+        with SearchIndex.open(path) as opened:
+            yield opened
+    else:
+        with serving(path) as server, Client(server.url, "notes.index") as client:
+            yield client
+
+
+def test_a_search_returns_hits(index):
+    hits = index.search("inflation", k=2)
+    assert hits.query == "inflation"
+    assert [hit.id for hit in hits] == [1, 2]
+    assert hits[0] == Hit(1, hits[0].score, *DOCUMENTS[1], DOCUMENTS[1][0])
+    assert hits[0].score == pytest.approx(0.482, abs=1e-3)
+    assert "wages" in hits._repr_html_()
+
+
+def test_several_queries_modes_filters_and_thresholds(index):
+    found = index.search(["cinema", "pets"], k=3, mode="hybrid", where="year >= 2019")
+    assert [hits.query for hits in found] == ["cinema", "pets"]
+    assert found[0][0].id == 3
+    assert found[0][0].fused is not None
+    assert [hit.id for hit in index.search("cat", mode="words")] == ["cat", "dog"]
+    assert index.search("cat", threshold=0.999) == []
+    assert index.search([]) == []
+    assert index.search(()) == []
+
+
+def test_documents_are_read(index):
+    assert len(index) == index.count() == 6
+    assert index.count("year >= 2020") == 3
+    assert index.ids('topic = "film"') == [3, 4]
+    document = index.get("cat")
+    assert (document.text, document.id, document.metadata) == (DOCUMENTS["cat"][0], "cat", DOCUMENTS["cat"][1])
+    assert index.get("nothing") is None
+    assert "cat" in index
+    assert 99 not in index
+    assert index.describe()["documents"] == 6
+    assert index
+
+
+def test_documents_are_changed(index):
+    assert index.add(iter(["one", "two"]), ids=np.array([10, 11]), metadata=[{"n": 1}, None]) == [10, 11]
+    assert index.upsert(["half \ud800"], ids=[10]) == [10]
+    assert index.get(10).text == "half \ufffd"
+    assert index.search("half", k=1)[0].id == 10
+    vector = np.zeros((1, 320), np.float32)
+    vector[0, 0] = 1
+    assert index.add(["its own vector"], ids=["v"], embeddings=vector) == ["v"]
+    assert index.delete(10) == 1
+    assert index.delete([11, "v", "gone"]) == 2
+    assert index.delete(where="n = 5") == 0
+    assert len(index) == 6
+
+
+def test_the_whole_is_explored(index):
+    assert {field.name for field in index.fields()} == {"year", "lang", "topic", "tame"}
+    assert [(pair.left, pair.right) for pair in index.duplicates(0.2, 1)] == [("cat", "dog")]
+    topics = index.topics(2)
+    assert sum(topic.size for topic in topics) == 6
+    assert all(isinstance(example, tuple) for topic in topics for example in topic.examples)
+    found = index.explain("inflation", DOCUMENTS[1][0])
+    assert found.document.cosine == pytest.approx(found.score, abs=2e-5)
+    assert max(found.query.tokens, key=lambda token: token.weight).text == "inflation"
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda index: index.search("x", k=0), "k must be an integer of at least 1, got 0"),
+        (lambda index: index.search("x", where="year >"), "the filter"),
+        (lambda index: index.search("x", mode="fuzzy"), "dense"),
+        (lambda index: index.search(5), "query"),
+        (lambda index: index.add(["x"], ids=["cat"]), "the id 'cat' is taken"),
+        (lambda index: index.add("x"), "texts"),
+        (lambda index: index.add(["x"], ids=[1, 2]), "ids"),
+        (lambda index: index.add(["x"], metadata=[{"a": float("nan")}]), "JSON"),
+        (lambda index: index.delete(), "give delete either ids or where"),
+        (lambda index: index.topics(100), "100 topics"),
+    ],
+)
+def test_mistakes_are_the_same_errors(index, call, said):
+    with pytest.raises(InputError) as raised:
+        call(index)
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert len(index) == 6
+
+
+def test_what_is_wrong_with_an_address_is_one_line():
+    with pytest.raises(InputError, match="url must be the address of a server"):
+        Client("notes.index")
+    with pytest.raises(ConnectionError, match=r"http://127\.0\.0\.1:1: no answer"):
+        Client("http://127.0.0.1:1")

@@ -1,0 +1,134 @@
+"""The embeddings route, as curl, the openai package, LangChain and LlamaIndex call it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+
+import httpx
+import numpy as np
+import pytest
+
+from ctx_embed.runtime import Embedder
+
+TEXTS = ["The cat sat on the mat.", "", "ünïcode 猫", "prices rise " * 500]
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return Embedder.load().encode(TEXTS)
+
+
+@pytest.fixture(scope="module")
+def openai(server):
+    package = pytest.importorskip("openai", reason="openai is not installed")
+    with package.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_the_openai_package(openai, vectors):
+    found = openai.embeddings.create(input=TEXTS, model="default")
+    assert np.allclose([row.embedding for row in found.data], vectors, atol=1e-6)
+    assert [row.index for row in found.data] == [0, 1, 2, 3]
+    assert found.model == "default"
+    assert found.usage.prompt_tokens == found.usage.total_tokens > 1000
+
+
+def test_floats_are_asked_for_too(openai, vectors):
+    found = openai.embeddings.create(input=TEXTS[0], model="ctx-embed/default", encoding_format="float")
+    assert np.allclose(found.data[0].embedding, vectors[0], atol=1e-6)
+
+
+def test_fewer_dimensions_are_unit_vectors_of_the_first_ones(openai, vectors):
+    (row,) = openai.embeddings.create(input=TEXTS[:1], model="default", dimensions=64).data
+    first = vectors[0, :64]
+    assert np.allclose(row.embedding, first / np.linalg.norm(first), atol=1e-6)
+
+
+def test_the_models_are_listed(openai):
+    assert [model.id for model in openai.models.list()] == ["default", "ctx-embed/default"]
+    assert openai.models.retrieve("ctx-embed/default").owned_by == "ctx-embed"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"input": "x", "model": "gpt-4"}, 404, "unknown model 'gpt-4': known are ctx-embed/default, default"),
+        ({"input": "x"}, 400, "model must be the name of a model: default, ctx-embed/default"),
+        ({"model": "default"}, 400, "input must be a string or a list of strings, got None"),
+        ({"input": [], "model": "default"}, 400, "input must have at least one text, got an empty list"),
+        ({"input": [[1, 2]], "model": "default"}, 400, "check_embedding_ctx_length=False"),
+        ({"input": [1, 2], "model": "default"}, 400, "input must be texts, got token ids"),
+        ({"input": ["x", None], "model": "default"}, 400, "input[1] must be a string, got None"),
+        ({"input": "x", "model": "default", "dimensions": 321}, 400, "dimensions must be an integer from 1 to 320"),
+        ({"input": "x", "model": "default", "encoding_format": "hex"}, 400, "must be float or base64, got 'hex'"),
+        ({"input": "x", "model": "default", "inputs": 1}, 400, "unknown field 'inputs'"),
+    ],
+)
+def test_mistakes_are_told_as_openai_tells_them(server, body, status, said):
+    answer = httpx.post(f"{server.url}/v1/embeddings", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
+    assert said in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_the_package_raises_its_own_errors(openai):
+    import openai as package
+
+    with pytest.raises(package.NotFoundError, match="unknown model 'gpt-4'"):
+        openai.embeddings.create(input="x", model="gpt-4")
+    with pytest.raises(package.BadRequestError, match="token ids"):
+        openai.embeddings.create(input=[1, 2], model="default")
+
+
+def test_a_text_has_one_vector_alone_and_among_many_connections(server):
+    from concurrent.futures import ThreadPoolExecutor
+
+    texts = [f"{word} and {other}" for word in ["cats", "dogs", "films", "prices"] for other in ["mats", "rain", "joy"]]
+    expected = Embedder.load().encode(texts)
+    with httpx.Client(base_url=server.url) as http, ThreadPoolExecutor(12) as pool:
+
+        def embedded(text: str) -> list[float]:
+            body = {"input": text, "model": "default"}
+            return http.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+
+        for _ in range(3):
+            assert np.allclose(list(pool.map(embedded, texts)), expected, atol=1e-6)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl(server, vectors):
+    body = json.dumps({"input": TEXTS, "model": "default", "encoding_format": "base64"})
+    command = ["curl", "-sf", f"{server.url}/v1/embeddings", "-H", "Content-Type: application/json", "-d", body]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["data"]
+    rows = [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in found]
+    assert np.allclose(rows, vectors, atol=1e-6)
+
+
+def test_langchain(server, vectors):
+    package = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
+    embeddings = package.OpenAIEmbeddings(
+        base_url=f"{server.url}/v1", api_key="none", model="default", check_embedding_ctx_length=False
+    )
+    assert np.allclose(embeddings.embed_documents(TEXTS), vectors, atol=1e-6)
+    assert np.allclose(embeddings.embed_query(TEXTS[0]), vectors[0], atol=1e-6)
+
+
+def test_llama_index(server, vectors):
+    package = pytest.importorskip("llama_index.embeddings.openai", reason="llama-index-embeddings-openai is missing")
+    embeddings = package.OpenAIEmbedding(model_name="default", api_base=f"{server.url}/v1", api_key="none")
+    assert np.allclose(embeddings.get_text_embedding_batch([TEXTS[0], TEXTS[2]]), vectors[[0, 2]], atol=1e-6)
+
+
+def test_documents_are_reranked(server):
+    texts = ["the cat sat on the mat", "prices rise faster than wages", "a dull film"]
+    body = {"query": "inflation", "documents": [texts[0], {"text": texts[1]}, texts[2]], "top_n": 2}
+    found = httpx.post(f"{server.url}/v1/rerank", json={**body, "model": "default", "return_documents": True}).json()
+    assert found["results"][0]["index"] == 1
+    assert found["results"][0]["document"] == {"text": texts[1]}
+    assert len(found["results"]) == 2
+    scores = Embedder.load().encode(texts) @ Embedder.load().encode("inflation")
+    assert found["results"][0]["relevance_score"] == pytest.approx(float(scores[1]), abs=1e-6)
