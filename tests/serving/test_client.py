@@ -50,6 +50,22 @@ def test_several_queries_modes_filters_and_thresholds(index):
     assert index.search(()) == []
 
 
+def test_vectors_examples_and_variety(index):
+    vector = np.zeros(320, np.float32)
+    vector[3] = 1
+    assert len(index.search(vector, k=2)) == 2
+    assert len(index.search(np.stack([vector, -vector]), k=1)) == 2
+    assert [hit.id for hit in index.search(like="cat", k=1)] == ["dog"]
+    assert "cat" not in [hit.id for hit in index.search("pets", exclude=["cat"])]
+    fused = index.search(["cinema", "pets"], k=2, fuse=True)
+    assert {hit.id for hit in fused} & {3, 4}
+    assert fused[0].fused is not None
+    hits = index.search("film", k=6)
+    assert [hit.id for hit in index.search("film", k=2, offset=2)] == [hit.id for hit in hits[2:4]]
+    assert len(index.search("film", group="topic", where='topic = "film"')) == 1
+    assert len(index.search("film", k=3, mmr=0.5, candidates=6)) == 3
+
+
 def test_documents_are_read(index):
     assert len(index) == index.count() == 6
     assert index.count("year >= 2020") == 3
@@ -94,7 +110,11 @@ def test_the_whole_is_explored(index):
         (lambda index: index.search("x", k=0), "k must be an integer of at least 1, got 0"),
         (lambda index: index.search("x", where="year >"), "the filter"),
         (lambda index: index.search("x", mode="fuzzy"), "dense"),
-        (lambda index: index.search(5), "query"),
+        (lambda index: index.search(5), "the query must be a text, a vector or a list of texts or vectors"),
+        (lambda index: index.search(["x", 5]), "query"),
+        (lambda index: index.search([1.0, 2.0]), "320"),
+        (lambda index: index.search(like="nothing"), "'nothing'"),
+        (lambda index: index.search("x", like=1), "give search either a query or like, not both"),
         (lambda index: index.add(["x"], ids=["cat"]), "the id 'cat' is taken"),
         (lambda index: index.add("x"), "texts"),
         (lambda index: index.add(["x"], ids=[1, 2]), "ids"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import Hit, SearchIndex, snippet
@@ -20,21 +21,50 @@ router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute
 Id = int | str
 
 
-class SearchBody(Body):
-    """A search; see `SearchIndex.search`."""
+# OpenAPI's description of a query.
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+QUERY: JsonDict = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        _NUMBERS,
+        {"type": "array", "items": _NUMBERS},
+    ]
+}
+# The most hits of a query, skipped ones included.
+MOST_HITS = 10_000
 
-    query: str | list[str] = Field(description="A text, or several.")
+
+class SearchBody(Body):
+    """A search; the fields are the arguments of `SearchIndex.search`."""
+
+    query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
     k: int = Field(10, description="The most hits of each query.")
     mode: Literal["dense", "words", "hybrid"] = "dense"
     where: str | None = Field(None, description="A metadata filter.", examples=['year >= 2020 and lang = "en"'])
     threshold: float | None = Field(None, description="The lowest cosine of a hit.")
+    like: Id | list[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
+    exclude: Id | list[Id] = Field([], description="Texts and ids of documents to keep away from.")
+    fuse: bool = Field(False, description="Whether several queries make one ranking.")
+    offset: int = Field(0, description="The number of best hits to skip.")
+    group: str | None = Field(None, description="The best hit only of each document (`id`) or value of a field.")
+    mmr: float | None = Field(None, description="Variety among the hits: 1 weighs relevance alone, 0 variety alone.")
+    context: int = Field(0, description="Neighbouring passages to return with a hit.")
+    candidates: int = Field(50, description="Passages that `mmr` chooses from.")
     snippets: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
 
+    def texts(self) -> list[str] | None:
+        """Return the queries if they are texts with a ranking each, which share batches; else None."""
+        queries = [self.query] if isinstance(self.query, str) else self.query
+        several = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
+        return queries if several and self.like is None and not self.fuse else None
+
     def options(self) -> dict[str, Any]:
-        """Return the keyword arguments of the search."""
-        return {"k": self.k, "mode": self.mode, "where": self.where, "threshold": self.threshold}
+        """Return the other arguments of the search that were given."""
+        given = self.model_dump(exclude_unset=True, exclude={"query", "snippets"})
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
 
 class IdsBody(Body):
@@ -137,13 +167,25 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
     """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
     service = service_of(request)
     index = service.index(name)
-    queries = [body.query] if isinstance(body.query, str) else body.query
-    service.require_texts(queries, "query")
-    options = body.options()
-    found = []
-    for hits, query in zip(await index.searches(queries, options), queries, strict=True):
-        found.append([hit_json(hit, query, body.snippets) for hit in hits])
-    return Answer({"hits": found[0] if isinstance(body.query, str) else found})
+    if body.k + body.offset > MOST_HITS:
+        raise ApiError(422, f"k and offset must be at most {MOST_HITS:,} together", "too_many_hits")
+    options, texts = body.options(), body.texts()
+    marks = body.snippets
+    if texts is None:
+        found = await index.read(lambda opened: opened.search(body.query, **options))
+        several = bool(found) and isinstance(found[0], list)
+        hits: Any = (
+            [[hit_json(hit, "", marks) for hit in of_query] for of_query in found]
+            if several
+            else [hit_json(hit, found.query, marks) for hit in found]
+        )
+        return Answer({"hits": hits})
+    service.require_texts(texts, "query")
+    lists = [
+        [hit_json(hit, query, marks) for hit in of_query]
+        for query, of_query in zip(texts, await index.searches(texts, options), strict=True)
+    ]
+    return Answer({"hits": lists[0] if isinstance(body.query, str) else lists})
 
 
 @router.post("/{name}/get", summary="Get documents")
