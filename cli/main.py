@@ -24,6 +24,7 @@ COMMANDS = {
     "explain": "Show which tokens an encoder attends to in texts.",
     "export": "Write a model for other programs: ONNX, static embeddings.",
     "index": "Build and query search indexes.",
+    "mcp": "Offer the search of an index to assistants (Model Context Protocol).",
     "predict": "Predict the labels of texts with a trained classifier.",
     "reproduce": "Compute the papers' tables and figures.",
     "serve": "Serve embeddings and indexes over HTTP, with a search page.",

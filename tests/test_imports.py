@@ -107,6 +107,7 @@ COMMANDS = (
     "explain",
     "export",
     "index",
+    "mcp",
     "predict",
     "reproduce",
     "serve",

@@ -111,7 +111,7 @@ def _cut(vectors: Floats, dimensions: Any) -> Floats:
     openapi_extra={
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/EmbeddingsBody"}}},
+            "content": {"application/json": {"schema": EmbeddingsBody.model_json_schema()}},
         }
     },
     responses={200: {"model": Embeddings}},

@@ -1,0 +1,41 @@
+"""Search through the Model Context Protocol, called by the package's own client over a real process."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.index.support.child import ENVIRONMENT
+
+pytest.importorskip("mcp", reason="mcp is not installed")
+
+
+def test_an_assistant_searches_reads_and_describes(index_path):
+    import anyio
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "ctx_embed", "mcp", str(index_path)], env=ENVIRONMENT
+    )
+
+    async def ask() -> None:
+        async with Client(stdio_client(parameters)) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert set(tools) == {"search", "get", "describe"}
+            assert "question" in tools["search"].description
+            found = await client.call_tool("search", {"query": "inflation", "k": 1, "where": "year >= 2020"})
+            (hit,) = json.loads(found.content[0].text)["hits"]
+            assert hit["id"] == 1
+            document = await client.call_tool("get", {"id": "cat"})
+            assert json.loads(document.content[0].text)["text"] == "the cat sat on the mat"
+            described = json.loads((await client.call_tool("describe", {})).content[0].text)
+            assert described["documents"] == 6
+            assert {field["name"] for field in described["fields"]} == {"year", "lang", "topic", "tame"}
+            wrong = await client.call_tool("search", {"query": "x", "where": "year >"})
+            assert wrong.is_error
+            assert "Traceback" not in wrong.content[0].text
+            assert "filter" in wrong.content[0].text
+
+    anyio.run(ask)

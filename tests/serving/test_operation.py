@@ -1,0 +1,207 @@
+"""What those who run the server rely on: probes, metrics, log, keys, limits, workers and a graceful stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+
+from ctx_embed import Client, SearchIndex
+from ctx_embed.serving.settings import Keys
+from tests.index.support.child import ENVIRONMENT
+from tests.serving.server import make_index, serving
+
+JSON = {"Content-Type": "application/json"}
+
+
+def test_probes_metrics_and_log(server):
+    assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+    assert httpx.get(f"{server.url}/readyz").json() == {"status": "ready"}
+    assert httpx.get(f"{server.url}/nowhere").status_code == 404
+    metrics = httpx.get(f"{server.url}/metrics").text
+    assert 'ctx_embed_requests_total{method="GET",route="/readyz",status="200"} 1.0' in metrics
+    assert 'route="other",status="404"} 1.0' in metrics
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    (ready,) = [line for line in lines if line["path"] == "/readyz"]
+    assert (ready["method"], ready["status"], ready["client"], ready["bytes"]) == ("GET", 200, "127.0.0.1", 18)
+    assert ready["milliseconds"] > 0
+
+
+def test_the_routes_are_documented_without_the_network(server):
+    described = httpx.get(f"{server.url}/openapi.json").json()
+    body = described["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(body["properties"]) == {"input", "model", "encoding_format", "dimensions", "user"}
+    page = httpx.get(f"{server.url}/docs").text
+    assert "https://" not in page
+    assert httpx.get(f"{server.url}/static/docs/swagger-ui-bundle.js").status_code == 200
+
+
+def test_a_page_elsewhere_cannot_reach_a_server_without_keys(server):
+    wrong = httpx.get(f"{server.url}/v1/indexes", headers={"Host": "evil.example:8080"})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (403, "wrong_host")
+    form = httpx.post(f"{server.url}/v1/indexes/notes.index/delete", content='{"ids": [1]}')
+    assert form.status_code == 415
+    assert (
+        "access-control-allow-origin" not in httpx.get(f"{server.url}/healthz", headers={"Origin": "http://x"}).headers
+    )
+
+
+def test_keys_read_and_write(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    keys = tmp_path / "keys"
+    keys.write_text("# of the team\nread looking\n\nwrite changing  # carefully\n")
+    with serving(path, "--api-key-file", keys, "--cors", "https://app.example") as server:
+
+        def status(key: str | None, route: str, **body: object) -> int:
+            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+            return httpx.post(f"{server.url}{route}", json=body, headers=headers).status_code
+
+        search, add = "/v1/indexes/notes.index/search", "/v1/indexes/notes.index/add"
+        assert [status(key, search, query="x") for key in (None, "wrong", "looking", "changing")] == [
+            401,
+            401,
+            200,
+            200,
+        ]
+        assert [status(key, add, texts=["x"]) for key in (None, "wrong", "looking", "changing")] == [401, 401, 403, 200]
+        assert httpx.get(f"{server.url}/v1/server").json()["keys"] is True
+        access = httpx.get(f"{server.url}/v1/access", headers={"Authorization": "Bearer looking"}).json()
+        assert access == {"read": True, "write": False}
+        assert httpx.get(f"{server.url}/metrics").status_code == 401
+        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        with Client(server.url, api_key="changing") as client:
+            assert len(client) == 7
+        with pytest.raises(PermissionError, match="an API key is needed"):
+            Client(server.url)
+        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+        preflight = httpx.options(f"{server.url}{search}", headers=asked)
+        assert preflight.headers["access-control-allow-origin"] == "https://app.example"
+
+
+def test_a_key_is_compared_with_each_known_one():
+    keys = Keys((b"r1", b"r2"), (b"w",))
+    assert [keys.allows(key, False) for key in (b"r1", b"r2", b"w", b"", b"r")] == [True, True, True, False, False]
+    assert [keys.allows(key, True) for key in (b"r1", b"w", b"")] == [False, True, False]
+    assert Keys().allows(b"", True)
+
+
+def test_each_limit_has_its_status(tmp_path):
+    options = ("--max-body", 1, "--max-texts", 3, "--max-characters", 100, "--timeout", 1.5, "--max-requests", 2)
+    path = make_index(tmp_path / "notes.index")
+    with serving(path, *options) as server:
+        url = f"{server.url}/v1/embeddings"
+
+        def answer(given: object, **more: object) -> tuple[int, str]:
+            found = httpx.post(url, json={"input": given, "model": "default", **more})
+            return found.status_code, found.json()["error"]["message"]
+
+        assert answer("x" * 2**20) == (413, "the body must be at most 1,048,576 bytes")
+        chunks = (b'"' + b"x" * 100_000 for _ in range(12))
+        assert httpx.post(url, content=chunks, headers=JSON).status_code == 413
+        assert answer(["x"] * 4) == (422, "input must be at most 3 texts, got 4; send several requests")
+        assert answer(["x", "y" * 101]) == (400, "input[1] must be at most 100 characters, got 101; cut it")
+        search = httpx.post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x", "k": 20_000})
+        assert search.status_code == 422
+        # Two requests whose bodies never end are at work; a third has to wait, and they are ended in time.
+        host, port = server.url.removeprefix("http://").split(":")
+        waiting = [socket.create_connection((host, int(port))) for _ in range(2)]
+        for connection in waiting:
+            connection.sendall(
+                b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 10\r\n\r\n{"
+            )
+        time.sleep(0.3)
+        busy = httpx.get(f"{server.url}/v1/models")
+        assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        for connection in waiting:
+            connection.settimeout(20)
+            assert b" 408 " in connection.recv(100)
+            connection.close()
+        assert httpx.get(f"{server.url}/v1/models").status_code == 200
+
+
+def test_changes_by_other_processes_are_seen_by_all_workers(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    with serving(path, "--workers", 2) as server, SearchIndex.open(path) as index:
+        assert {httpx.get(f"{server.url}/healthz").status_code for _ in range(3)} == {200}
+        index.add(["the moon landing of Apollo 11"], ids=["moon"])
+
+        def best() -> object:
+            # A connection of its own each time, so that both workers are asked.
+            body = {"query": "Apollo moon landing", "k": 1}
+            return httpx.post(f"{server.url}/v1/indexes/notes.index/search", json=body).json()["hits"][0]["id"]
+
+        assert {best() for _ in range(8)} == {"moon"}
+        with Client(server.url) as client:
+            client.delete("moon")
+        assert len(index) == 6
+        assert "moon" not in {best() for _ in range(8)}
+        # Another index takes the folder.
+        index.close()
+        path.rename(tmp_path / "old")
+        with SearchIndex.create(path) as other:
+            other.add(["Apollo 11"], ids=["new"])
+        assert {best() for _ in range(8)} == {"new"}
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert 'ctx_embed_requests_total{method="POST",route="/v1/indexes/{name}/search",status="200"} 24.0' in metrics
+        assert server.stop() == 0
+
+
+def test_a_stop_lets_requests_finish(tmp_path):
+    with serving(make_index(tmp_path / "notes.index")) as server:
+        found = []
+
+        def embed() -> None:
+            body = {"input": ["a film of many words " * 2000] * 200, "model": "default"}
+            found.append(httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60).status_code)
+
+        thread = threading.Thread(target=embed)
+        thread.start()
+        while "ctx_embed_requests_at_work 2.0" not in httpx.get(f"{server.url}/metrics").text and not found:
+            time.sleep(0.01)
+        assert server.stop() == 0
+        thread.join()
+        assert found == [200]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere.index"], "nowhere.index"),
+        (["--model", "nowhere"], "nowhere"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines in: give --api-key-file FILE"),
+        (["--host", "203.0.113.7", "--no-keys"], "cannot listen on 203.0.113.7, port 0"),
+        (["--api-key-file", "nowhere"], "nowhere: cannot be read"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(arguments, said, tmp_path):
+    command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "look abc\n", "read\n", "read a b\n"])
+def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
+    from ctx_embed.errors import InputError
+
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(InputError, match="keys: "):
+        Keys.of_file(tmp_path / "keys")
+
+
+def test_ctrl_c_ends_it(tmp_path):
+    with serving() as server:
+        assert httpx.get(f"{server.url}/v1/indexes").json() == {"indexes": []}
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+        assert "Traceback" not in server.log.read_text()
