@@ -1,0 +1,251 @@
+"""The HTTP server under load: embeddings and search over loopback, server and client on the same two cores.
+
+    python benchmarks/serving.py --data DIR [--index INDEX] [--workers N] [--seconds 20] [--url URL] [--json FILE]
+
+The load comes from wrk (Debian's package) or, where it is missing, from this program. INDEX is any index of the default
+model; without it one of --documents lines of the corpus is built. Processor milliseconds a request are those of the
+server's processes, which a busy machine changes less than requests a second. --url measures another server that speaks
+OpenAI's API, or with --txtai that of txtai.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import click
+from common import report
+
+CORES = 2
+# Different requests that the load cycles through.
+REQUESTS = 512
+SCRIPT = """
+local bodies = {}
+for line in io.lines("%s") do bodies[#bodies + 1] = line end
+local requests, at = {}, 0
+init = function()
+  for place, body in ipairs(bodies) do
+    requests[place] = wrk.format("POST", nil, {["Content-Type"] = "application/json"}, body)
+  end
+  at = math.random(#requests)
+end
+request = function()
+  at = at %% #requests + 1
+  return requests[at]
+end
+"""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One kind of request, sent over a number of connections at a time."""
+
+    name: str
+    path: str
+    connections: int
+    texts: int
+    bodies: list[str]
+
+
+def lines(data: Path, count: int) -> list[str]:
+    """The first lines of the corpus's first file."""
+    with gzip.open(sorted((data / "corpus").glob("*.gz"))[0], "rt", encoding="utf-8") as file:
+        return list(islice((line.strip() for line in file if line.strip()), count))
+
+
+def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:
+    """One text a request, 64 texts a request, and searches."""
+
+    def embedding(given: Any) -> str:
+        return json.dumps(given if txtai else {"input": given, "model": "default"})
+
+    path = "/batchtransform" if txtai else "/v1/embeddings"
+    batches = [texts[start : start + 64] for start in range(0, len(texts) - 63, 64)]
+    single = [embedding([text] if txtai else text) for text in texts[:REQUESTS]]
+    found = [
+        Load("one text", path, 32, 1, single),
+        Load("64 texts", path, 8, 64, [embedding(batch) for batch in batches]),
+    ]
+    if index:
+        searches = [json.dumps({"query": text[:100], "k": 10}) for text in texts[-REQUESTS:]]
+        found.append(Load("search", f"/v1/indexes/{index}/search", 16, 1, searches))
+    return found
+
+
+@contextmanager
+def server(index: Path | None, workers: int) -> Iterator[tuple[str, int]]:
+    """Run `ctx-embed serve` and yield its address and process."""
+    command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", "--workers", str(workers)]
+    command += [str(index)] if index else []
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None
+        yield found[0], process.pid
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def family(process: int) -> list[int]:
+    """A process and all it has started."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(member for child in children for member in family(int(child)))]
+
+
+def processor_seconds(process: int) -> float:
+    """Used so far by a process and what it has started."""
+    ticks = 0
+    for member in family(process):
+        fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory(process: int) -> float:
+    """MB in memory of a process and what it has started."""
+    pages = sum(int(Path(f"/proc/{member}/statm").read_text().split()[1]) for member in family(process))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def by_wrk(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
+    """Requests a second, and the 50th and 99th percentiles of their milliseconds."""
+    with tempfile.TemporaryDirectory() as name:
+        bodies, script = Path(name) / "bodies", Path(name) / "load.lua"
+        bodies.write_text("".join(f"{body}\n" for body in load.bodies))
+        script.write_text(SCRIPT % bodies)
+        command = ["wrk", "-t", "1", "-c", str(load.connections), "-d", f"{seconds:g}s", "--latency", "--timeout", "60"]
+        done = subprocess.run(
+            [*command, "-s", str(script), url + load.path], capture_output=True, text=True, check=True
+        )
+    if "Non-2xx" in done.stdout:
+        raise SystemExit(f"{load.name}: {done.stdout}")
+    units = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+    quantiles = {
+        share: float(value) * units[unit]
+        for share, value, unit in re.findall(r"^\s+(\d+)%\s+([\d.]+)(us|ms|s)$", done.stdout, re.M)
+    }
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+    assert rate is not None
+    return float(rate[1]), [quantiles["50"], quantiles["99"]]
+
+
+def by_hand(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
+    """As :func:`by_wrk`, from this process."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    head = f"POST {load.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: "
+    requests = cycle([f"{head}{len(body.encode())}\r\n\r\n{body}".encode() for body in load.bodies])
+    took: list[float] = []
+
+    async def ask(end: float) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        while (begin := time.perf_counter()) < end:
+            writer.write(next(requests))
+            answer = await reader.readuntil(b"\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            length = re.search(rb"content-length: (\d+)", answer, re.I)
+            assert length is not None
+            await reader.readexactly(int(length[1]))
+            took.append(1000 * (time.perf_counter() - begin))
+        writer.close()
+
+    async def all_connections() -> None:
+        end = time.perf_counter() + seconds
+        await asyncio.gather(*(ask(end) for _ in range(load.connections)))
+
+    begin = time.perf_counter()
+    asyncio.run(all_connections())
+    spent = time.perf_counter() - begin
+    quantiles = statistics.quantiles(took, n=100)
+    return len(took) / spent, [quantiles[49], quantiles[98]]
+
+
+def measured(url: str, load: Load, seconds: float, process: int | None) -> dict[str, Any]:
+    """The rates and latencies of a load, after a warm-up, and what the server needs for a request."""
+    ask = by_wrk if shutil.which("wrk") else by_hand
+    ask(url, load, min(3.0, seconds))
+    before = processor_seconds(process) if process else 0.0
+    rate, (median, late) = ask(url, load, seconds)
+    row = {"load": load.name, "connections": load.connections, "requests/s": rate, "texts/s": rate * load.texts}
+    row |= {"p50 ms": median, "p99 ms": late}
+    if process:
+        row["processor ms a request"] = 1000 * (processor_seconds(process) - before) / (rate * seconds)
+    return row
+
+
+def built_index(folder: Path, data: Path, documents: int) -> Path:
+    """An index of the first lines of the corpus."""
+    (folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines(data, documents)), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "ctx_embed",
+        "index",
+        "build",
+        str(folder / "texts.txt"),
+        str(folder / "corpus.index"),
+    ]
+    subprocess.run(command, check=True)
+    return folder / "corpus.index"
+
+
+@click.command()
+@click.option("--data", envvar="CTX_EMBED_DATA", required=True, type=click.Path(path_type=Path))
+@click.option("--index", type=click.Path(path_type=Path, exists=True))
+@click.option("--documents", default=100_000, show_default=True, help="Of the index that is built.")
+@click.option("--workers", default=1, show_default=True)
+@click.option("--seconds", default=20.0, show_default=True, help="Of each load.")
+@click.option("--soak", default=0.0, help="Minutes under load, for the memory after 1 and at the end.")
+@click.option("--url", help="Measure this server instead.")
+@click.option("--txtai", is_flag=True, help="The server of --url is txtai's.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path))
+def main(
+    data: Path,
+    index: Path | None,
+    documents: int,
+    workers: int,
+    seconds: float,
+    soak: float,
+    url: str | None,
+    txtai: bool,
+    json_path: Path | None,
+) -> None:
+    texts = lines(data, max(REQUESTS * 64, 20_000))
+    with tempfile.TemporaryDirectory() as name:
+        if url:
+            rows = [measured(url, load, seconds, None) for load in loads(texts, None, txtai)]
+            report(rows, json_path)
+            return
+        index = index or built_index(Path(name), data, documents)
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+        with server(index, workers) as (address, process):
+            rows = [measured(address, load, seconds, process) for load in loads(texts, index.name, False)]
+            details: dict[str, Any] = {"workers": workers, "MB after the loads": memory(process)}
+            if soak:
+                (one, *_) = loads(texts, None, False)
+                measured(address, one, 57, None)
+                details["MB after 1 minute"] = memory(process)
+                measured(address, one, 60 * (soak - 1), None)
+                details[f"MB after {soak:g} minutes"] = memory(process)
+        report(rows, json_path, **details)
+        print(details)
+
+
+if __name__ == "__main__":
+    main()
