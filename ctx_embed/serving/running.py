@@ -104,9 +104,8 @@ def run(settings: Settings, port: int, workers: int) -> None:
     listening = _socket(settings.host, port)
     address = f"[{settings.host}]" if ":" in settings.host else settings.host
     names = ", ".join(settings.names()) or "no indexes"
-    print(
-        f"ctx-embed serves {names} at http://{address}:{listening.getsockname()[1]} (Ctrl-C stops it)", file=sys.stderr
-    )
+    url = f"http://{address}:{listening.getsockname()[1]}"
+    print(f"ctx-embed serves {names} at {url} (Ctrl-C stops it)", flush=True)
     # uvicorn sends itself the signal again after it has stopped as asked; this is then no failure.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: sys.exit(0))

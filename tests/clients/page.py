@@ -51,7 +51,27 @@ def clients() -> dict[str, Client]:
 
 NEAREST = "assert found == texts[1], found\n"
 
+# Starts the server that the blocks over HTTP call, and stops it when the program ends.
+SERVER = """
+import atexit, subprocess, sys
+server = subprocess.Popen(
+    [sys.executable, "-m", "ctx_embed", "serve"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+)
+atexit.register(server.wait)
+atexit.register(server.kill)
+assert "http://127.0.0.1:8080" in server.stdout.readline()
+expected = ctx_embed.load().encode(texts)
+"""
+SAME = "import numpy as np\nnp.testing.assert_allclose(found, expected, atol=2e-5)\n"
+
 USES = {
+    "OpenAI's API": SERVER
+    + """
+found = [row.embedding for row in client.embeddings.create(model="default", input=texts).data]
+"""
+    + SAME,
+    "LangChain over HTTP": SERVER + "found = embeddings.embed_documents(texts)\n" + SAME,
+    "LlamaIndex over HTTP": SERVER + "found = embed_model.get_text_embedding_batch(texts)\n" + SAME,
     "LangChain": """
 from langchain_core.vectorstores import InMemoryVectorStore
 store = InMemoryVectorStore.from_texts(texts, embeddings)

@@ -54,7 +54,9 @@ def serving(*arguments: object) -> Iterator[Server]:
         with log.open("wb") as errors, said.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=ENVIRONMENT)
         try:
+            deadline = time.monotonic() + 120
             while process.poll() is None and not (found := re.search(r"http://\S+", said.read_text())):
+                assert time.monotonic() < deadline, "the server does not start"
                 time.sleep(0.02)
             assert process.poll() is None, log.read_text()
             yield Server(found[0], process, log)

@@ -68,7 +68,7 @@ def test_vectors_examples_and_variety(index):
 
 def test_documents_are_read(index):
     assert len(index) == index.count() == 6
-    assert index.count("year >= 2020") == 3
+    assert index.count("year >= 2020") == 4
     assert index.ids('topic = "film"') == [3, 4]
     document = index.get("cat")
     assert (document.text, document.id, document.metadata) == (DOCUMENTS["cat"][0], "cat", DOCUMENTS["cat"][1])
