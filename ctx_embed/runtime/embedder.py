@@ -262,7 +262,7 @@ class Embedder:
             prompt = self._prompt(self.default_prompt_name)
         prompt = prompt or ""
         whole = np.zeros(self.contextualizer.dimension)
-        whole[: self.dimension] = direction / max(np.linalg.norm(direction), 1e-12)
+        whole[: self.dimension] = direction / max(float(np.linalg.norm(direction)), 1e-12)
         ids, _ = self.tokens([text], prompt)
         parts, rest, context = token_parts(self.contextualizer, ids, whole)
         length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)

@@ -11,9 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import httpx
+
 from tests.index.support.child import ENVIRONMENT
+
+# Servers of a busy machine take their time; each call has a connection of its own.
+get, post = partial(httpx.get, timeout=60), partial(httpx.post, timeout=60)
 
 DOCUMENTS = {
     1: ("prices rise faster than wages", {"year": 2020, "lang": "en", "topic": "economy"}),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.runtime import Embedder
+from tests.serving.server import post
 
 TEXTS = ["The cat sat on the mat.", "", "ünïcode 猫", "prices rise " * 500]
 
@@ -68,7 +69,7 @@ def test_the_models_are_listed(openai):
     ],
 )
 def test_mistakes_are_told_as_openai_tells_them(server, body, status, said):
-    answer = httpx.post(f"{server.url}/v1/embeddings", json=body)
+    answer = post(f"{server.url}/v1/embeddings", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["type"]) == (status, "invalid_request_error")
     assert said in error["message"]
@@ -89,7 +90,7 @@ def test_a_text_has_one_vector_alone_and_among_many_connections(server):
 
     texts = [f"{word} and {other}" for word in ["cats", "dogs", "films", "prices"] for other in ["mats", "rain", "joy"]]
     expected = Embedder.load().encode(texts)
-    with httpx.Client(base_url=server.url) as http, ThreadPoolExecutor(12) as pool:
+    with httpx.Client(base_url=server.url, timeout=60) as http, ThreadPoolExecutor(12) as pool:
 
         def embedded(text: str) -> list[float]:
             body = {"input": text, "model": "default"}
@@ -126,7 +127,7 @@ def test_llama_index(server, vectors):
 def test_documents_are_reranked(server):
     texts = ["the cat sat on the mat", "prices rise faster than wages", "a dull film"]
     body = {"query": "inflation", "documents": [texts[0], {"text": texts[1]}, texts[2]], "top_n": 2}
-    found = httpx.post(f"{server.url}/v1/rerank", json={**body, "model": "default", "return_documents": True}).json()
+    found = post(f"{server.url}/v1/rerank", json={**body, "model": "default", "return_documents": True}).json()
     assert found["results"][0]["index"] == 1
     assert found["results"][0]["document"] == {"text": texts[1]}
     assert len(found["results"]) == 2

@@ -16,16 +16,16 @@ import pytest
 from ctx_embed import Client, SearchIndex
 from ctx_embed.serving.settings import Keys
 from tests.index.support.child import ENVIRONMENT
-from tests.serving.server import make_index, serving
+from tests.serving.server import get, make_index, post, serving
 
 JSON = {"Content-Type": "application/json"}
 
 
 def test_probes_metrics_and_log(server):
-    assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
-    assert httpx.get(f"{server.url}/readyz").json() == {"status": "ready"}
-    assert httpx.get(f"{server.url}/nowhere").status_code == 404
-    metrics = httpx.get(f"{server.url}/metrics").text
+    assert get(f"{server.url}/healthz").json() == {"status": "ok"}
+    assert get(f"{server.url}/readyz").json() == {"status": "ready"}
+    assert get(f"{server.url}/nowhere").status_code == 404
+    metrics = get(f"{server.url}/metrics").text
     assert 'ctx_embed_requests_total{method="GET",route="/readyz",status="200"} 1.0' in metrics
     assert 'route="other",status="404"} 1.0' in metrics
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
@@ -35,22 +35,20 @@ def test_probes_metrics_and_log(server):
 
 
 def test_the_routes_are_documented_without_the_network(server):
-    described = httpx.get(f"{server.url}/openapi.json").json()
+    described = get(f"{server.url}/openapi.json").json()
     body = described["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["properties"]) == {"input", "model", "encoding_format", "dimensions", "user"}
-    page = httpx.get(f"{server.url}/docs").text
+    page = get(f"{server.url}/docs").text
     assert "https://" not in page
-    assert httpx.get(f"{server.url}/static/docs/swagger-ui-bundle.js").status_code == 200
+    assert get(f"{server.url}/static/docs/swagger-ui-bundle.js").status_code == 200
 
 
 def test_a_page_elsewhere_cannot_reach_a_server_without_keys(server):
-    wrong = httpx.get(f"{server.url}/v1/indexes", headers={"Host": "evil.example:8080"})
+    wrong = get(f"{server.url}/v1/indexes", headers={"Host": "evil.example:8080"})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (403, "wrong_host")
-    form = httpx.post(f"{server.url}/v1/indexes/notes.index/delete", content='{"ids": [1]}')
+    form = post(f"{server.url}/v1/indexes/notes.index/delete", content='{"ids": [1]}')
     assert form.status_code == 415
-    assert (
-        "access-control-allow-origin" not in httpx.get(f"{server.url}/healthz", headers={"Origin": "http://x"}).headers
-    )
+    assert "access-control-allow-origin" not in get(f"{server.url}/healthz", headers={"Origin": "http://x"}).headers
 
 
 def test_keys_read_and_write(tmp_path):
@@ -61,7 +59,7 @@ def test_keys_read_and_write(tmp_path):
 
         def status(key: str | None, route: str, **body: object) -> int:
             headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-            return httpx.post(f"{server.url}{route}", json=body, headers=headers).status_code
+            return post(f"{server.url}{route}", json=body, headers=headers).status_code
 
         search, add = "/v1/indexes/notes.index/search", "/v1/indexes/notes.index/add"
         assert [status(key, search, query="x") for key in (None, "wrong", "looking", "changing")] == [
@@ -71,11 +69,11 @@ def test_keys_read_and_write(tmp_path):
             200,
         ]
         assert [status(key, add, texts=["x"]) for key in (None, "wrong", "looking", "changing")] == [401, 401, 403, 200]
-        assert httpx.get(f"{server.url}/v1/server").json()["keys"] is True
-        access = httpx.get(f"{server.url}/v1/access", headers={"Authorization": "Bearer looking"}).json()
+        assert get(f"{server.url}/v1/server").json()["keys"] is True
+        access = get(f"{server.url}/v1/access", headers={"Authorization": "Bearer looking"}).json()
         assert access == {"read": True, "write": False}
-        assert httpx.get(f"{server.url}/metrics").status_code == 401
-        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        assert get(f"{server.url}/metrics").status_code == 401
+        assert get(f"{server.url}/readyz").status_code == 200
         with Client(server.url, api_key="changing") as client:
             assert len(client) == 7
         with pytest.raises(PermissionError, match="an API key is needed"):
@@ -99,15 +97,15 @@ def test_each_limit_has_its_status(tmp_path):
         url = f"{server.url}/v1/embeddings"
 
         def answer(given: object, **more: object) -> tuple[int, str]:
-            found = httpx.post(url, json={"input": given, "model": "default", **more})
+            found = post(url, json={"input": given, "model": "default", **more})
             return found.status_code, found.json()["error"]["message"]
 
         assert answer("x" * 2**20) == (413, "the body must be at most 1,048,576 bytes")
         chunks = (b'"' + b"x" * 100_000 for _ in range(12))
-        assert httpx.post(url, content=chunks, headers=JSON).status_code == 413
+        assert post(url, content=chunks, headers=JSON).status_code == 413
         assert answer(["x"] * 4) == (422, "input must be at most 3 texts, got 4; send several requests")
         assert answer(["x", "y" * 101]) == (400, "input[1] must be at most 100 characters, got 101; cut it")
-        search = httpx.post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x", "k": 20_000})
+        search = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x", "k": 20_000})
         assert search.status_code == 422
         # Two requests whose bodies never end are at work; a third has to wait, and they are ended in time.
         host, port = server.url.removeprefix("http://").split(":")
@@ -118,26 +116,26 @@ def test_each_limit_has_its_status(tmp_path):
                 b"Content-Length: 10\r\n\r\n{"
             )
         time.sleep(0.3)
-        busy = httpx.get(f"{server.url}/v1/models")
+        busy = get(f"{server.url}/v1/models")
         assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")
-        assert httpx.get(f"{server.url}/healthz").status_code == 200
+        assert get(f"{server.url}/healthz").status_code == 200
         for connection in waiting:
             connection.settimeout(20)
             assert b" 408 " in connection.recv(100)
             connection.close()
-        assert httpx.get(f"{server.url}/v1/models").status_code == 200
+        assert get(f"{server.url}/v1/models").status_code == 200
 
 
 def test_changes_by_other_processes_are_seen_by_all_workers(tmp_path):
     path = make_index(tmp_path / "notes.index")
     with serving(path, "--workers", 2) as server, SearchIndex.open(path) as index:
-        assert {httpx.get(f"{server.url}/healthz").status_code for _ in range(3)} == {200}
+        assert {get(f"{server.url}/healthz").status_code for _ in range(3)} == {200}
         index.add(["the moon landing of Apollo 11"], ids=["moon"])
 
         def best() -> object:
             # A connection of its own each time, so that both workers are asked.
             body = {"query": "Apollo moon landing", "k": 1}
-            return httpx.post(f"{server.url}/v1/indexes/notes.index/search", json=body).json()["hits"][0]["id"]
+            return post(f"{server.url}/v1/indexes/notes.index/search", json=body).json()["hits"][0]["id"]
 
         assert {best() for _ in range(8)} == {"moon"}
         with Client(server.url) as client:
@@ -150,7 +148,7 @@ def test_changes_by_other_processes_are_seen_by_all_workers(tmp_path):
         with SearchIndex.create(path) as other:
             other.add(["Apollo 11"], ids=["new"])
         assert {best() for _ in range(8)} == {"new"}
-        metrics = httpx.get(f"{server.url}/metrics").text
+        metrics = get(f"{server.url}/metrics").text
         assert 'ctx_embed_requests_total{method="POST",route="/v1/indexes/{name}/search",status="200"} 24.0' in metrics
         assert server.stop() == 0
 
@@ -161,11 +159,11 @@ def test_a_stop_lets_requests_finish(tmp_path):
 
         def embed() -> None:
             body = {"input": ["a film of many words " * 2000] * 200, "model": "default"}
-            found.append(httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60).status_code)
+            found.append(post(f"{server.url}/v1/embeddings", json=body).status_code)
 
         thread = threading.Thread(target=embed)
         thread.start()
-        while "ctx_embed_requests_at_work 2.0" not in httpx.get(f"{server.url}/metrics").text and not found:
+        while "ctx_embed_requests_at_work 2.0" not in get(f"{server.url}/metrics").text and not found:
             time.sleep(0.01)
         assert server.stop() == 0
         thread.join()
@@ -184,7 +182,7 @@ def test_a_stop_lets_requests_finish(tmp_path):
 )
 def test_what_cannot_be_served_is_one_line(arguments, said, tmp_path):
     command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 1
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -201,7 +199,7 @@ def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
 
 def test_ctrl_c_ends_it(tmp_path):
     with serving() as server:
-        assert httpx.get(f"{server.url}/v1/indexes").json() == {"indexes": []}
+        assert get(f"{server.url}/v1/indexes").json() == {"indexes": []}
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0
         assert "Traceback" not in server.log.read_text()

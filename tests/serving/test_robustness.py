@@ -14,7 +14,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.serving import running
-from tests.serving.server import make_index, serving
+from tests.serving.server import get, make_index, post, serving
 
 JSON = {"Content-Type": "application/json"}
 NAME = "/v1/indexes/notes.index"
@@ -81,7 +81,7 @@ def test_what_is_no_request_ends_the_connection(server, address, kind):
         except ConnectionResetError:
             answer = b""
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
-    assert httpx.get(f"{server.url}/healthz").status_code == 200
+    assert get(f"{server.url}/healthz").status_code == 200
 
 
 def test_clients_that_leave_or_stay_silent_cost_nothing(server, address):
@@ -96,13 +96,13 @@ def test_clients_that_leave_or_stay_silent_cost_nothing(server, address):
     for connection in silent[::2]:
         connection.sendall(b"GET /healthz HT")
     begin = time.monotonic()
-    assert httpx.get(f"{server.url}/v1/models", timeout=30).status_code == 200
+    assert get(f"{server.url}/v1/models").status_code == 200
     assert time.monotonic() - begin < running.HEAD_SECONDS
     for connection in silent:
         connection.settimeout(running.HEAD_SECONDS + 20)
         assert connection.recv(100) in (b"",)
         connection.close()
-    while "ctx_embed_requests_at_work 1.0" not in httpx.get(f"{server.url}/metrics").text:
+    while "ctx_embed_requests_at_work 1.0" not in get(f"{server.url}/metrics").text:
         assert time.monotonic() - begin < 60
         time.sleep(0.1)
 
@@ -112,7 +112,7 @@ def test_nothing_of_all_this_was_a_fault_of_the_server(server):
     assert sum(400 <= status < 500 for status in statuses if status) >= 100
     assert not [status for status in statuses if status and status >= 500 and status != 503]
     assert "Traceback" not in server.log.read_text()
-    found = httpx.post(f"{server.url}{NAME}/search", json={"query": "inflation", "k": 1}).json()["hits"]
+    found = post(f"{server.url}{NAME}/search", json={"query": "inflation", "k": 1}).json()["hits"]
     assert found[0]["id"] == 1
 
 

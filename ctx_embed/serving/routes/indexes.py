@@ -22,7 +22,7 @@ Id = int | str
 
 
 # OpenAPI's description of a query.
-_NUMBERS = {"type": "array", "items": {"type": "number"}}
+_NUMBERS: JsonDict = {"type": "array", "items": {"type": "number"}}
 QUERY: JsonDict = {
     "anyOf": [
         {"type": "string"},
