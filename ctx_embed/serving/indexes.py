@@ -62,8 +62,8 @@ class OpenIndex:
         self._path = path
         self._models = models
         self._lock = threading.Lock()
-        self._place = self._found()
         self._index = models.open(path)
+        self._place = self._found()
 
     def _found(self) -> tuple[int, int]:
         """Return what tells the folder from another one of the same name."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from ctx_embed import __version__
@@ -15,6 +18,15 @@ from ctx_embed.index.storage.documents import Id
 # An assistant reads what it gets: not more than this.
 MOST_HITS = 50
 VALUES = 20
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Tell the assistant what is wrong with its input; of other errors it learns only that they happened."""
+    try:
+        yield
+    except InputError as error:
+        raise ToolError(str(error)) from None
 
 
 def create_server(index: SearchIndex) -> MCPServer:
@@ -39,9 +51,10 @@ def create_server(index: SearchIndex) -> MCPServer:
             mode: dense ranks by meaning, words by keywords, hybrid by both.
             where: a filter over metadata, e.g. 'year >= 2020 and lang = "en"'; describe lists the fields.
         """
-        if not 1 <= k <= MOST_HITS:
-            raise InputError(f"k must be from 1 to {MOST_HITS}, got {k}")
-        hits = index.search(query, k, mode=mode, where=where)
+        with _reported():
+            if not 1 <= k <= MOST_HITS:
+                raise InputError(f"k must be from 1 to {MOST_HITS}, got {k}")
+            hits = index.search(query, k, mode=mode, where=where)
         return {
             "hits": [
                 {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata} for hit in hits
@@ -55,14 +68,16 @@ def create_server(index: SearchIndex) -> MCPServer:
         Args:
             id: the id of a hit.
         """
-        document = index.get(id)
-        if document is None:
-            raise InputError(f"no document has the id {id!r}")
+        with _reported():
+            document = index.get(id)
+            if document is None:
+                raise InputError(f"no document has the id {id!r}")
         return {"id": document.id, "text": document.text, "metadata": document.metadata}
 
     @server.tool(annotations=reads)
     def describe() -> dict[str, Any]:
         """Return how many documents there are, and their metadata fields with frequent values."""
-        return {"documents": index.count(), "fields": [vars(field) for field in index.fields(VALUES)]}
+        with _reported():
+            return {"documents": index.count(), "fields": [vars(field) for field in index.fields(VALUES)]}
 
     return server

@@ -22,6 +22,8 @@ from ctx_embed.serving.settings import Settings
 
 # Seconds that requests at work get to finish after a signal to stop.
 GRACE = 30
+# Connections that wait to be accepted.
+BACKLOG = 2048
 
 
 # What the head of a request may take; a slower or larger one ends its connection.
@@ -97,6 +99,7 @@ def run(settings: Settings, port: int, workers: int) -> None:
         "access_log": False,
         "log_config": LOG_CONFIG,
         "server_header": False,
+        "backlog": BACKLOG,
         "timeout_graceful_shutdown": GRACE,
         "factory": several,
     }
@@ -129,6 +132,8 @@ def _socket(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        # Who connects while workers start waits for them.
+        listening.listen(BACKLOG)
     except OSError as error:
         raise InputError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
     listening.set_inheritable(True)
