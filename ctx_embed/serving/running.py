@@ -24,6 +24,8 @@ from ctx_embed.serving.settings import Settings
 GRACE = 30
 # Connections that wait to be accepted.
 BACKLOG = 2048
+# Seconds after which a worker that says nothing is started anew; on a busy machine it takes long to load its model.
+SILENCE = 120
 
 
 # What the head of a request may take; a slower or larger one ends its connection.
@@ -100,6 +102,7 @@ def run(settings: Settings, port: int, workers: int) -> None:
         "log_config": LOG_CONFIG,
         "server_header": False,
         "backlog": BACKLOG,
+        "timeout_worker_healthcheck": SILENCE,
         "timeout_graceful_shutdown": GRACE,
         "factory": several,
     }
