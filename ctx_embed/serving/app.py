@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import multiprocessing
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -29,6 +32,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if (parent := multiprocessing.parent_process()) is not None:
+            # A worker ends with the process that started it, even if that was killed.
+            asyncio.get_running_loop().add_reader(parent.sentinel, signal.raise_signal, signal.SIGTERM)
         yield
         service.close()
         forget_process()

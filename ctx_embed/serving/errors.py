@@ -9,6 +9,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ctx_embed.errors import BusyError, InputError
@@ -95,6 +96,11 @@ async def _invalid(request: Request, error: Any) -> Response:
     return error_response(400, f"{'.'.join(where)}: {said[:1].lower()}{said[1:]}", param=where[0])
 
 
+async def _left(request: Request, error: Any) -> Response:
+    # nginx's status for it; only the log sees it.
+    return error_response(499, "the client left before its request was complete")
+
+
 async def _bug(request: Request, error: Any) -> Response:
     return error_response(500, "an error of the server; its log has the traceback")
 
@@ -105,5 +111,6 @@ HANDLERS: dict[Any, Any] = {
     InputError: _input_error,
     HTTPException: _http_error,
     RequestValidationError: _invalid,
+    ClientDisconnect: _left,
     Exception: _bug,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import socket
@@ -74,12 +75,12 @@ RAW = {
 @pytest.mark.parametrize("kind", RAW)
 def test_what_is_no_request_ends_the_connection(server, address, kind):
     with socket.create_connection(address, timeout=30) as connection:
-        connection.sendall(RAW[kind])
-        connection.shutdown(socket.SHUT_WR)
-        try:
+        answer = b""
+        # The server may have ended it already.
+        with contextlib.suppress(OSError):
+            connection.sendall(RAW[kind])
+            connection.shutdown(socket.SHUT_WR)
             answer = connection.recv(1000)
-        except ConnectionResetError:
-            answer = b""
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
     assert get(f"{server.url}/healthz").status_code == 200
 
