@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -26,6 +26,8 @@ except ModuleNotFoundError:
 
 # How often a busy server is asked again.
 ATTEMPTS = 5
+# Documents in an answer.
+PAGE = 1000
 
 
 class Client:
@@ -96,6 +98,28 @@ class Client:
         """Return the document with an id, or None if there is none."""
         (document,) = self._post("get", {"ids": [identifier]})["documents"]
         return None if document is None else Document(**document)
+
+    def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
+        """Return an iterator over documents in the order they were added, fetched as it goes on."""
+        while limit is None or limit > 0:
+            count = PAGE if limit is None else min(PAGE, limit)
+            found = self._post("documents", {"where": where, "offset": offset, "limit": count})["documents"]
+            yield from (Document(**document) for document in found)
+            if len(found) < count:
+                return
+            offset, limit = offset + count, None if limit is None else limit - count
+
+    def facets(
+        self, field: str, where: str | None = None, *, limit: int | None = None
+    ) -> list[tuple[str | int | float | bool, int]]:
+        """Return the values of a metadata field with their numbers of documents, most frequent first."""
+        found = self._post("facets", {"field": field, "where": where, "limit": limit})["values"]
+        return [(value["value"], value["documents"]) for value in found]
+
+    def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
+        """Change metadata fields of documents without embedding anything; None removes a field."""
+        listed = [ids] if isinstance(ids, str | int) else _listed(ids)
+        return int(self._post("update_metadata", {"ids": listed, "changes": changes})["updated"])
 
     def add(
         self,

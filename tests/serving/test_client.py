@@ -79,6 +79,17 @@ def test_documents_are_read(index):
     assert index
 
 
+def test_documents_are_listed_counted_and_given_other_metadata(index):
+    assert [document.id for document in index.documents(offset=1, limit=2)] == [2, "cat"]
+    assert len(list(index.documents('topic = "film"'))) == 2
+    assert index.facets("topic") == [("economy", 2), ("film", 2)]
+    assert index.facets("year", "year >= 2021", limit=1) == [(2022, 2)]
+    assert index.update_metadata(3, {"topic": "cinema", "rated": True}) == 1
+    assert index.get(3).metadata == {"year": 2022, "topic": "cinema", "rated": True}
+    assert index.update_metadata([3], {"topic": "film", "rated": None}) == 1
+    assert index.get(3).metadata == DOCUMENTS[3][1]
+
+
 def test_documents_are_changed(index):
     assert index.add(iter(["one", "two"]), ids=np.array([10, 11]), metadata=[{"n": 1}, None]) == [10, 11]
     assert index.upsert(["half \ud800"], ids=[10]) == [10]
@@ -121,6 +132,7 @@ def test_the_whole_is_explored(index):
         (lambda index: index.add(["x"], metadata=[{"a": float("nan")}]), "JSON"),
         (lambda index: index.delete(), "give delete either ids or where"),
         (lambda index: index.topics(100), "100 topics"),
+        (lambda index: index.update_metadata("gone", {"a": 1}), "'gone'"),
     ],
 )
 def test_mistakes_are_the_same_errors(index, call, said):

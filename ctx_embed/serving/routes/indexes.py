@@ -33,6 +33,8 @@ QUERY: JsonDict = {
 }
 # The most hits of a query, skipped ones included.
 MOST_HITS = 10_000
+# The most documents in an answer.
+MOST_DOCUMENTS = 1_000
 
 
 class SearchBody(Body):
@@ -93,6 +95,29 @@ class DeleteBody(Body):
 
     ids: list[Id] | None = None
     where: str | None = None
+
+
+class DocumentsBody(Body):
+    """Documents in the order they were added, all or those that match a filter."""
+
+    where: str | None = None
+    offset: int = 0
+    limit: int = Field(100, le=MOST_DOCUMENTS)
+
+
+class FacetsBody(Body):
+    """A metadata field whose values are counted."""
+
+    field: str
+    where: str | None = None
+    limit: int | None = None
+
+
+class UpdateBody(Body):
+    """New values of metadata fields; null removes a field."""
+
+    ids: list[Id]
+    changes: dict[str, Any]
 
 
 class DuplicatesBody(Body):
@@ -207,6 +232,22 @@ async def count(request: Request, name: str, body: WhereBody) -> Answer:
     return Answer({"count": await index_of(request, name).read(lambda index: index.count(body.where))})
 
 
+@router.post("/{name}/documents", summary="List documents")
+async def documents(request: Request, name: str, body: DocumentsBody) -> Answer:
+    """Return documents in the order they were added."""
+    found = await index_of(request, name).read(
+        lambda index: list(index.documents(body.where, offset=body.offset, limit=body.limit))
+    )
+    return Answer({"documents": [asdict(document) for document in found]})
+
+
+@router.post("/{name}/facets", summary="Count the values of a metadata field")
+async def facets(request: Request, name: str, body: FacetsBody) -> Answer:
+    """Return the values of a field with their numbers of documents, most frequent first."""
+    found = await index_of(request, name).analyse(lambda index: index.facets(body.field, body.where, limit=body.limit))
+    return Answer({"values": [{"value": value, "documents": count} for value, count in found]})
+
+
 @router.post("/{name}/add", summary="Add documents")
 async def add(request: Request, name: str, body: AddBody) -> Answer:
     """Add all documents or none; they are on disk when this returns. An id that is taken is an error."""
@@ -229,6 +270,13 @@ async def _added(request: Request, name: str, body: AddBody, replacing: bool) ->
         return change(body.texts, body.ids, body.metadata, body.embeddings)
 
     return Answer({"ids": await index.change(added)})
+
+
+@router.post("/{name}/update_metadata", summary="Change metadata")
+async def update_metadata(request: Request, name: str, body: UpdateBody) -> Answer:
+    """Change metadata fields of documents; other fields stay, and nothing is embedded."""
+    updated = await index_of(request, name).change(lambda index: index.update_metadata(body.ids, body.changes))
+    return Answer({"updated": updated})
 
 
 @router.post("/{name}/delete", summary="Delete documents")
