@@ -78,6 +78,10 @@ def build(
             ("--field", field),
             ("--embedding-field", embedding_field),
             ("--chunk", chunk),
+            ("--documents", documents),
+            ("--include", include),
+            ("--exclude", exclude),
+            ("--encoding", encoding),
         ):
             if value:
                 raise click.UsageError(f"{name} and --from-parquet exclude each other")
