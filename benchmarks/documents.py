@@ -1,20 +1,24 @@
-"""Folders of files: the first build and the second run; and passages against whole documents.
+"""Folders of files, passages against whole documents, near-duplicates, and vectors of each data type.
 
 python benchmarks/documents.py folder --data DIR --work FOLDER [--files 50000] [--json FILE]
 python benchmarks/documents.py passages --data DIR [--sizes "128 256"] [--json FILE]
+python benchmarks/documents.py dedupe --data DIR --work FOLDER [--lines N] [--json FILE]
+python benchmarks/documents.py vectors --data DIR --work FOLDER [--sentences N] [--json FILE]
 """
 
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
+import json
 import os
 import random
 import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +26,7 @@ from typing import Any
 import click
 import numpy as np
 from common import report
-from index import collection, data_option, json_option, measured, ndcg
+from index import HELD_OUT, collection, corpus_sentences, data_option, json_option, measured, ndcg
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex
@@ -31,6 +35,12 @@ CHANGED = 100
 # Shares of the files: notes of 5 to 60 sentences, reviews and news, and what Python's packages bring.
 SHARES = {"corpus": 0.5, "longdocs": 0.25, "installed": 0.25}
 INSTALLED = (".py", ".md", ".rst", ".html", ".txt", ".json")
+
+PLANTED_SHARE = 0.05
+JUDGED = 1000
+# Merged sentences that share fewer of their words are counted as merged wrongly.
+COMMON_WORDS = 0.7
+work_option = click.option("--work", required=True, type=click.Path(path_type=Path), help="A folder for what is made.")
 
 
 @click.group()
@@ -135,6 +145,143 @@ def passages(data: Path, sizes: str, json_path: Path | None) -> None:
                     scores.append(ndcg(ranked, judged[query]))
             row[chunk] = 100 * float(np.mean(scores))
         rows.append(row)
+    report(rows, json_path)
+
+
+def other_case(text: str, generator: random.Random) -> str:
+    return generator.choice([text.upper(), text.lower(), text.title()])
+
+
+def other_punctuation(text: str, generator: random.Random) -> str:
+    return generator.choice(
+        [f'"{text}"', text.rstrip(".!?"), text.replace(" ", "  ", 2), text.replace(",", " -") + "!"]
+    )
+
+
+def typing_error(text: str, generator: random.Random) -> str:
+    """A letter left out, doubled or swapped with the next."""
+    places = [place for place in range(len(text) - 1) if text[place : place + 2].isalpha()]
+    if not places:
+        return text
+    place = generator.choice(places)
+    first, second = text[place], text[place + 1]
+    return text[:place] + generator.choice([second, first + first + second, second + first]) + text[place + 2 :]
+
+
+def other_word(text: str, generator: random.Random) -> str:
+    """A short word without digits left out, or a filler put in."""
+    words = text.split()
+    short = [place for place, word in enumerate(words) if len(word) <= 4 and word.isalpha()]
+    if short and generator.random() < 0.5:
+        del words[generator.choice(short)]
+    else:
+        words.insert(generator.randrange(len(words)), generator.choice(["also", "really", "now", "the"]))
+    return " ".join(words)
+
+
+EDITS: dict[str, Callable[[str, random.Random], str]] = {
+    "case": other_case,
+    "punctuation": other_punctuation,
+    "typing error": typing_error,
+    "word": other_word,
+}
+
+
+@main.command()
+@data_option
+@work_option
+@click.option("--lines", default=1_000_000, show_default=True)
+@click.option("--threshold", help="As of `ctx-embed dedupe`.")
+@json_option
+def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path: Path | None) -> None:
+    """Sentences of the corpus, one in twenty an edited copy: time, memory, copies found and wrong merges."""
+    work.mkdir(exist_ok=True)
+    generator = random.Random(0)
+    planted = round(PLANTED_SHARE * lines)
+    texts = corpus_sentences(data, lines - planted)
+    # A copy comes somewhere after its original.
+    order = [(float(place), place, "") for place in range(len(texts))]
+    for number, place in enumerate(generator.sample(range(len(texts)), planted)):
+        order.append((generator.uniform(place, len(texts)), place, list(EDITS)[number % len(EDITS)]))
+    order.sort()
+    row_of = {place: row for row, (_, place, kind) in enumerate(order) if not kind}
+    rows = [EDITS[kind](texts[place], generator) if kind else texts[place] for _, place, kind in order]
+    pairs = [(row_of[place], row, kind) for row, (_, place, kind) in enumerate(order) if kind]
+    (work / "lines.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    program = "from ctx_embed.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "dedupe", str(work / "lines.txt"), "-o", str(work / "unique.txt")]
+    command += ["--groups", str(work / "groups.jsonl"), *(["--threshold", threshold] if threshold else [])]
+    seconds, processor, peak, _ = measured(command)
+    leader: dict[int, int] = {}
+    with (work / "groups.jsonl").open(encoding="utf-8") as file:
+        for group in map(json.loads, file):
+            leader |= {member["row"] - 1: group["kept"]["row"] - 1 for member in group["dropped"]}
+    facts: dict[str, Any] = {
+        "lines": len(rows),
+        "seconds": seconds,
+        "processor seconds": processor,
+        "peak MB": peak,
+        "dropped": len(leader),
+    }
+    for kind in EDITS:
+        # Only a pair of which both are kept was missed: the copy of a dropped row may resemble another kept one.
+        found = [left in leader or right in leader for left, right, edit in pairs if edit == kind]
+        facts[f"found, {kind}"] = float(np.mean(found))
+    facts["found"] = float(np.mean([left in leader or right in leader for left, right, _ in pairs]))
+    copies = {row for _, row, _ in pairs}
+    natural = sorted(row for row in leader if row not in copies)
+    judged = random.Random(1).sample(natural, min(JUDGED, len(natural)))
+    shares = [common_words(rows[row], rows[leader[row]]) for row in judged]
+    facts |= {"natural": len(natural), "merged wrongly": float(np.mean([share < COMMON_WORDS for share in shares]))}
+    for row, share in zip(judged, shares, strict=True):
+        if share < COMMON_WORDS:
+            print(f"{share:.2f}\t{rows[row]}\t{rows[leader[row]]}", file=sys.stderr)
+    report([facts], json_path)
+
+
+def common_words(left: str, right: str) -> float:
+    words = [["".join(filter(str.isalnum, word)) for word in text.casefold().split()] for text in (left, right)]
+    return difflib.SequenceMatcher(None, *words, autojunk=False).ratio()
+
+
+@main.command()
+@data_option
+@work_option
+@click.option("--sentences", default=200_000, show_default=True)
+@json_option
+def vectors(data: Path, work: Path, sentences: int, json_path: Path | None) -> None:
+    """One index, stored as float32, float16 and int8 in turn: size, recall@10 and milliseconds a search."""
+    shutil.rmtree(work, ignore_errors=True)
+    texts = corpus_sentences(data, sentences + HELD_OUT)
+    rows: list[dict[str, Any]] = []
+    with SearchIndex.create(work) as index:
+        index.add(texts[:sentences])
+        queries = index.embedder.queries(texts[sentences:])
+        snapshot = index._folder.read(lambda snapshot: snapshot)
+        truth = [{row for _, row in of} for of in index._index.search_exactly(queries, 10, snapshot)]
+        for dtype in ("float32", "float16", "int8"):
+            start = time.process_time()
+            index.compact(dtype)
+            row: dict[str, Any] = {"dtype": dtype, "rewriting, processor s": time.process_time() - start}
+            snapshot = index._folder.read(lambda snapshot: snapshot)
+            for part in ("vectors", "faiss"):
+                size = sum(file.stat().st_size for file in (work / part).iterdir())
+                row[f"{part}, bytes a passage"] = size / sentences
+            row["index, bytes a passage"] = index.describe()["bytes"] / sentences
+            for name, search in (("exact", index._index.search_exactly), ("auto", index._index.search)):
+                found = search(queries, 10, snapshot)
+                pairs = zip(found, truth, strict=True)
+                row[f"recall@10, {name}"] = sum(len({place for _, place in of} & right) for of, right in pairs) / (
+                    10 * len(queries)
+                )
+                times = []
+                for query in queries[:100]:
+                    start = time.process_time()
+                    search(query[None], 10, snapshot)
+                    times.append((time.process_time() - start) * 1000)
+                row[f"p50 processor ms, {name}"] = float(np.median(times))
+            rows.append(row)
+            print(json.dumps(row), file=sys.stderr)
     report(rows, json_path)
 
 
