@@ -257,6 +257,15 @@ def test_duplicates_and_topics(index, sentences):
     assert len(succeeds("topics", index, "-k", "2").splitlines()) == 4
 
 
+def test_topics_are_written_to_a_field_and_a_file(index, tmp_path):
+    succeeds("topics", index, "-k", "2", "--write", "subject", "-o", tmp_path / "topics.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "topics.jsonl").read_text().splitlines()]
+    assert len(rows) == 8
+    label = rows[0]["topic"]
+    found = succeeds("get", index, "--where", f'subject = "{label}"').splitlines()
+    assert [json.loads(line)["id"] for line in found] == [row["id"] for row in rows if row["topic"] == label]
+
+
 @pytest.mark.parametrize("command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"])
 def test_every_help_text_has_an_example(command):
     assert f"Example: ctx-embed index {command}" in succeeds(command, "--help")

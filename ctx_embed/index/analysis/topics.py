@@ -1,9 +1,9 @@
-"""Topics: clusters of the vectors of an index, each with its typical words and most central documents."""
+"""Topics: clusters of the vectors of an index, with their typical words, most central documents and members."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import faiss
@@ -20,15 +20,27 @@ from ctx_embed.index.storage.snapshot import Snapshot
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
 ROWS_AT_ONCE = 16_384
 TYPICAL_WORDS, CENTRAL_DOCUMENTS = 8, 3
+LABEL_WORDS = 3
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A cluster: its number of passages, its typical words, and the ids and texts of its most central passages."""
+    """A cluster.
+
+    Args:
+        size: the number of its passages.
+        words: its typical words.
+        examples: the ids and texts of its most central passages.
+        label: its first words, which no other topic has; ``topic N`` if it has none.
+        documents: the ids of the documents that have most of their passages in it, in the order of addition; of
+            several such topics, a document has that of its first passage.
+    """
 
     size: int
     words: list[str]
     examples: list[tuple[Id, str]]
+    label: str
+    documents: list[Id] = field(repr=False)
 
 
 def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) -> list[Topic]:
@@ -69,16 +81,39 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
         topic_of[part], nearness[part] = scores.argmax(axis=1), scores.max(axis=1)
     typical = _typical_words(folder, live, topic_of, clusters)
     sizes = np.bincount(topic_of, minlength=clusters)
+    by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
+    labels = _labels([typical[topic] for topic in by_size])
+    documents = _topics_of_documents(folder.documents.document_rows(snapshot.rows)[live], topic_of)
+    ids = folder.documents.ids_matching(None)
     topics = []
-    for topic in np.argsort(-sizes, kind="stable"):
-        if not sizes[topic]:
-            continue
+    for topic, label in zip(by_size, labels, strict=True):
         members = np.flatnonzero(topic_of == topic)
         central = live[members[np.argsort(-nearness[members], kind="stable")[:CENTRAL_DOCUMENTS]]]
         passages = folder.documents.fetch(central.tolist())
         examples = [(passages[int(row)].document.id, passages[int(row)].text) for row in central]
-        topics.append(Topic(int(sizes[topic]), typical[topic], examples))
+        own = [ids[place] for place in np.flatnonzero(documents == topic)]
+        topics.append(Topic(int(sizes[topic]), typical[topic], examples, label, own))
     return topics
+
+
+def _topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
+    """Return the topic of each document (documents,), from the document and the topic of each passage (passages,)."""
+    _, documents = np.unique(document_of, return_inverse=True)
+    topics = int(topic_of.max(initial=0)) + 1
+    pairs, first, counts = np.unique(documents * topics + topic_of, return_index=True, return_counts=True)
+    order = np.lexsort((first, -counts, pairs // topics))
+    _, best = np.unique(pairs[order] // topics, return_index=True)
+    return np.asarray(pairs[order][best] % topics)
+
+
+def _labels(words: Sequence[Sequence[str]]) -> list[str]:
+    """Return a label for each topic: its first words, at least three and as many as tell it from those before it."""
+    labels: list[str] = []
+    for number, own in enumerate(words, 1):
+        choices = [" ".join(own[:count]) for count in range(min(LABEL_WORDS, len(own)), len(own) + 1) if own]
+        choices += [f"{' '.join(own[:LABEL_WORDS])} {number}" if own else f"topic {number}"]
+        labels.append(next(choice for choice in choices if choice not in labels))
+    return labels
 
 
 def _spread(rows: Rows, most: int) -> Rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Request
@@ -297,7 +297,9 @@ async def duplicates(request: Request, name: str, body: DuplicatesBody) -> Answe
 async def topics(request: Request, name: str, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
     found = await index_of(request, name).analyse(lambda index: index.topics(body.count, body.seed))
-    return Answer({"topics": [asdict(topic) for topic in found]})
+    # The ids of all documents would make the answer as long as the index.
+    facts = [asdict(replace(topic, documents=[])) for topic in found]
+    return Answer({"topics": [{name: fact[name] for name in fact if name != "documents"} for fact in facts]})
 
 
 @router.post("/{name}/explain", summary="Explain a similarity")

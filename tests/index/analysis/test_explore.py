@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.analysis import duplicates
+from ctx_embed.index.analysis import duplicates, topics
 from ctx_embed.index.ann import vector_index
 from tests.index.support.hash_model import hash_vectors
 
@@ -74,6 +74,37 @@ def test_topics_are_clusters_with_their_words(tmp_path, hash_model):
         assert 2 <= len(index.topics()) <= 8
         with pytest.raises(InputError, match="120 passages cannot make 121 topics; ask for fewer"):
             index.topics(121)
+
+
+def test_each_document_gets_its_topic_which_filters_find(tmp_path, hash_model):
+    words = ["cat kitten purring", "stock market prices"]
+    axes = np.eye(8)[:2]
+    texts = [f"The {words[number % 2]}." for number in range(20)]
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model, chunk="sentences") as index:
+        index.add(texts, ids=[f"d{number}" for number in range(20)], embeddings=[axes[n % 2] for n in range(20)])
+        index.delete(["d0", "d3"])
+        index.upsert(["The cat kitten purring. Here."], ["d1"], [{"year": 2020}], embeddings=[axes[0]])
+        before = index.describe()["generation"]
+        topics = index.topics(2, write="topic")
+        assert index.describe()["generation"] == before + 1
+        members = {topic.label: topic.documents for topic in topics}
+        assert {frozenset(label.split()) for label in members} == {frozenset(text.split()) for text in words}
+        assert sorted(name for names in members.values() for name in names) == sorted(index.ids())
+        for label, names in members.items():
+            assert index.ids(f'topic = "{label}"') == names
+            assert {hit.id for hit in index.search("The cat", 50, where=f'topic = "{label}"')} == set(names)
+        assert "d1" in members[next(label for label in members if "cat" in label)]
+        assert index.get("d1").metadata == {"year": 2020, "topic": next(label for label in members if "cat" in label)}
+        assert index.verify(embed=False) == []
+
+
+def test_a_document_has_the_topic_of_most_of_its_passages_and_labels_differ():
+    documents = np.array([3, 3, 3, 7, 7, 9, 12, 12, 12])
+    of_passages = np.array([0, 1, 1, 2, 0, 1, 0, 0, 2])
+    np.testing.assert_array_equal(topics._topics_of_documents(documents, of_passages), [1, 2, 1, 0])
+    words = [["a", "b", "c", "d"], ["a", "b", "c", "e"], ["a", "b", "c"], [], ["a"], []]
+    assert topics._labels(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
 
 
 def test_topics_of_texts_without_words(tmp_path, hash_model):
