@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 
+from ctx_embed.index.postings import WordLists
 from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.texts import well_formed
 
 _WORD = re.compile(r"[^\W_]+")
@@ -59,9 +59,7 @@ def _content_words(query: str) -> list[str]:
     return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
 
 
-def search_words(
-    store: DocumentStore, query: str, k: int, rows: int, allowed: Callable[[int], bool] | None
-) -> list[int]:
+def search_words(store: DocumentStore, query: str, k: int, rows: int, allowed: Mask | None) -> list[int]:
     """Return the rows of the k best passages by BM25, best first; passages without any of the words are not found.
 
     Passages without a quoted phrase of the query are not found either.
@@ -71,7 +69,7 @@ def search_words(
         query: any text.
         k: at least 1.
         rows: the number of rows in the index; in a large one, common words are skipped.
-        allowed: which rows may be found; None allows all that are not deleted.
+        allowed: which rows may be found, (rows,); None allows all that are not deleted.
     """
     terms = expression(query).split(" OR ")
     if rows > LARGE and len(terms) > 1:
@@ -82,10 +80,18 @@ def search_words(
     if required := phrases(query):
         # The phrases are also among the alternatives: beside them, no other word must occur.
         match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
+    elif rows > LARGE:
+        # Reading the lengths of all passages pays from the second search on.
+        store.word_searches += 1
+        if store.word_searches > 1:
+            store.word_lists = store.word_lists or WordLists(store)
+            best = store.word_lists.best([term.strip('"') for term in terms], k, allowed)
+            if best is not None:
+                return best
     condition = "" if allowed is None else "AND allowed(rowid)"
     with store.reporting_errors():
         if allowed is not None:
-            store.connection.create_function("allowed", 1, allowed)
+            store.connection.create_function("allowed", 1, lambda row: bool(allowed[row]))
         found = store.connection.execute(
             f"SELECT rowid FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?",
             (match, k),

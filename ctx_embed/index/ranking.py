@@ -123,10 +123,7 @@ def _with_phrases(searched: Searched, text: str) -> Searched:
 
 
 def _word_rows(searched: Searched, text: str, k: int) -> list[int]:
-    mask: Any = searched.allowed
-    # Deleted passages are not in the full-text index, so only a filter needs checking.
-    allowed = None if mask is None else lambda row: bool(mask[row])
-    return search_words(searched.store, text, k, searched.snapshot.rows, allowed)
+    return search_words(searched.store, text, k, searched.snapshot.rows, searched.allowed)
 
 
 def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> list[Scored]:

@@ -134,6 +134,9 @@ class DocumentStore(Database):
         super().__init__(path)
         # A cache of :mod:`ctx_embed.index.fulltext`: a number of rows, and which words are too common among them.
         self.common_words: tuple[int, dict[str, bool]] = (0, {})
+        # Its number of searches, and the lists of words that they have read.
+        self.word_searches = 0
+        self.word_lists: Any = None
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """Return the passages of some rows, by row.
