@@ -59,4 +59,6 @@ def dedupe(
     )
     dropped = found.rows - found.kept
     of = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
-    click.echo(f"{output}: {found.kept} of {counted(found.rows, 'row')} kept, {dropped} dropped{of}", err=True)
+    click.echo(
+        f"{output}: {found.kept} of {counted(found.rows, 'row')} kept, {dropped} dropped{of}", err=str(output) == "-"
+    )

@@ -142,12 +142,7 @@ def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
         for band in range(BANDS):
             keys = [seen[:0]]
             for left, right in texts.candidates(band):
-                sizes = texts.sizes[left], texts.sizes[right]
-                # The similarity of sets is at most the ratio of their sizes; texts that repeat themselves have smaller
-                # sets than this says, so leave some room.
-                possible = (texts.digits[left] == texts.digits[right]) & (
-                    np.minimum(*sizes) >= threshold / 2 * np.maximum(*sizes)
-                )
+                possible = texts.digits[left] == texts.digits[right]
                 keys.append(left[possible] * len(texts) + right[possible])
             new = np.setdiff1d(np.concatenate(keys), seen)
             seen = np.union1d(seen, new)

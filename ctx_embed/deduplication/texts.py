@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ctx_embed.deduplication.signatures import BANDS, band_keys, hash_of, hash_of_digits, normalized, padded
+from ctx_embed.deduplication.signatures import BANDS, band_keys, hash_of, hash_of_digits, normalized
 from ctx_embed.reading import estimated_count
 from ctx_embed.texts import well_formed
 
@@ -34,10 +34,9 @@ class StoredTexts:
     def __init__(self, folder: Path, progress: bool) -> None:
         self.folder = folder
         self.progress = progress
-        # Of each row: the first row with the same normalised text, a hash of its digits, and its size.
+        # Of each row: the first row with the same normalised text, and a hash of its digits.
         self.equal: Rows = np.empty(0, np.int64)
         self.digits: Rows = np.empty(0, np.int64)
-        self.sizes: Rows = np.empty(0, np.int64)
         # The rows whose normalised texts occur for the first time.
         self.distinct: Rows = np.empty(0, np.int64)
         self._ends: Rows = np.empty(0, np.int64)
@@ -57,7 +56,7 @@ class StoredTexts:
 
     def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
         """Store texts, which come from ``files``, and the keys of those that equal no earlier one."""
-        equal, digits, sizes, lengths = [], [], [], []
+        equal, digits, lengths = [], [], []
         first_of: dict[int, int] = {}
         stream = iter(texts)
         row = 0
@@ -74,12 +73,11 @@ class StoredTexts:
                     band.write(keys.tobytes())
                 equal.append(np.array(first, np.int64))
                 digits.append(np.array([hash_of_digits(text) for text in plain], np.int64))
-                sizes.append(np.array([len(padded(text)) for text in plain], np.int64))
                 lengths.append(np.array([len(content) for content in contents], np.int64))
                 row += len(block)
                 bar.update(len(block))
         if row:
-            self.equal, self.digits, self.sizes = map(np.concatenate, (equal, digits, sizes))
+            self.equal, self.digits = np.concatenate(equal), np.concatenate(digits)
             self._ends = np.cumsum(np.concatenate(lengths))
             self.distinct = np.flatnonzero(self.equal == np.arange(row))
 
