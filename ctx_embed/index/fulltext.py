@@ -85,7 +85,7 @@ def search_words(store: DocumentStore, query: str, k: int, rows: int, allowed: M
         store.word_searches += 1
         if store.word_searches > 1:
             store.word_lists = store.word_lists or WordLists(store)
-            best = store.word_lists.best([term.strip('"') for term in terms], k, allowed)
+            best: list[int] | None = store.word_lists.best([term.strip('"') for term in terms], k, allowed)
             if best is not None:
                 return best
     condition = "" if allowed is None else "AND allowed(rowid)"

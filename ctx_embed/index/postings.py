@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class WordLists:
         self._state: State | None = None
         self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
         # K1 (1 - B + B length / average length) of each row.
-        self._norms: NDArray[np.float64] = np.empty(0)
+        self._norms: NDArray[Any] = np.empty(0)
         self._scores: NDArray[np.float64] = np.empty(0)
         self._passages = 0
         self._lists: dict[str, Postings] = {}
