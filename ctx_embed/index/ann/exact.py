@@ -52,11 +52,11 @@ def _candidates(
         scores = folder.scores(shard, queries, slice(skip, None) if chosen is None else chosen + skip)
         places = None if chosen is None else chosen + shard.first + skip
         for number, of_query in enumerate(scores):
-            kept = _highest(of_query, k)
+            kept = highest(of_query, k)
             rows = kept + shard.first + skip if places is None else places[kept]
             old_rows, old_scores = best[number]
             rows, of_rows = np.concatenate([old_rows, rows]), np.concatenate([old_scores, of_query[kept]])
-            still = _highest(of_rows, k)
+            still = highest(of_rows, k)
             best[number] = (rows[still], of_rows[still])
     return [rows for rows, _ in best]
 
@@ -69,7 +69,7 @@ def _chosen(shard: Shard, allowed: Mask | None, skip: int) -> Rows | None:
     return None if mask.all() else np.flatnonzero(mask)
 
 
-def _highest(scores: Vectors, k: int) -> Rows:
+def highest(scores: Vectors, k: int) -> Rows:
     """Return the positions, in order, of the k highest scores and of up to 64 more within rounding of the k-th."""
     if len(scores) <= k:
         return np.arange(len(scores))

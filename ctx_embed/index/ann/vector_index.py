@@ -13,7 +13,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.cache import Cache
-from ctx_embed.index.ann.exact import Rows, exact_candidates
+from ctx_embed.index.ann.exact import Rows, exact_candidates, highest
 from ctx_embed.index.storage.documents import Mask
 from ctx_embed.index.storage.shards import ShardFolder, Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
@@ -22,8 +22,9 @@ Ranking: TypeAlias = list[tuple[float, int]]
 
 # Candidates beyond k that are scored again from the raw vectors, to correct the order of quantized and tied ones.
 SPARE_CANDIDATES = 16
-# For coarsely quantized vectors, the candidates are multiplied by this factor.
-COARSE_FACTOR = 10
+# For coarsely quantized vectors, few candidates are multiplied by the first factor, and many by the second.
+COARSE_FACTOR, LEAST_COARSE_FACTOR = 10, 4
+ENOUGH_CANDIDATES = 300
 # If at most this number or this share of the rows may be found, all of those are compared.
 FEW_ROWS, FEW_PART = 20_000, 0.05
 # FAISS's file is rewritten when it lacks this number of rows, or this share of them.
@@ -138,7 +139,7 @@ class VectorIndex:
         else:
             harder = (effort or self._effort or 1) * snapshot.rows / found
             proposed = self._proposed(queries, candidates, snapshot, allowed, round(harder))
-        ranked = [self.ranked(query, rows, snapshot)[:wanted] for query, rows in zip(queries, proposed, strict=True)]
+        ranked = [self.ranked(query, rows, snapshot, wanted) for query, rows in zip(queries, proposed, strict=True)]
         short = [place for place, ranking in enumerate(ranked) if len(ranking) < wanted]
         if short:
             # An approximate index may return fewer rows than there are.
@@ -152,7 +153,7 @@ class VectorIndex:
     ) -> list[Ranking]:
         """Search as :meth:`search` does, but compare with every vector."""
         proposed = self._exact(queries, k + SPARE_CANDIDATES, snapshot, allowed)
-        return [self.ranked(query, rows, snapshot)[:k] for query, rows in zip(queries, proposed, strict=True)]
+        return [self.ranked(query, rows, snapshot, k) for query, rows in zip(queries, proposed, strict=True)]
 
     def _exact(
         self, queries: Vectors, candidates: int, snapshot: Snapshot, allowed: Mask | None, start: int = 0
@@ -165,7 +166,10 @@ class VectorIndex:
         """Return the rows that FAISS proposes, and the best of the rows that it lacks."""
         covered = self.index.ntotal
         mask = None if allowed is None or allowed[:covered].all() else allowed[:covered]
-        asked = min(candidates * (COARSE_FACTOR if factories.is_coarse(self.index) else 1), covered)
+        asked = candidates
+        if factories.is_coarse(self.index):
+            asked = max(LEAST_COARSE_FACTOR * candidates, min(COARSE_FACTOR * candidates, ENOUGH_CANDIDATES))
+        asked = min(asked, covered)
         usual = factories.effort_of(self.index)
         if usual is not None:
             # efSearch is the number of candidates that a graph search tracks.
@@ -189,11 +193,21 @@ class VectorIndex:
         part = 1.0 if mask is None else float(mask.mean())
         return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
 
-    def ranked(self, query: Vectors, rows: Rows, snapshot: Snapshot) -> Ranking:
-        """Return rows ranked by their cosine with one query (dimension,), nearest first, ties by row."""
-        vectors = self.vectors.gather(snapshot.shards, rows).astype(np.float64)
-        scores = np.clip(vectors @ query.astype(np.float64), -1.0, 1.0).astype(np.float32)
-        order = np.lexsort((rows, -scores))
+    def ranked(self, query: Vectors, rows: Rows, snapshot: Snapshot, most: int | None = None) -> Ranking:
+        """Return rows ranked by their cosine with one query (dimension,), nearest first, ties by row.
+
+        Args:
+            query: (dimension,), l2-normalised.
+            rows: any rows.
+            snapshot: the state to search.
+            most: how many of the rows to return; None: all.
+        """
+        vectors = self.vectors.gather(snapshot.shards, rows)
+        if most is not None and len(rows) > most:
+            kept = highest(vectors @ query, most)
+            rows, vectors = rows[kept], vectors[kept]
+        scores = np.clip(vectors.astype(np.float64) @ query.astype(np.float64), -1.0, 1.0).astype(np.float32)
+        order = np.lexsort((rows, -scores))[:most]
         return [(float(scores[place]), int(rows[place])) for place in order]
 
     def is_stale(self, snapshot: Snapshot) -> bool:
