@@ -171,9 +171,11 @@ class Client:
         return [Pair(**pair) for pair in self._post("duplicates", {"threshold": threshold, "most": most})["pairs"]]
 
     def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
-        """Cluster the documents and return the clusters with their typical words, largest first."""
+        """Cluster the documents and return the clusters with their typical words, largest first, without their ids."""
         found = self._post("topics", {"count": count, "seed": seed})["topics"]
-        return [Topic(topic["size"], topic["words"], list(map(tuple, topic["examples"]))) for topic in found]
+        return [
+            Topic(topic["size"], topic["words"], list(map(tuple, topic["examples"])), topic["label"]) for topic in found
+        ]
 
     def explain(self, query: str, text: str) -> Similarity:
         """Return what each token of a query and of a text adds to their cosine."""

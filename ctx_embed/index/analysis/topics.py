@@ -40,7 +40,7 @@ class Topic:
     words: list[str]
     examples: list[tuple[Id, str]]
     label: str
-    documents: list[Id] = field(repr=False)
+    documents: list[Id] = field(default_factory=list, repr=False)
 
 
 def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) -> list[Topic]:
