@@ -153,7 +153,7 @@ def test_evaluate_several_labels(several):
     result = json.loads(succeeds(several, source, "--evaluate", "--json"))
     assert result["exact"] <= result["accuracy"]
     assert "confusion" not in result
-    assert "all labels of a text right" in succeeds(several, source, "--evaluate")
+    assert "all labels of a text correct" in succeeds(several, source, "--evaluate")
 
 
 def test_prediction_loads_neither_torch_nor_scikit_learn(model):
