@@ -21,9 +21,10 @@ NAMES = (
     "lama-figure4",
     "lama-figure5",
 )
+ALL = "all"
 
 
-@click.command(context_settings={"show_default": True}, epilog=f"Names: {', '.join(NAMES)}.")
+@click.command(context_settings={"show_default": True}, epilog=f"Names: {', '.join((*NAMES, ALL))}.")
 @click.argument("name")
 @click.option("--quick", is_flag=True, help="Run a small sample of the same work, in under two minutes.")
 @click.option("--out", default="reproduction", type=OUTPUT, metavar="DIR", help="Results; the report is in DIR/NAME.")
@@ -45,10 +46,12 @@ NAMES = (
 @click.option(
     "--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json to use instead of BERT's (extra peers)."
 )
+@click.option("--paper", is_flag=True, help="Use the paper's settings where ours differ (lama-table3).")
 @click.option("--list", "as_list", is_flag=True, help="List the cells without running any.")
 def reproduce(
     name: str,
     quick: bool,
+    paper: bool,
     out: Path,
     data: Path | None,
     seed: int,
@@ -60,7 +63,8 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of a paper and compare it with the published values.
 
-    NAME is table1 to table4 (the Contextualizer's paper) or lama-... (LAMA's). The command writes results.json,
+    NAME is table1 to table4 (the Contextualizer's paper), lama-... (LAMA's), or all: what is missing of every table and
+    figure, after an estimate of the hours, and one page, OUT/report.html. The command writes results.json,
     README.md and plot.png (extra plots) to OUT/NAME; quick runs, other options, seeds and vocabularies get a subfolder
     of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an interrupted run; further --cell or
     --folds add to the same table, and tables that share a cell compute it once. Several shells with the same command
@@ -70,21 +74,33 @@ def reproduce(
     Example: ctx-embed reproduce table3 --data DIR --folds 3
     Example: ctx-embed reproduce table2 --data DIR --cell "contextualizer_*" --option scale=sum
     """
-    from ctx_embed.eval.reproduce import RunOptions, Workplace, find_experiment, write_report, write_tables
+    from ctx_embed.eval.reproduce import (
+        RunOptions,
+        Workplace,
+        find_experiment,
+        reproduce_all,
+        write_report,
+        write_tables,
+    )
     from ctx_embed.eval.reproduce import reproduce as run
     from ctx_embed.eval.reproduce.report import as_markdown, report_folder
     from ctx_embed.eval.reproduce.runner import chosen
 
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    if name == ALL:
+        if cells or changes or as_list:
+            raise click.UsageError("all takes no --cell, --option or --list; name a table or figure to choose in it.")
+        page = reproduce_all(out, Workplace(data, seed, tokenizer), RunOptions(quick, folds, paper=paper), tell)
+        click.echo(page)
+        return
     experiment = find_experiment(name)
     if as_list:
         for cell in chosen(experiment, cells):
             click.echo(cell.key)
         return
-
-    def tell(line: str) -> None:
-        click.echo(line, err=True)
-
-    options = RunOptions(quick, folds, cells, changes)
+    options = RunOptions(quick, folds, cells, paper, changes)
     folder = report_folder(out / name, options, seed, tokenizer)
     results = run(
         experiment,

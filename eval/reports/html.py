@@ -67,7 +67,7 @@ def as_html(report: dict[str, Any], images: Mapping[str, str]) -> str:
         f"<h1>{escape(heading)}</h1>",
         f"<p>Measured{measured} with ctx-embed. The best score of each task is bold.</p>",
         f"<ul>{encoders}</ul>",
-        *map(_table, tables(report)),
+        *map(table_as_html, tables(report)),
         *figures,
         f"<ul>{lines}</ul>",
         f"<h2>Not measured</h2><ul>{failures}</ul>" if failures else "",
@@ -85,16 +85,19 @@ def as_html(report: dict[str, Any], images: Mapping[str, str]) -> str:
 def tables_as_html(report: dict[str, Any]) -> str:
     """Return the tables and notes of a report as HTML for a notebook; argument as for :func:`as_html`."""
     lines = "".join(f"<li>{escape(line)}</li>" for line in (*notes(report), *report["failures"]))
-    return "".join(map(_table, tables(report))) + f"<ul>{lines}</ul>"
+    return "".join(map(table_as_html, tables(report))) + f"<ul>{lines}</ul>"
 
 
-def _table(table: Table) -> str:
+def table_as_html(table: Table, introduction: str = "") -> str:
+    """Return a table under a heading, and between them ``introduction``, which is HTML."""
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     bodies = "".join(
         f"<tbody>{''.join(_row(row, table, first=not number) for row in rows)}</tbody>"
         for number, rows in enumerate(table.sections)
     )
-    return f"<h2>{escape(table.title)}</h2><div><table><thead><tr>{head}</tr></thead>{bodies}</table></div>"
+    return (
+        f"<h2>{escape(table.title)}</h2>{introduction}<div><table><thead><tr>{head}</tr></thead>{bodies}</table></div>"
+    )
 
 
 def _row(row: list[str], table: Table, first: bool) -> str:

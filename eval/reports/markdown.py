@@ -20,9 +20,19 @@ def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
 
 def markdown_table(table: Table) -> str:
     """Return a table under a second-level heading."""
+    return f"{heading(table)}\n\n{markdown_rows(table)}"
+
+
+def heading(table: Table) -> str:
+    """Return a table's title as a second-level heading."""
+    return f"## {_cell(table.title)}"
+
+
+def markdown_rows(table: Table) -> str:
+    """Return a table's headings and rows."""
     lines = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
     lines += [row for rows in table.sections for row in rows]
-    return f"## {_cell(table.title)}\n\n" + "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
 
 
 def _cell(text: str) -> str:

@@ -5,6 +5,7 @@ from ctx_embed.eval.reproduce.experiment import Cell, Experiment
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.report import write_report, write_tables
 from ctx_embed.eval.reproduce.runner import Results, RunOptions, reproduce
+from ctx_embed.eval.reproduce.whole import reproduce_all
 
 __all__ = [
     "EXPERIMENTS",
@@ -15,6 +16,7 @@ __all__ = [
     "Workplace",
     "find_experiment",
     "reproduce",
+    "reproduce_all",
     "write_report",
     "write_tables",
 ]

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from torch import nn
 
 from ctx_embed.eval.reproduce.experiment import FOLDS, Figures, Settings
 from ctx_embed.eval.reproduce.inputs import Workplace
+from ctx_embed.eval.reproduce.word_vectors import words_and_vectors
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
+from ctx_embed.training.supervised.compact_tables import compact_tables
 from ctx_embed.training.supervised.labelled import Labelled
-from ctx_embed.training.supervised.network import ClassifierNetwork
+from ctx_embed.training.supervised.network import ClassifierNetwork, embeddings
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
 
 SPEED = "speed"
@@ -25,6 +29,13 @@ TEST = "test"
 # The group of a cell's settings for the names of :func:`initial_values`.
 INITIAL = "initial"
 TOKEN_DEVIATION = "token_deviation"
+# Settings of what a classifier reads and how its head is built; absent or None: all tokens of a text, word pieces with
+# random vectors, and a linear head. ``words``: whole words with word2vec's vectors of that many features.
+TOKENS, WORDS, MLP = "tokens", "words", "mlp"
+INPUTS = (TOKENS, WORDS, MLP)
+WITHOUT_TEST_PART = ("YELP", "AMAZON")
+# Numbers of heads, of which validation chooses one.
+GRID = "grid"
 
 
 def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = None, **architecture: Any) -> Settings:
@@ -58,25 +69,43 @@ def fold_parts(settings: Settings, folds: int) -> list[str]:
 
 
 def single_part(settings: Settings, folds: int) -> list[str]:
-    """Return the only part of a cell whose data have a test part."""
-    return [TEST]
+    """Return the only part of a cell whose data have a test part; none while its model is not named."""
+    return [] if settings.get("start", TEST) is None else [TEST]
 
 
-def initial_encoder(settings: Settings, workplace: Workplace, seed: int) -> SentenceTransformer:
-    """Return the encoder that a cell's training starts from."""
+def test_or_first_fold(settings: Settings, folds: int) -> list[str]:
+    """Return the only part of a cell: the test part of its data, or the first fold of data without one."""
+    parts = single_part(settings, folds)
+    return ["fold 1"] if parts and settings["task"] in WITHOUT_TEST_PART else parts
+
+
+def initial_encoder(
+    settings: Settings, workplace: Workplace, seed: int, texts: Sequence[str] = ()
+) -> SentenceTransformer:
+    """Return the encoder that a cell's training starts from; ``texts`` are its training texts, for word vectors."""
     start = settings.get("start")
     if start:
         return new_encoder(start, [], device="cpu")
-    encoder = new_encoder(
-        None,
-        [],
-        str(workplace.vocabulary),
-        seed=seed,
-        device="cpu",
-        encoder=settings["encoder"],
-        **settings["architecture"],
-    )
-    module: Any = encoder[0]
+    module: Any
+    if dimension := settings.get(WORDS):
+        tokenizer, vectors = words_and_vectors(texts, dimension, workplace.seed)
+        torch.manual_seed(seed)
+        module = system(settings["encoder"])(tokenizer, weights=vectors, **settings["architecture"])
+    else:
+        made = new_encoder(
+            None,
+            [],
+            str(workplace.vocabulary),
+            seed=seed,
+            device="cpu",
+            encoder=settings["encoder"],
+            **settings["architecture"],
+        )
+        module = made[0]
+    modules = [module]
+    if units := settings.get(MLP):
+        modules.append(Dense(module.get_embedding_dimension(), units, activation_function=nn.ReLU()))
+    encoder = SentenceTransformer(modules=[*modules, Normalize()], device="cpu")
     with torch.no_grad():
         for name, value in settings.get(INITIAL, {}).items():
             if name == TOKEN_DEVIATION:
@@ -121,7 +150,11 @@ def trained(
     settings: Settings, workplace: Workplace, train: Labelled, fold: int = 0
 ) -> tuple[ClassifierNetwork, Figures]:
     """Return the classifier that a cell's settings train on these texts, and the metrics of its training."""
-    encoder = initial_encoder(settings, workplace, workplace.seed + fold)
+    if counts := settings.get(GRID):
+        by_heads = [(count, *trained(_with_heads(settings, count), workplace, train, fold)) for count in counts]
+        heads, classifier, figures = max(by_heads, key=lambda found: found[2]["valid_accuracy"])
+        return classifier, {**figures, "heads": heads}
+    encoder = initial_encoder(settings, workplace, workplace.seed + fold, train.texts)
     options = SupervisedOptions(**settings["training"], seed=workplace.seed)
     classifier, history = train_classifier(encoder, train, None, options, progress=False)
     best = max(history, key=lambda epoch: epoch["valid_accuracy"])
@@ -131,6 +164,10 @@ def trained(
         "loss": [epoch["cross_entropy"] for epoch in history],
         "parameters": _parameters(encoder),
     }
+
+
+def _with_heads(settings: Settings, count: int) -> Settings:
+    return {**settings, GRID: None, "architecture": {**settings["architecture"], "heads": count}}
 
 
 def _parameters(encoder: SentenceTransformer) -> int | None:
@@ -156,7 +193,7 @@ def batch_times(settings: Settings, workplace: Workplace) -> Figures:
     task, rows = settings["task"], settings.get("rows")
     texts = workplace.labelled(task, task, settings.get("tokens"), rows).texts
     batch = np.random.default_rng(workplace.seed).permutation(len(texts))[: settings["training"]["batch_size"]]
-    encoder = initial_encoder(settings, workplace, workplace.seed)
+    encoder = initial_encoder(settings, workplace, workplace.seed, texts)
     module: Any = encoder[0]
     features = module.preprocess([texts[place] for place in batch])
     runs = 5 if rows else 30
@@ -176,6 +213,26 @@ def batch_times(settings: Settings, workplace: Workplace) -> Figures:
     }
 
 
+def training_seconds(settings: Settings, part: str, workplace: Workplace) -> float:
+    """Return an estimate of the seconds of :func:`train_and_test`: one training step, times the steps of all epochs."""
+    train, test, _ = _split(settings, part if part != SPEED else "fold 1", workplace)
+    training = SupervisedOptions(**settings["training"])
+    heads = settings.get(GRID) or [None]
+    settings = {**settings, GRID: None}
+    if heads[-1]:
+        settings = _with_heads(settings, heads[len(heads) // 2])
+    order = np.random.default_rng(workplace.seed).permutation(len(train.texts))[: training.batch_size]
+    texts = [train.texts[place] for place in order]
+    encoder = initial_encoder(settings, workplace, workplace.seed, texts)
+    encoder.train()
+    with compact_tables(encoder, texts):
+        seconds = _median_ms(lambda: embeddings(encoder, texts).sum().backward(), 1) / 1e3
+    steps = training.epochs * len(train.texts) / training.batch_size
+    # The forward pass of validation and test texts is about a third of a step.
+    share = 1 + (training.valid_share + len(test.texts) / len(train.texts) / training.epochs) / 3
+    return seconds * steps * share * len(heads)
+
+
 def _median_ms(run: Callable[[], Any], runs: int) -> float:
     seconds = []
     for number in range(runs + 3):
@@ -191,6 +248,8 @@ def accuracy_summary(settings: Settings, parts: Mapping[str, Figures]) -> Figure
     accuracies = [part["accuracy"] for part in parts.values() if "accuracy" in part]
     figures: Figures = {name: part[name] for part in parts.values() for name in ("ms", "training_ms") if name in part}
     figures["parameters"] = next(part["parameters"] for part in parts.values())
+    if heads := [part["heads"] for part in parts.values() if "heads" in part]:
+        figures["heads"] = heads[0]
     if accuracies:
         figures["accuracy"] = statistics.mean(accuracies)
         figures["tests"] = len(accuracies)

@@ -10,7 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ctx_embed.eval.reproduce.experiment import Cell, Column, Experiment, Figures, Outcome, Settings, number, published
+from ctx_embed.eval.reproduce.experiment import (
+    Cell,
+    Claim,
+    Column,
+    Experiment,
+    Figures,
+    Found,
+    Outcome,
+    Settings,
+    Verdict,
+    number,
+    published,
+)
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.plotting import lines
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
@@ -142,10 +154,24 @@ def _points(outcome: Outcome) -> tuple[Sequence[float], Sequence[float]]:
     return (outcome.figures["sizes"], outcome.figures["ms"]) if is_n else ((), ())
 
 
+def _check(found: Found) -> tuple[str, Verdict]:
+    ours = [found["Contextualizer", variable]["exponent"] for variable in ("n", "m", "u")]
+    theirs = found["Transformer", "n"]["exponent"]
+    measured = (
+        f"time grows as the power {ours[0]:.2f} of the tokens, {ours[1]:.2f} of the features and {ours[2]:.2f} of the "
+        f"rank; the Transformer's as the power {theirs:.2f} of the tokens."
+    )
+    return measured, Verdict.of(max(ours) < 1.2, theirs > 1.7)
+
+
 TABLE1 = Experiment(
     "table1",
     "complexity of a layer, measured",
     "Maupome & Meurs 2022, Information 13(6):290, Table 1, which states orders",
+    Claim(
+        "a Contextualizer layer costs O(n u m), linear in tokens, features and rank; a Transformer layer O(n² m).",
+        _check,
+    ),
     (
         "One layer, one text, forward pass, float32, the fastest of 6 runs: a bi-directional GRU of m / 2 units a "
         f"direction; a convolution of width k = {WIDTH}; a Transformer layer of {HEADS} heads and 4 m units; "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Cell:
         row, column: its place, which also names it.
         settings: everything besides data and seed that determines its outcome.
         published: the paper's value; None if we could not find it.
-        beside: other published values by name, for comparison.
+        beside: other published values by name, for comparison: of other systems, data sets or measures.
     """
 
     row: str
@@ -60,6 +61,47 @@ class Column:
     show: Callable[[Outcome], str]
 
 
+# The results of an experiment's cells by their row and column; only cells that have results.
+Found = Mapping[tuple[str, str], Figures]
+
+
+class Verdict(Enum):
+    """Whether a paper's claim holds in our results; the value is the words that a report says it in."""
+
+    HOLDS = "The claim holds."
+    IN_PART = "The claim holds in part."
+    FAILS = "The claim does not hold."
+
+    @staticmethod
+    def of(*checks: bool) -> Verdict:
+        """Return the verdict on a claim of several parts, each true or false."""
+        return Verdict.HOLDS if all(checks) else Verdict.IN_PART if any(checks) else Verdict.FAILS
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a table or figure of a paper claims, and its check against our results.
+
+    Attributes:
+        text: the claim, one sentence with the paper's figures.
+        check: returns what we measured, one sentence, and the verdict; raises KeyError while cells that it needs have
+            no results.
+    """
+
+    text: str
+    check: Callable[[Found], tuple[str, Verdict]]
+
+    def line(self, outcomes: Sequence[Outcome]) -> str:
+        """Return the line that opens a report: claim, measurement and verdict."""
+        try:
+            measured, verdict = self.check(
+                {(outcome.cell.row, outcome.cell.column): outcome.figures for outcome in outcomes if outcome.figures}
+            )
+        except KeyError:
+            return f"The paper: {self.text} Measured here: not all of the cells that decide it yet."
+        return f"The paper: {self.text} Measured here: {measured} **{verdict.value}**"
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A table or a figure of a paper.
@@ -68,6 +110,7 @@ class Experiment:
         name: the name in ``ctx-embed reproduce``.
         title: a one-line title.
         source: the paper.
+        claim: what the paper concludes from it.
         notes: our choices where the paper leaves them open, a line each.
         heads: headings of the columns that name a cell's row and column.
         cells: the cells in the order of the table.
@@ -78,11 +121,13 @@ class Experiment:
         draw: draws the plot of the outcomes that have results.
         quick: returns a cell's settings for a small sample of the same work.
         quick_folds: number of folds of a quick run.
+        paper: returns a cell's settings as the paper has them where ours differ; None if they do not.
     """
 
     name: str
     title: str
     source: str
+    claim: Claim
     notes: tuple[str, ...]
     heads: tuple[str, str]
     cells: tuple[Cell, ...]
@@ -93,6 +138,7 @@ class Experiment:
     draw: Callable[[Axes, Sequence[Outcome]], None]
     quick: Callable[[Settings], Settings]
     quick_folds: int = 2
+    paper: Callable[[Settings], Settings] | None = None
 
 
 def number(name: str, digits: int = 1) -> Callable[[Outcome], str]:
@@ -123,3 +169,19 @@ def difference(name: str, digits: int = 1) -> Column:
         return "" if ours is None or theirs is None else f"{ours - theirs:+.{digits}f}"
 
     return Column("difference", show)
+
+
+def beside(name: str, digits: int = 1) -> Column:
+    """Return the column of another published value, by its name in :attr:`Cell.beside`."""
+
+    def show(outcome: Outcome) -> str:
+        value = outcome.cell.beside.get(name)
+        return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+    return Column(name, show)
+
+
+def span(values: Sequence[float]) -> str:
+    """Return the least and the greatest of some values as text: "72.4 to 74.9", or one number if they are alike."""
+    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+    return least if least == most else f"{least} to {most}"

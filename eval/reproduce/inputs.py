@@ -108,8 +108,9 @@ class Workplace:
     def identity(self, settings: Settings) -> str:
         """Return the hash of everything that determines a cell's outcome: settings, data, initial model, vocabulary
         and seed."""
-        # Timing a batch too does not change the other parts.
-        parts: list[Any] = [{name: value for name, value in settings.items() if name != "speed"}, self.seed]
+        # Timing a batch too does not change the other parts, nor does an option that is not used.
+        used = {name: value for name, value in settings.items() if name != "speed" and value is not None}
+        parts: list[Any] = [used, self.seed]
         if "task" in settings:
             parts.append(self._task(settings["task"]).sha256)
         if settings.get("start"):

@@ -19,7 +19,7 @@ import torch
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.eval.reports.markdown import markdown_table
+from ctx_embed.eval.reports.markdown import heading, markdown_rows
 from ctx_embed.eval.reports.tables import Table
 from ctx_embed.eval.reproduce.experiment import UNKNOWN, Outcome
 from ctx_embed.eval.reproduce.runner import Results, RunOptions
@@ -38,6 +38,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "experiment": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
+        "claim": results.claim,
         "notes": list(experiment.notes),
         "quick": results.options.quick,
         "changes": dict(results.options.changes),
@@ -81,7 +82,7 @@ def table_of(results: Results) -> Table:
 
 
 def as_markdown(results: Results, plot: str | None = None) -> str:
-    """Return the table, a link to the plot, and the notes under a second-level heading."""
+    """Return the claim, the table, a link to the plot, and the notes under a second-level heading."""
     experiment = results.experiment
     lines = [f"- {experiment.source}.", *(f"- {note}" for note in experiment.notes)]
     if changes := results.options.changes:
@@ -94,10 +95,20 @@ def as_markdown(results: Results, plot: str | None = None) -> str:
         f"- Seed {results.seed}, {torch.get_num_threads()} thread(s), ctx-embed {__version__}, "
         f"torch {version('torch')}; {UNKNOWN}: not computed, or a published value that we could not find."
     )
-    flags = _flags(results.options, results.seed, results.tokenizer)
-    command = shlex.join(["ctx-embed", "reproduce", experiment.name, *(word for flag in flags for word in flag)])
     image = [f"![{experiment.title}]({plot})"] if plot else []
-    return "\n\n".join([markdown_table(table_of(results)), *image, f"`{command}`", "\n".join(lines)]) + "\n"
+    table = table_of(results)
+    return (
+        "\n\n".join(
+            [heading(table), results.claim, markdown_rows(table), *image, f"`{command_of(results)}`", "\n".join(lines)]
+        )
+        + "\n"
+    )
+
+
+def command_of(results: Results) -> str:
+    """Return the command that gives these results."""
+    flags = _flags(results.options, results.seed, results.tokenizer)
+    return shlex.join(["ctx-embed", "reproduce", results.experiment.name, *(word for flag in flags for word in flag)])
 
 
 def _flags(options: RunOptions, seed: int, tokenizer: Path | None) -> list[tuple[str, ...]]:
@@ -105,6 +116,7 @@ def _flags(options: RunOptions, seed: int, tokenizer: Path | None) -> list[tuple
     changes = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.changes.items()}
     return [
         *([("--quick",)] if options.quick else []),
+        *([("--paper",)] if options.paper else []),
         *(("--option", f"{name}={value}") for name, value in changes.items()),
         *([("--seed", str(seed))] if seed else []),
         *([("--tokenizer", tokenizer.name)] if tokenizer else []),

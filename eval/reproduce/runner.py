@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
-from ctx_embed.eval.reproduce.classifier_cells import INITIAL, initial_values
+from ctx_embed.eval.reproduce.classifier_cells import INITIAL, INPUTS, MLP, TOKENS, WORDS, initial_values
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.files import require_file
@@ -28,6 +28,8 @@ from ctx_embed.training.supervised.train import SupervisedOptions
 FORMAT = 1
 # The largest value that weights can hold.
 LARGEST = torch.finfo(torch.float32).max
+# A value of each setting that has none by default, for :func:`_alike`.
+INPUT_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH"}
 # The hash of a cell whose data are missing, or which the changes do not fit.
 UNKNOWN_RUN = "unknown"
 
@@ -40,6 +42,7 @@ class RunOptions:
         quick: run a small sample of the same work.
         folds: how many of the ten folds to run; None runs all, in a quick run the experiment's ``quick_folds``.
         patterns: cell names with wildcards as for files; empty runs all.
+        paper: use the paper's settings where the experiment's differ.
         changes: new values for options of the cells' encoders and training by name, for each cell that has them. A
             changed cell is stored in addition to the unchanged one.
     """
@@ -47,6 +50,7 @@ class RunOptions:
     quick: bool = False
     folds: int | None = None
     patterns: tuple[str, ...] = ()
+    paper: bool = False
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -74,6 +78,12 @@ class Results:
         """The outcomes of all cells in the order of the table."""
         return [_outcome(self.experiment, file) for file in self.files]
 
+    @property
+    def claim(self) -> str:
+        """The paper's claim with our measurement and verdict; of a quick run the claim alone."""
+        claim = self.experiment.claim
+        return f"The paper: {claim.text}" if self.options.quick else claim.line(self.outcomes)
+
     def refresh(self) -> None:
         """Load the results that other runs have stored meanwhile."""
         for file in self.files:
@@ -98,7 +108,7 @@ def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
 
 def changeable(settings: Settings) -> dict[str, set[str]]:
     """Return the names that :func:`changed` accepts for a cell, by the group of settings they belong to."""
-    names = {"training": set(settings.get("training", ()))}
+    names = {"training": set(settings.get("training", ())), "": {*INPUTS, "start"} & settings.keys()}
     if "encoder" in settings:
         names["architecture"] = {"dimension", *option_defaults(settings["encoder"])}
         names[INITIAL] = initial_values(settings["encoder"])
@@ -124,11 +134,16 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """
     for group, names in changeable(settings).items():
         for name in names & changes.keys():
-            current = 1.0 if group == INITIAL else settings[group].get(name)
-            if group != "architecture" and not _alike(changes[name], current):
+            current = 1.0 if group == INITIAL else INPUT_LIKE[name] if not group else settings[group].get(name)
+            unset = not group and name != "start" and changes[name] is None
+            if group != "architecture" and not unset and not _alike(changes[name], current):
                 raise InputError(f"{name} must be a value like {current}, got {changes[name]}")
         if fitting := {name: value for name, value in changes.items() if name in names}:
-            settings = {**settings, group: {**settings.get(group, {}), **fitting}}
+            settings = (
+                {**settings, **fitting} if not group else {**settings, group: {**settings.get(group, {}), **fitting}}
+            )
+            if fitting.get(WORDS):
+                settings = {**settings, "architecture": {**settings["architecture"], "dimension": fitting[WORDS]}}
             # Checked now rather than when the cell's turn comes.
             if group == "training":
                 SupervisedOptions(**settings[group])
@@ -167,41 +182,13 @@ def reproduce(
         InputError: a pattern matches no cell, a change applies to none, ``folds`` is set for cells without folds, data
             are missing, the folder cannot be created, or a cell's file cannot be written.
     """
-    options = options or RunOptions()
-    if options.folds and all(
-        experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
-    ):
-        raise InputError(f"the cells of {experiment.name} have no folds; omit --folds")
-    cells = chosen(experiment, options.patterns)
-    wanted = {cell.key for cell in cells}
-    known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
-    for name in options.changes:
-        if not known:
-            raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
-        if name not in known:
-            raise unknown_name(f"option of the cells of {experiment.name}", name, known)
-    folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
-    results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
+    results, todo = prepared(experiment, folder, workplace, options, tell)
     files = results.files
-    for cell in experiment.cells:
-        if options.quick:
-            cell = replace(cell, settings=experiment.quick(cell.settings))
-        if cell.key in wanted:
-            files.append(_file(folder, cell, workplace, options.changes, tell))
-        else:
-            files.append(_known(folder, cell, workplace, options.changes))
     # Created only once all input has been checked.
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-    todo = [
-        (place, part)
-        for place, file in enumerate(files)
-        if file.cell.key in wanted
-        for part in experiment.parts(file.cell.settings, folds)
-        if part not in file.parts
-    ]
     # Checked now rather than when results cannot be stored.
     for place in {place for place, _ in todo}:
         require_file(files[place].path)
@@ -224,6 +211,54 @@ def reproduce(
                 results.refresh()
                 after_cell(results)
     return results
+
+
+def prepared(
+    experiment: Experiment,
+    folder: Path,
+    workplace: Workplace,
+    options: RunOptions | None = None,
+    tell: Callable[[str], None] = print,
+) -> tuple[Results, list[tuple[int, str]]]:
+    """Return the results known so far, and what :func:`reproduce` has to compute: the place of a cell and a part.
+
+    Arguments and errors are those of :func:`reproduce`; nothing is written.
+    """
+    options = options or RunOptions()
+    if options.paper and experiment.paper is None:
+        raise InputError(f"the cells of {experiment.name} have no other settings of the paper; omit --paper")
+    if options.folds and all(
+        experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
+    ):
+        raise InputError(f"the cells of {experiment.name} have no folds; omit --folds")
+    cells = chosen(experiment, options.patterns)
+    wanted = {cell.key for cell in cells}
+    known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
+    for name in options.changes:
+        if not known:
+            raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
+        if name not in known:
+            raise unknown_name(f"option of the cells of {experiment.name}", name, known)
+    folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
+    results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
+    files = results.files
+    for cell in experiment.cells:
+        if options.paper and experiment.paper:
+            cell = replace(cell, settings=experiment.paper(cell.settings))
+        if options.quick:
+            cell = replace(cell, settings=experiment.quick(cell.settings))
+        if cell.key in wanted:
+            files.append(_file(folder, cell, workplace, options.changes, tell))
+        else:
+            files.append(_known(folder, cell, workplace, options.changes))
+    todo = [
+        (place, part)
+        for place, file in enumerate(files)
+        if file.cell.key in wanted
+        for part in experiment.parts(file.cell.settings, folds)
+        if part not in file.parts
+    ]
+    return results, todo
 
 
 def _compute(

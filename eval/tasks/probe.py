@@ -168,6 +168,8 @@ PROBE_TASKS = (
         17601,
         labels={"1": "world", "2": "sports", "3": "business", "4": "science and technology"},
     ),
+    ProbeTask("YELP", ((File("YELP", "sentiment/yelp_sentences.tsv.gz", labelled),),), 150000, labels=SENTIMENT),
+    ProbeTask("AMAZON", ((File("AMAZON", "sentiment/amazon_polarity_10k.tsv.gz", labelled),),), 8569, labels=SENTIMENT),
     ProbeTask("R8", (_parts("longdocs/R8_{}.tsv.gz", labelled, train="train", test="test"),), 7674),
     ProbeTask(
         "IMDB",

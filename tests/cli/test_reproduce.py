@@ -32,7 +32,8 @@ def test_the_names_are_those_of_the_experiments():
 def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
     result = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("## table3: MR by first context and steps\n\n| first context | steps | accuracy |")
+    assert result.stdout.startswith("## table3: MR by first context and steps\n\nThe paper: a uniform first context")
+    assert "\n\n| first context | steps | accuracy |" in result.stdout
     assert "- Changed: scale sum.\n" in result.stdout
     assert "`ctx-embed reproduce table3 --quick --option scale=sum --tokenizer tokenizer.json`" in result.stdout
     assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout

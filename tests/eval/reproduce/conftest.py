@@ -14,12 +14,17 @@ WORDS = {"0": "a dull film without one good idea", "1": "the film was a joy from
 
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory) -> Path:
-    """Return a folder of MR, CR, SUBJ and MPQA (40 rows each), AG news, R8 and IMDB (24 training, 12 test rows)."""
+    """Return a folder of MR, CR, SUBJ and MPQA (40 rows each), Yelp and Amazon (40 rows each), AG news, R8 and IMDB (24
+    training, 12 test rows)."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "senteval").mkdir()
     for task in ("MR", "CR", "SUBJ", "MPQA"):
         rows = [f"{i % 2}\t{WORDS[str(i % 2)]} {task} {i}\n" for i in range(40)]
         (folder / "senteval" / f"{task}.tsv").write_text("".join(rows))
+    (folder / "sentiment").mkdir()
+    for name in ("yelp_sentences", "amazon_polarity_10k"):
+        with gzip.open(folder / "sentiment" / f"{name}.tsv.gz", "wt") as file:
+            file.write("".join(f"{i % 2}\t{WORDS[str(i % 2)]} {name} {i}\n" for i in range(40)))
     (folder / "longdocs").mkdir()
     names = {"AGnews": ("train_part", "test_desc"), "R8": ("train", "test"), "IMDB": ("train", "test")}
     for task, parts in names.items():

@@ -19,7 +19,9 @@ def test_default_tasks():
 def test_the_tasks_of_senteval_are_there():
     probes = {"MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC", "SICK-E"}
     similarity = {"SICK-R", "STSB", "STSB-dev", "STS12", "STS13", "STS14", "STS15", "STS16"}
-    assert probes | {"AGNEWS", "R8", "IMDB"} == {name for name, task in TASKS.items() if task.kind == "probe"}
+    assert probes | {"AGNEWS", "R8", "IMDB", "YELP", "AMAZON"} == {
+        name for name, task in TASKS.items() if task.kind == "probe"
+    }
     assert similarity == {name for name, task in TASKS.items() if task.kind == "similarity"}
 
 
