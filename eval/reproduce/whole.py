@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -103,7 +104,7 @@ def reproduce_all(
         own = _options_for(experiment, options)
         folder = report_folder(out / experiment.name, own, workplace.seed, workplace.tokenizer)
         results = reproduce(
-            experiment, out / "cells", workplace, own, tell, lambda known, folder=folder: write_tables(known, folder)
+            experiment, out / "cells", workplace, own, tell, partial(write_tables, folder=folder)
         )
         write_report(results, folder, tell)
         done.append((results, folder))
