@@ -103,9 +103,7 @@ def reproduce_all(
     for experiment in EXPERIMENTS.values():
         own = _options_for(experiment, options)
         folder = report_folder(out / experiment.name, own, workplace.seed, workplace.tokenizer)
-        results = reproduce(
-            experiment, out / "cells", workplace, own, tell, partial(write_tables, folder=folder)
-        )
+        results = reproduce(experiment, out / "cells", workplace, own, tell, partial(write_tables, folder=folder))
         write_report(results, folder, tell)
         done.append((results, folder))
         with replaced_file(out / PAGE) as temporary:

@@ -212,7 +212,7 @@ def test_all_in_one_run(workplace, tmp_path, monkeypatch):
     for name in names:
         assert f'<section id="{name}">' in text
         assert "<p class=claim>The paper: " in text
-        assert (tmp_path / name / "quick" / "README.md").exists()
+        assert len(list((tmp_path / name).glob("quick*/README.md"))) == 1
     assert text.count('src="data:image/png;base64,') == 2
     told.clear()
     assert whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append) == page
