@@ -7,10 +7,12 @@ import multiprocessing
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from ctx_embed import __version__
@@ -20,6 +22,17 @@ from ctx_embed.serving.observing import Observer, forget_process
 from ctx_embed.serving.routes import embeddings, indexes, models, operation
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
+
+
+class PageFiles(StaticFiles):
+    """The files of the page; browsers ask each time whether theirs are still the newest."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Return a file, or say that the browser has it."""
+        response = super().file_response(*args, **options)
+        response.headers["Cache-Control"] = "no-cache"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -53,7 +66,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.service = service
     for routes in (embeddings, models, indexes, operation):
         app.include_router(routes.router)
-    app.mount("/static", StaticFiles(directory=operation.PAGE))
+    app.mount("/static", PageFiles(directory=operation.PAGE))
     app.add_middleware(Gate, service=service)
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])

@@ -27,16 +27,17 @@ class Field:
         name: its name.
         type: ``number``, ``string``, ``boolean``, ``list`` or ``object``: that of most documents.
         documents: the number of documents that have it.
-        lowest: the smallest number; None for other types.
-        highest: the largest number; None for other types.
-        values: the most frequent values of a string, boolean or number, each with its number of documents.
+        lowest: the smallest number, or the first string in the order of code points; None for other types.
+        highest: the largest number or last string.
+        values: the most frequent values of a string, boolean or number, or strings of a list, each with its number of
+            documents.
     """
 
     name: str
     type: str
     documents: int
-    lowest: float | None
-    highest: float | None
+    lowest: float | str | None
+    highest: float | str | None
     values: list[tuple[Any, int]]
 
 
@@ -65,15 +66,15 @@ def _fields(store: DocumentStore, most: int) -> list[Field]:
     for name, types in by_name.items():
         kind = max(types, key=lambda kind: types[kind][0])
         _, lowest, highest = types[kind]
-        number = kind == "number"
+        ordered = kind in ("number", "string")
         fields.append(
             Field(
                 name,
                 kind,
                 sum(count for count, *_ in types.values()),
-                min(lowest) if number else None,
-                max(highest) if number else None,
-                _values(store, name, kind, most) if kind in ("number", "string", "boolean") else [],
+                min(lowest) if ordered else None,
+                max(highest) if ordered else None,
+                [] if kind == "object" else _values(store, name, kind, most),
             )
         )
     return sorted(fields, key=lambda field: (-field.documents, field.name))
@@ -81,10 +82,15 @@ def _fields(store: DocumentStore, most: int) -> list[Field]:
 
 def _values(store: DocumentStore, name: str, kind: str, most: int) -> list[tuple[Any, int]]:
     marks = ",".join("?" * len(TYPES[kind]))
-    select = (
-        "SELECT entry.atom, count(*) AS documents FROM documents, json_each(documents.metadata) AS entry "
-        f"WHERE entry.key = ? AND entry.type IN ({marks}) GROUP BY 1 ORDER BY documents DESC, 1 LIMIT ?"
-    )
+    entries = "documents, json_each(documents.metadata) AS entry"
+    where = f"entry.key = ? AND entry.type IN ({marks})"
+    value, count = "entry.atom", "count(*)"
+    if kind == "list":
+        # An element that a list has twice counts once.
+        entries += ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
+        where += " AND element.type = 'text'"
+        value, count = "element.atom", "count(DISTINCT documents.row)"
+    select = f"SELECT {value}, {count} FROM {entries} WHERE {where} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT ?"
     with store.reporting_errors():
         found = store.connection.execute(select, (name, *TYPES[kind], most)).fetchall()
     return [(bool(value) if kind == "boolean" else value, count) for value, count in found]

@@ -4,62 +4,128 @@ import { byId, button, el } from "./dom.js";
 import { endsOf, isWritable } from "./where.js";
 
 const VALUES_SHOWN = 6;
-const unfolded = new Set();
 const TITLES = { false: "no", true: "yes" };
+const NOTHING = { filters: {}, where: "", threshold: "" };
+
+// What is drawn stays when filters change, so that clicks and keys that are under way reach it: these functions bring
+// it up to date with a state.
+let updates = [];
+let drawn = null;
+let current = null;
 
 const shown = (name) => name.replaceAll("_", " ");
 
-function checkboxes(field, chosen, change) {
-  const values = field.values.map(({ value, documents }) => [String(value), documents]);
-  for (const value of chosen) if (!values.some(([known]) => known === value)) values.push([value, 0]);
-  const open = unfolded.has(field.name) || chosen.some((value) => values.findIndex(([v]) => v === value) >= VALUES_SHOWN);
-  const rows = (open ? values : values.slice(0, VALUES_SHOWN)).map(([value, documents]) =>
-    el(
-      "label.option",
-      {},
-      el("input", {
-        type: "checkbox",
-        value,
-        checked: chosen.includes(value),
-        onchange: (event) => change(event.target.checked ? [...chosen, value] : chosen.filter((other) => other !== value)),
-      }),
-      el("span.value", {}, field.type === "boolean" ? (TITLES[value] ?? value) : value || "(empty)"),
-      el("span.count", {}, documents.toLocaleString("en")),
-    ),
-  );
-  const rest = values.length - rows.length;
-  if (rest > 0) {
-    const more = button(`${rest} more`, () => {
-      unfolded.add(field.name);
-      more.replaceWith(...checkboxes(field, chosen, change).slice(VALUES_SHOWN));
-    }, { class: "link", "aria-label": `${rest} more values of ${shown(field.name)}` });
-    rows.push(more);
-  }
-  return rows;
+function checkboxes(field, set) {
+  const list = el("div.values");
+  const boxes = new Map();
+  const add = (value, documents) => {
+    const box = el("input", {
+      type: "checkbox",
+      value,
+      onchange: () => set([...boxes].filter(([, { checked }]) => checked).map(([name]) => name)),
+    });
+    boxes.set(value, box);
+    const title = field.type === "boolean" ? (TITLES[value] ?? value) : value || "(empty)";
+    list.append(
+      el("label.option", {}, box, el("span.value", {}, title), el("span.count", {}, documents.toLocaleString("en"))),
+    );
+  };
+  for (const { value, documents } of field.values) add(String(value), documents);
+  const rest = boxes.size - VALUES_SHOWN;
+  const unfold = () => {
+    list.classList.remove("folded");
+    more.remove();
+  };
+  const more = button(`${rest} more`, unfold, { class: "link", "aria-label": `${rest} more values of ${shown(field.name)}` });
+  list.classList.toggle("folded", rest > 0);
+  updates.push((state) => {
+    const chosen = state.filters[field.name] ?? [];
+    for (const value of chosen) if (!boxes.has(value)) add(value, 0);
+    [...boxes].forEach(([value, box], place) => {
+      box.checked = chosen.includes(value);
+      if (box.checked && place >= VALUES_SHOWN) unfold();
+    });
+  });
+  return [list, rest > 0 && more];
 }
 
-function range(field, chosen, change) {
-  const ends = chosen.length ? endsOf(chosen[0]) : ["", ""];
+function range(field, set) {
   const dates = field.type === "date";
   const limits = [field.lowest, field.highest].map((end) => (dates ? String(end).slice(0, 10) : String(end)));
-  const input = (place, name) =>
+  const inputs = ["from", "to"].map((name, place) =>
     el("input", {
       type: dates ? "date" : "number",
       step: dates ? null : "any",
       min: dates ? limits[0] : null,
       max: dates ? limits[1] : null,
-      value: ends[place],
       placeholder: dates ? null : limits[place],
       "aria-label": `${shown(field.name)}, ${name}`,
-      onchange: (event) => {
-        ends[place] = event.target.value;
-        change(ends[0] || ends[1] ? [ends.join("..")] : []);
+      onchange: () => {
+        const ends = inputs.map(({ value }) => value);
+        set(ends.some(Boolean) ? [ends.join("..")] : []);
       },
+    }),
+  );
+  updates.push((state) => {
+    const ends = endsOf(state.filters[field.name]?.[0] ?? "..");
+    inputs.forEach((input, place) => {
+      if (input.value !== ends[place]) input.value = ends[place];
     });
+  });
   return [
-    el("div.range", {}, input(0, "from"), el("span", { "aria-hidden": "true" }, "–"), input(1, "to")),
+    el("div.range", {}, inputs[0], el("span", { "aria-hidden": "true" }, "–"), inputs[1]),
     dates && el("p.hint", {}, limits[0] === limits[1] ? limits[0] : `${limits[0]} to ${limits[1]}`),
   ];
+}
+
+function lowestScore(change) {
+  const output = el("output", { for: "threshold" });
+  const show = (value) => {
+    output.textContent = Number(value).toFixed(2);
+  };
+  const slider = el("input", {
+    type: "range",
+    id: "threshold",
+    min: 0,
+    max: 0.95,
+    step: 0.05,
+    oninput: (event) => show(event.target.value),
+    onchange: (event) => change({ threshold: Number(event.target.value) > 0 ? event.target.value : "" }),
+  });
+  updates.push((state) => {
+    slider.value = state.threshold || 0;
+    show(slider.value);
+  });
+  return el(
+    "fieldset.facet",
+    {},
+    el("legend", {}, el("label", { for: "threshold" }, "lowest score")),
+    el("div.slider", {}, slider, output),
+  );
+}
+
+function expression(change) {
+  const input = el("input", {
+    type: "text",
+    spellcheck: "false",
+    autocapitalize: "none",
+    placeholder: "year >= 2020",
+    "aria-label": "Filter expression",
+    "aria-describedby": "where-hint",
+    onchange: () => change({ where: input.value }),
+  });
+  const details = el(
+    "details.facet",
+    {},
+    el("summary", {}, "expression"),
+    input,
+    el("p.hint", { id: "where-hint" }, 'Any condition on the metadata, such as year >= 2020 and lang = "en".'),
+  );
+  updates.push((state) => {
+    if (input.value !== state.where) input.value = state.where;
+    if (state.where) details.open = true;
+  });
+  return details;
 }
 
 const DATE = /^\d{4}-\d\d-\d\d(T[\d:.]+(Z|[+-]\d\d:?\d\d)?)?$/;
@@ -87,78 +153,40 @@ export const chosenCount = (state) =>
   Object.values(state.filters).filter((values) => values.length).length + Boolean(state.where) + Boolean(state.threshold);
 
 /**
- * Fill the filter panel.
+ * Show the filters of a state in the panel.
  * @param {object} state
  * @param {Array} fields
  * @param {function} change called with the parts of the state that change
  */
 export function showFilters(state, fields, change) {
-  const panel = byId("filters");
-  const focused = panel.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused && [...panel.querySelectorAll("input, button")].indexOf(focused);
-  const set = (name, values) => {
-    const filters = { ...state.filters, [name]: values };
-    if (!values.length) delete filters[name];
-    change({ filters });
-  };
-  const groups = fields.filter(isFacet).map((field) => {
-    const chosen = state.filters[field.name] ?? [];
-    const ranged = field.type === "number" || field.type === "date";
-    const control = ranged ? range : checkboxes;
-    return el(
-      "fieldset.facet",
-      {},
-      el("legend", {}, shown(field.name)),
-      control(field, chosen, (values) => set(field.name, values)),
-    );
-  });
-  const threshold = el("input", {
-    type: "range",
-    id: "threshold",
-    min: 0,
-    max: 0.95,
-    step: 0.05,
-    value: state.threshold || 0,
-    oninput: (event) => {
-      event.target.nextElementSibling.textContent = Number(event.target.value).toFixed(2);
-    },
-    onchange: (event) => change({ threshold: Number(event.target.value) > 0 ? event.target.value : "" }),
-  });
-  const written = el("input", {
-    type: "text",
-    value: state.where,
-    spellcheck: "false",
-    autocapitalize: "none",
-    placeholder: 'year >= 2020',
-    "aria-label": "Filter expression",
-    "aria-describedby": "where-hint",
-    onchange: (event) => change({ where: event.target.value }),
-  });
+  current = state;
+  if (drawn !== fields) draw(fields, change);
+  for (const update of updates) update(state);
   const count = chosenCount(state);
-  panel.replaceChildren(
-    el(
-      "div.filters-head",
-      {},
-      el("h2", {}, "Filters"),
-      count > 0 && button("Clear all", () => change({ filters: {}, where: "", threshold: "" }), { class: "link" }),
-    ),
-    ...groups,
-    el(
-      "fieldset.facet",
-      {},
-      el("legend", {}, el("label", { for: "threshold" }, "lowest score")),
-      el("div.slider", {}, threshold, el("output", { for: "threshold" }, Number(state.threshold || 0).toFixed(2))),
-    ),
-    el(
-      "details.facet",
-      { open: Boolean(state.where) },
-      el("summary", {}, "expression"),
-      written,
-      el("p.hint", { id: "where-hint" }, 'Any condition on the metadata, such as year >= 2020 and lang = "en".'),
-    ),
+  byId("filters").hidden = false;
+  byId("filters-toggle").textContent = count ? `Filters (${count})` : "Filters";
+}
+
+function draw(fields, change) {
+  updates = [];
+  drawn = fields;
+  const clear = button("Clear all", () => change(NOTHING), { class: "link" });
+  updates.push((state) => {
+    clear.hidden = chosenCount(state) === 0;
+  });
+  const facets = fields.filter(isFacet).map((field) => {
+    const set = (values) => {
+      const filters = { ...current.filters, [field.name]: values };
+      if (!values.length) delete filters[field.name];
+      change({ filters });
+    };
+    const control = field.type === "number" || field.type === "date" ? range : checkboxes;
+    return el("fieldset.facet", {}, el("legend", {}, shown(field.name)), control(field, set));
+  });
+  byId("filters").replaceChildren(
+    el("div.filters-head", {}, el("h2", {}, "Filters"), clear),
+    ...facets,
+    lowestScore(change),
+    expression(change),
   );
-  panel.hidden = false;
-  if (focused && place >= 0) panel.querySelectorAll("input, button")[Math.max(place, 0)]?.focus();
-  const toggle = byId("filters-toggle");
-  toggle.textContent = count ? `Filters (${count})` : "Filters";
 }

@@ -25,6 +25,7 @@ let server = { keys: false };
 let canWrite = false;
 let running = null;
 let asking = false;
+let started = false;
 let typing;
 const suggestions = {};
 
@@ -36,7 +37,8 @@ const described = () => indexes.find(({ name }) => name === state.index);
 
 function go(changes, { replace = false } = {}) {
   state = { ...state, count: FIRST_HITS, ...changes };
-  history[replace ? "replaceState" : "pushState"](null, "", addressOf(state, indexes.length > 1));
+  const address = new URL(addressOf(state, indexes.length > 1), location).href;
+  history[replace || address === location.href ? "replaceState" : "pushState"](null, "", address);
   return show();
 }
 
@@ -64,6 +66,7 @@ async function run() {
   running?.abort();
   const mine = new AbortController();
   running = mine;
+  asking = false;
   const slow = setTimeout(() => {
     results.classList.add("busy");
     results.setAttribute("aria-busy", "true");
@@ -92,6 +95,9 @@ async function run() {
       running = null;
       results.classList.remove("busy");
       results.removeAttribute("aria-busy");
+      // What had the focus may be gone.
+      if (started && document.activeElement === document.body) results.focus({ preventScroll: true });
+      started = true;
     }
   }
 }
@@ -154,20 +160,14 @@ async function searchView(mine) {
     announce("No such document");
     return;
   }
-  const body = {
-    query: liked ? liked.text : state.query,
-    k: state.count + (liked ? 1 : 0),
-    mode: liked ? "dense" : state.mode,
-  };
+  const body = liked ? { like: liked.id } : { query: state.query, mode: state.mode, snippets: MARKS };
+  body.k = state.count;
   if (where !== null) body.where = where;
   if (state.threshold) body.threshold = Number(state.threshold);
-  if (!liked) body.snippets = MARKS;
   const begun = performance.now();
   const answer = await ofIndex(state.index, "search", body, mine.signal);
   if (running !== mine) return;
-  const milliseconds = answer.milliseconds ?? performance.now() - begun;
-  const hits = answer.hits.filter((hit) => !liked || hit.id !== liked.id).slice(0, state.count);
-  showHits(hits, body.query, liked, milliseconds);
+  showHits(answer.hits, liked ? liked.text : state.query, liked, performance.now() - begun);
 }
 
 async function likedDocument(signal) {
@@ -221,8 +221,9 @@ const viewLink = (view, text) =>
   el("a", { href: addressOf({ ...stateOf(""), index: state.index, view }, indexes.length > 1), "data-view": view }, text);
 
 function showHits(hits, asked, liked, milliseconds) {
-  const shown = results.querySelectorAll(".hit").length;
-  const focused = document.activeElement?.closest?.("#results .more") ? shown : null;
+  const before = [...results.querySelectorAll(".hit")];
+  // The focus stays at its place in the list; from "Show more" it goes to the first hit that is new.
+  const place = document.activeElement?.matches(".more") ? before.length : before.indexOf(document.activeElement?.closest(".hit"));
   const documents = described()?.documents;
   const filtered = chosenCount(state) > 0 ? " that meet the filters" : "";
   const summary = hits.length
@@ -237,7 +238,7 @@ function showHits(hits, asked, liked, milliseconds) {
       ? [button("Show more", () => { state.count = Math.min(state.count + FIRST_HITS, MOST_HITS); run(); }, { class: "quiet more" })]
       : []),
   );
-  if (focused !== null) results.querySelectorAll(".hit")[focused]?.focus({ preventScroll: true });
+  if (place >= 0) results.querySelectorAll(".hit")[place]?.focus({ preventScroll: true });
   announce(hits.length ? `${counted(hits.length, "result")}${filtered}` : "No results");
 }
 
@@ -281,7 +282,11 @@ async function explain(asked, liked, hit, place, toggle) {
 }
 
 const actions = {
-  like: (hit) => go({ view: "search", like: hit.id, query: "" }).then(() => scrollTo({ top: 0 })),
+  like: (hit) => {
+    // Another list: reading starts at its head.
+    document.activeElement?.blur();
+    return go({ view: "search", like: hit.id, query: "" }).then(() => scrollTo({ top: 0 }));
+  },
   search: (text) => go({ view: "search", query: text, like: undefined }),
   get remove() {
     return canWrite ? (hit) => removeDocument(state.index, hit, changed) : undefined;
@@ -310,7 +315,6 @@ function askForKey(problem) {
       {
         onsubmit: (event) => {
           event.preventDefault();
-          asking = false;
           setKey(input.value.trim());
           start();
         },
@@ -321,7 +325,7 @@ function askForKey(problem) {
       input,
       el("p.hint", {}, "It is kept until you close this tab."),
       el("button", { type: "submit", class: "primary" }, "Continue"),
-      indexes.length > 0 && button("Cancel", () => { asking = false; run(); }, { class: "quiet" }),
+      indexes.length > 0 && button("Cancel", run, { class: "quiet" }),
     ),
   );
   input.focus();
@@ -415,7 +419,7 @@ document.addEventListener("keydown", (event) => {
   const click = (kind) => hit.querySelector(kind)?.click();
   const keys = {
     "/": () => !inField && state.view === "search" && query.select() === undefined && query.focus() === undefined,
-    ArrowDown: () => (hit || document.activeElement === query) && move(1) === undefined,
+    ArrowDown: () => (hit || [query, results].includes(document.activeElement)) && move(1) === undefined,
     ArrowUp: () => hit && move(-1) === undefined,
     Enter: () => onHit && click(hit.querySelector(".open") ? ".open" : ".explain") === undefined,
     m: () => onHit && click(".like") === undefined,
@@ -427,7 +431,8 @@ document.addEventListener("keydown", (event) => {
       else if (document.activeElement === query && query.value) {
         query.value = "";
         go({ query: "" });
-      } else return false;
+      } else if ([document.body, results].includes(document.activeElement)) query.focus();
+      else return false;
       return true;
     },
   };

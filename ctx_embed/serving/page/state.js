@@ -12,7 +12,8 @@ const FIELD = "f.";
 export function stateOf(address) {
   const given = new URLSearchParams(address);
   const one = (name, allowed) => (allowed.includes(given.get(name)) ? given.get(name) : allowed[0]);
-  const filters = {};
+  // Without a prototype: a field may have any name.
+  const filters = Object.create(null);
   for (const [name, value] of given) {
     if (name.startsWith(FIELD)) (filters[name.slice(FIELD.length)] ??= []).push(value);
   }

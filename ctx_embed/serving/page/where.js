@@ -17,12 +17,8 @@ export function endsOf(range) {
   return place < 0 ? [range, range] : [range.slice(0, place), range.slice(place + 2)];
 }
 
-/** Return the day after an ISO date. */
-export function dayAfter(date) {
-  const day = new Date(`${date}T00:00:00Z`);
-  day.setUTCDate(day.getUTCDate() + 1);
-  return day.toISOString().slice(0, 10);
-}
+const isDate = (text) => /^\d{4}-\d\d-\d\d$/.test(text) && !Number.isNaN(Date.parse(text));
+const dayAfter = (date) => new Date(Date.parse(date) + 86_400_000).toISOString().slice(0, 10);
 
 function conditions(field, values) {
   const name = fieldName(field.name);
@@ -31,7 +27,7 @@ function conditions(field, values) {
     return [Number.isFinite(from) && `${name} >= ${from}`, Number.isFinite(to) && `${name} <= ${to}`];
   }
   if (field.type === "date") {
-    const [from, to] = endsOf(values[0]).map((end) => (/^\d{4}-\d\d-\d\d$/.test(end) ? end : ""));
+    const [from, to] = endsOf(values[0]).map((end) => (isDate(end) ? end : ""));
     // A date and time is greater as text than its date: compare with the day after.
     return [from && `${name} >= ${literal(from)}`, to && `${name} < ${literal(dayAfter(to))}`];
   }

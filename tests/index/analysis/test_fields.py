@@ -10,8 +10,8 @@ from ctx_embed.index.analysis.fields import Field
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     metadata = [
-        {"year": 2020, "lang": "en", "ok": True, "tags": ["a"]},
-        {"year": 1999.5, "lang": "en", "ok": False, "gone": None},
+        {"year": 2020, "lang": "en", "ok": True, "tags": ["a", "b", "a"]},
+        {"year": 1999.5, "lang": "en", "ok": False, "gone": None, "tags": ["b", 7]},
         {"year": 2020, "lang": "fr", "ok": True, "more": {"deep": 1}},
         {"year": "unknown", "lang": "en"},
         {},
@@ -23,11 +23,11 @@ def index(tmp_path_factory):
 
 def test_fields_have_types_ranges_and_values(index):
     assert index.fields() == [
-        Field("lang", "string", 4, None, None, [("en", 3), ("fr", 1)]),
+        Field("lang", "string", 4, "en", "fr", [("en", 3), ("fr", 1)]),
         Field("year", "number", 4, 1999.5, 2020, [(2020, 2), (1999.5, 1)]),
         Field("ok", "boolean", 3, None, None, [(True, 2), (False, 1)]),
+        Field("tags", "list", 2, None, None, [("b", 2), ("a", 1)]),
         Field("more", "object", 1, None, None, []),
-        Field("tags", "list", 1, None, None, []),
     ]
     assert index.fields(most=1)[0].values == [("en", 3)]
 

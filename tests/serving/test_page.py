@@ -1,0 +1,520 @@
+"""The search page in a browser, against a real server on the shipped model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra server is not installed")
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from playwright.sync_api import expect
+
+from ctx_embed import SearchIndex
+from tests.serving.page import browser as browsing
+from tests.serving.page.examples import MARKUP, documents
+from tests.serving.server import serving
+
+expect.set_options(timeout=browsing.PATIENCE)
+pytestmark = pytest.mark.skipif(browsing.executable() is None, reason="no Chromium is installed")
+
+CHECKS = (Path(__file__).parent / "page" / "checks.js").read_text()
+ROOF = "water comes through the roof"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The folder of the indexes ``house`` and ``letters``."""
+    path = tmp_path_factory.mktemp("page")
+    browsing.make_house(path)
+    browsing.make_letters(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(folder) -> Iterator[str]:
+    with serving(folder / "house", folder / "letters") as server:
+        yield server.url
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """One page for all tests, since starting another costs a second; and what went wrong in it."""
+    with browsing.chromium() as browser:
+        yield browsing.opened(browser, reduced_motion="reduce")
+
+
+@pytest.fixture
+def visit(shared, url):
+    """Go to an address of the server. Nothing may go wrong in the page but what the test forgives."""
+    page, wrong = shared
+    wrong.clear()
+    forgiven: list[str] = []
+
+    def go(address="/", width=1280, scheme="light", at=url, forgiving=()):
+        forgiven.extend(forgiving)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        page.goto(at + address)
+        return page
+
+    yield go
+    page.unroute_all(behavior="ignoreErrors")
+    page.evaluate("localStorage.clear(), sessionStorage.clear()")
+    page.goto("about:blank")
+    assert [line for line in wrong if not any(words in line for words in forgiven)] == []
+
+
+def texts(page) -> list[str]:
+    return page.locator(".hit .text").all_inner_texts()
+
+
+def hits(page, count=None):
+    """Return the hits once they have come."""
+    page.locator(".hit").first.wait_for()
+    expect(page.locator("main")).not_to_have_attribute("aria-busy", "true")
+    if count is not None:
+        expect(page.locator(".hit")).to_have_count(count)
+    return page.locator(".hit")
+
+
+def asked(page) -> dict[str, list[str]]:
+    """Return what stands in the address, without the index."""
+    return {name: values for name, values in parse_qs(urlsplit(page.url).query).items() if name != "index"}
+
+
+# Searching
+
+
+def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
+    page = visit()
+    expect(page.locator("h1")).to_have_text("Search house")
+    page.get_by_role("searchbox", name="Search").press_sequentially(ROOF)
+    with SearchIndex.open(folder / "house") as index:
+        found = index.search(ROOF, k=10)
+    hits(page, 10)
+    expect(page.locator(".hit .score .number")).to_have_text([f"{hit.score:.2f}" for hit in found])
+    assert texts(page)[0] == found[0].text
+    expect(page.locator("#status")).to_have_text("10 results")
+    assert asked(page) == {"q": [ROOF]}
+    assert page.title() == f"{ROOF} · house"
+    # The address alone brings the same page back, and the browser's way back leads to the start.
+    page.reload()
+    hits(page, 10)
+    assert texts(page)[0] == found[0].text
+    page.get_by_role("button", name="Show more").click()
+    hits(page, 20)
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("Search house")
+
+
+def test_an_answer_that_comes_late_is_dropped(visit):
+    page = visit()
+    late = []
+    page.route("**/search", lambda route: late.append(route) if not late else route.continue_())
+    with page.expect_request("**/search"):
+        page.fill("#query", "cat")
+    with page.expect_request("**/search"):
+        page.fill("#query", "a dog barks all night")
+    hits(page)
+    assert texts(page)[0].startswith("A dog has been barking")
+    assert late[0].request.failure == "net::ERR_ABORTED"
+
+
+def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit):
+    page = visit("/?q=roof+water")
+    hits(page, 10)
+    meaning = texts(page)
+    page.get_by_role("radio", name="Words").check()
+    page.wait_for_url("**mode=words*")
+    expect(page.locator(".hit .text").filter(has_not_text=re.compile("roof|water", re.I))).to_have_count(0)
+    assert texts(page) != meaning
+    assert {mark.lower() for mark in page.locator(".hit mark").all_inner_texts()} == {"water", "roof"}
+    page.get_by_role("radio", name="Both").check()
+    page.wait_for_url("**mode=hybrid*")
+    expect(page.get_by_role("radio", name="Both")).to_be_checked()
+    hits(page, 10)
+
+
+def test_a_long_text_is_cut_around_its_best_sentence(visit):
+    page = visit("/?q=watch+the+gauge&mode=words")
+    hit = hits(page).filter(has_text="gauge")
+    assert "watch the gauge" in hit.locator(".best").inner_text()
+    assert "bill will come by post" not in hit.inner_text()
+    hit.get_by_role("button", name="Show all").click()
+    assert "bill will come by post" in hit.inner_text()
+    expect(hit.get_by_role("button", name="Show less")).to_have_attribute("aria-expanded", "true")
+
+
+def test_where_a_text_comes_from_stands_above_it(visit):
+    page = visit("/?q=the+roofer+offers+to+replace+the+tiles")
+    first = hits(page).first
+    expect(first.locator("h3")).to_have_text(re.compile("House meeting"))
+    expect(first.locator(".place")).to_have_text(re.compile(r"minutes/\d{4}-\d\d\.pdf, page \d"))
+    page.fill("#query", "roast the pumpkin with ginger")
+    expect(page.locator(".hit").first.locator("h3")).to_have_text("notes/cooking.md")
+    expect(page.locator(".hit").first.locator(".place")).to_have_text(re.compile(r"line \d+"))
+
+
+def test_more_like_this_searches_by_the_text_and_leaves_it_out(visit, folder):
+    page = visit("/?q=dripping+tap")
+    hits(page).first.get_by_role("button", name="More like this").click()
+    page.wait_for_url("**like=*")
+    identifier = json.loads(asked(page)["like"][0])
+    expect(page.locator(".liked")).to_contain_text(f"Like document {identifier}")
+    with SearchIndex.open(folder / "house") as index:
+        expected = [hit.text for hit in index.search(index.get(identifier).text, k=11) if hit.id != identifier][:10]
+    hits(page, 10)
+    assert texts(page)[0] == expected[0]
+    assert len(expected) == 10
+    page.get_by_role("button", name="Back to searching").click()
+    expect(page.locator(".liked")).to_have_count(0)
+    expect(page.locator("#query")).to_be_focused()
+
+
+def test_an_explanation_colours_the_words_that_count(visit):
+    page = visit("/?q=the+radiator+is+cold")
+    first = hits(page).first
+    first.get_by_role("button", name="Explain").click()
+    first.locator(".sides").wait_for()
+    query, text = first.locator(".sides > div").all()
+    assert query.locator(".words").inner_text() == "the radiator is cold"
+    assert text.locator(".words").inner_text() == first.locator(".text").inner_text()
+    share = "parseInt(word.style.getPropertyValue('--share'))"
+    deepest = (
+        f"words => words.reduce((best, word) => {share} > {share.replace('word', 'best', 1)} ? word : best).textContent"
+    )
+    assert "radiator" in query.locator(".for").evaluate_all(deepest)
+    assert "radiator" in text.locator(".for").evaluate_all(deepest).lower()
+    first.get_by_role("button", name="Explain").click()
+    expect(first.locator(".explanation")).to_be_hidden()
+
+
+# Filters
+
+
+def test_checkboxes_ranges_and_expressions_filter(visit, folder):
+    page = visit("/?q=repair")
+    hits(page)
+    panel = page.get_by_role("complementary", name="Filters")
+    panel.get_by_role("checkbox", name="letter").check()
+    page.wait_for_url("**f.kind=letter*")
+    panel.get_by_role("checkbox", name="report").check()
+    # The next click or key counts, although leaving a field searches again.
+    panel.get_by_label("year, from").focus()
+    page.keyboard.type("2021")
+    page.keyboard.press("Tab")
+    expect(panel.get_by_label("year, to")).to_be_focused()
+    panel.get_by_label("written, to").fill("2024-02-12")
+    panel.get_by_role("checkbox", name="winter").check()
+    panel.get_by_text("expression", exact=True).click()
+    panel.get_by_label("Filter expression").fill("urgent = false")
+    panel.get_by_label("Filter expression").press("Enter")
+    where = (
+        'kind in ("letter", "report") and year >= 2021 and written < "2024-02-13" and tags contains "winter" '
+        "and urgent = false"
+    )
+    with SearchIndex.open(folder / "house") as index:
+        expected = [hit.text for hit in index.search("repair", k=10, where=where)]
+        assert any(index.get(hit.id).metadata["written"] == "2024-02-12" for hit in index.search("repair", where=where))
+    page.wait_for_url("**where=*")
+    hits(page, len(expected))
+    assert [text[:40] for text in texts(page)] == [text[:40] for text in expected]
+    # The address alone shows the same; then everything is cleared.
+    page.reload()
+    hits(page, len(expected))
+    expect(page.get_by_role("checkbox", name="letter")).to_be_checked()
+    expect(page.get_by_label("year, from")).to_have_value("2021")
+    page.get_by_role("button", name="Clear all").click()
+    hits(page, 10)
+    assert asked(page) == {"q": ["repair"]}
+
+
+def test_the_counts_of_values_are_those_of_the_index(visit, folder):
+    page = visit()
+    kinds = page.locator("fieldset", has_text="kind").first
+    counts = [fields["kind"] for fields in documents()[1]]
+    for kind in set(counts):
+        expect(kinds.locator("label", has_text=kind)).to_contain_text(str(counts.count(kind)))
+    kinds.get_by_role("checkbox", name="minutes").check()
+    expect(page.locator(".welcome")).to_contain_text(
+        f"{counts.count('minutes')} documents of {len(counts)} meet the filters"
+    )
+    # Places within a source are no filters.
+    assert not page.locator("fieldset legend").filter(has_text=re.compile("^(page|line)$")).count()
+
+
+def test_filters_are_written_as_the_index_reads_them(visit, url, tmp_path):
+    names = ["plain", "two words", "and", "Null", "grün", "9th", "a.b", "dash-ed"]
+    values = ['say "hi"', "back\\slash", "it's", "new\nline", "🙂", ""]
+    with SearchIndex.create(tmp_path / "odd") as index:
+        index.add(values, metadata=[dict.fromkeys(names, value) for value in values])
+        page = visit()
+        script = """async ([name, value]) => {
+            const { whereOf } = await import("/static/where.js");
+            return whereOf({ [name]: [value] }, [{ name, type: "string" }]);
+        }"""
+        for name, value in [(name, values[0]) for name in names] + [("plain", value) for value in values]:
+            where = page.evaluate(script, [name, value])
+            assert index.ids(where) == [values.index(value)], where
+        assert page.evaluate(script, ['na"me', "x"]) is None
+
+
+def test_a_threshold_and_an_impossible_filter(visit):
+    page = visit("/?q=zebra+crossing&score=0.95&f.nothing=1")
+    expect(page.locator(".notice h2")).to_have_text("Nothing found")
+    expect(page.locator("#status")).to_have_text("No results")
+    page.get_by_role("button", name="Clear the filters").click()
+    hits(page, 10)
+
+
+# Changing the index
+
+
+def test_a_document_is_added_found_deleted_and_brought_back(visit, folder):
+    page = visit("/?q=a+parrot+learns+to+whistle")
+    hits(page)
+    page.get_by_role("button", name="Add document").click()
+    dialog = page.get_by_role("dialog", name="Add a document to house")
+    expect(dialog.get_by_label("Text")).to_be_focused()
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_have_text("Write the text of the document first.")
+    dialog.get_by_label("Text").fill("The parrot has learned to whistle the anthem.")
+    dialog.get_by_label("kind").fill("note")
+    dialog.get_by_label("year").fill("2026")
+    dialog.get_by_label("tags").fill("birds, music")
+    dialog.get_by_label("Name of a further field").fill("heard by")
+    dialog.get_by_label("Value", exact=True).fill("everyone")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    expect(page.locator("#message")).to_contain_text("Added document 45.")
+    expect(page.locator(".hit .text").first).to_have_text("The parrot has learned to whistle the anthem.")
+    added = {"kind": "note", "year": 2026, "tags": ["birds", "music"], "heard by": "everyone"}
+    with SearchIndex.open(folder / "house") as index:
+        assert index.get(45).metadata == added
+    page.locator(".hit").first.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog", name="Delete this document?")
+    expect(dialog).to_contain_text("whistle the anthem")
+    dialog.get_by_role("button", name="Cancel").click()
+    page.locator(".hit").first.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    expect(page.locator("#message")).to_contain_text("Deleted document 45.")
+    expect(page.locator(".hit .text").first).not_to_contain_text("parrot")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#message")).to_have_text("Document 45 is back.")
+    expect(page.locator(".hit .text").first).to_contain_text("parrot")
+    with SearchIndex.open(folder / "house") as index:
+        assert index.get(45).metadata == added
+        index.delete(45)
+
+
+# Topics, near-duplicates, several indexes
+
+
+def test_topics_lead_to_searches(visit):
+    page = visit()
+    page.get_by_role("link", name="Topics").first.click()
+    page.locator(".topic").first.wait_for()
+    assert page.locator(".topic").count() == 5
+    page.get_by_label("How many").select_option("10")
+    expect(page.locator(".topic").nth(7)).to_be_visible()
+    assert sum(int(text.split()[0]) for text in page.locator(".topic .size").all_inner_texts()) == len(documents()[0])
+    page.locator(".topic h3 button").first.click()
+    hits(page, 10)
+    assert len(asked(page)["q"][0].split()) == 5
+
+
+def test_near_duplicates_mark_what_differs(visit):
+    page = visit("/?view=duplicates")
+    pair = page.locator(".pair-of", has_text="Bread dough")
+    expect(pair.locator("mark")).to_have_text(["refrigerator", "fridge"])
+    expect(page.locator(".pair-of")).to_have_count(3)
+    page.get_by_label("Similar by at least").select_option("0.98")
+    expect(page.locator(".pair-of")).to_have_count(2)
+    page.locator(".twin").first.get_by_role("button", name="More like this").click()
+    hits(page, 10)
+
+
+def test_indexes_are_chosen_and_stand_in_the_address(visit):
+    page = visit("/?q=cat&f.kind=note")
+    hits(page)
+    page.get_by_label("Index").select_option("letters")
+    page.wait_for_url("**index=letters*")
+    hits(page, 10)
+    assert asked(page) == {"q": ["cat"]}
+    expect(page.locator(".summary")).to_contain_text("from 11 documents")
+
+
+# Keyboard, colours, widths, screen readers
+
+
+def test_everything_is_reached_from_the_keyboard(visit):
+    page = visit()
+    expect(page.locator("h1")).to_be_visible()
+    page.keyboard.press("/")
+    with page.expect_response(lambda answer: '"garlic bed"' in (answer.request.post_data or "")):
+        page.keyboard.type("garlic bed")
+    expect(page.locator(".hit .text").first).to_contain_text("garlic")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit").nth(0)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("e")
+    expect(page.locator(".hit").nth(0).locator(".explanation")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.locator(".hit").nth(0).locator(".explanation")).to_be_hidden()
+    page.keyboard.press("m")
+    page.locator(".liked").wait_for()
+    page.keyboard.press("Escape")
+    expect(page.locator(".liked")).to_have_count(0)
+    page.keyboard.press("/")
+    with page.expect_response(lambda answer: '"radiator"' in (answer.request.post_data or "")):
+        page.keyboard.type("radiator")
+    expect(page.locator(".hit .text").first).to_contain_text("radiator")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Delete")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    page.keyboard.press("Escape")
+    expect(page.locator("#query")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#query")).to_have_value("")
+    # Whatever has the focus shows it.
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        shown = page.evaluate(
+            "(e => { const s = getComputedStyle(e.matches('[type=radio]') ? e.nextElementSibling : e);"
+            " return s.outlineStyle !== 'none' || s.boxShadow !== 'none'; })(document.activeElement)"
+        )
+        assert shown, page.evaluate("document.activeElement.outerHTML")
+
+
+def test_dark_follows_the_system_until_it_is_chosen(visit):
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = visit().evaluate(background)
+    page = visit(scheme="dark")
+    dark = page.evaluate(background)
+    assert light != dark
+    toggle = page.get_by_role("button", name="Dark colours")
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    toggle.click()
+    assert page.evaluate(background) == light
+    page.reload()
+    assert page.evaluate(background) == light
+
+
+VIEWS = [
+    "/",
+    "/?q=the+boiler+is+broken&mode=hybrid",
+    "/?view=topics",
+    "/?view=duplicates",
+    "/?q=script&mode=words&where=year+>=",
+]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_is_readable_named_and_fits(visit, view):
+    page = visit(view, forgiving=["status of 400"])
+    page.locator("#suggestions li, .hit, .topic, .pair-of, .notice").first.wait_for()
+    if "boiler" in view:
+        page.locator(".explain").first.click()
+        page.locator(".sides").wait_for()
+        page.get_by_role("button", name="Add document").click()
+        assert page.evaluate(CHECKS) == []
+        page.keyboard.press("Escape")
+    for width, scheme in [(1280, "light"), (1280, "dark"), (360, "dark"), (360, "light")]:
+        page.set_viewport_size({"width": width, "height": 740})
+        page.emulate_media(color_scheme=scheme)
+        if width == 360 and page.locator("#filters").is_hidden() and page.locator("#filters-toggle").is_visible():
+            page.locator("#filters-toggle").click()
+        assert page.evaluate(CHECKS) == [], (width, scheme)
+
+
+def test_the_checks_find_what_is_wrong(visit):
+    page = visit()
+    page.evaluate("""() => {
+        const wide = document.createElement("p");
+        wide.textContent = "pale and wide";
+        wide.style.cssText = "color: #999; background: #fff; width: 200vw";
+        document.querySelector("main").append(wide, document.createElement("button"));
+    }""")
+    found = "\n".join(page.evaluate(CHECKS))
+    assert "no name: button" in found
+    assert "contrast 2.85: p. pale and wide" in found
+    assert "wide in 1280" in found
+
+
+# Safety and failures
+
+
+def test_markup_in_texts_and_queries_stays_text(visit):
+    page = visit("/?q=<img+src=x+onerror=alert(1)>+<script>document.title&mode=hybrid")
+    hit = hits(page).filter(has_text="taken over")
+    assert hit.locator(".text").inner_text() == MARKUP
+    hit.get_by_role("button", name="Explain").click()
+    page.locator(".sides").wait_for()
+    hit.get_by_role("button", name="Delete").click()
+    assert page.locator("img, main script, dialog script, .text b").count() == 0
+    assert "taken over" not in page.title().replace("document.title", "")
+
+
+def test_the_page_is_allowed_nothing_but_its_own_files(visit, url):
+    page = visit()
+    policy = page.request.get(url).headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "data:" not in policy
+    assert "require-trusted-types-for 'script'" in policy
+    # A newer version of a file replaces the one that the browser has.
+    script = page.request.get(f"{url}/static/main.js").headers
+    assert (script["cache-control"], script["x-content-type-options"]) == ("no-cache", "nosniff")
+    for path in Path(browsing.__file__).parents[3].joinpath("ctx_embed/serving/page").iterdir():
+        text = path.read_text()
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text), path
+        assert set(re.findall(r"https?://[\w.]+", text)) <= {"http://www.w3.org"}, path
+
+
+def test_failures_are_told_and_can_be_tried_again(visit):
+    page = visit("/?q=cat", forgiving=["ERR_FAILED", "status of"])
+    hits(page)
+    page.route("**/search", lambda route: route.abort())
+    page.fill("#query", "dog")
+    expect(page.get_by_role("alert")).to_contain_text("The server does not answer.")
+    page.unroute("**/search")
+    page.get_by_role("button", name="Try again").click()
+    hits(page)
+    page.route("**/search", lambda route: route.fulfill(status=429, headers={"Retry-After": "1"}, body="{}"), times=1)
+    page.fill("#query", "a dog barks")
+    expect(page.locator("#message")).to_contain_text("The server is busy. Trying again in 1 second.")
+    expect(page.locator(".hit .text").first).to_contain_text("A dog has been barking")
+    page.route("**/explain", lambda route: route.fulfill(status=501, json={"error": {"message": "it needs torch"}}))
+    page.locator(".explain").first.click()
+    expect(page.get_by_role("alert")).to_have_text("No explanation: it needs torch")
+
+
+def test_a_server_with_keys_asks_for_one_and_allows_what_it_allows(visit, folder, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("read looking\nwrite changing\n")
+    with serving(folder / "letters", "--api-key-file", keys) as server:
+        page = visit("/?q=cat", at=server.url, forgiving=["status of 401"])
+        page.get_by_label("API key", exact=True).last.fill("wrong")
+        page.get_by_role("button", name="Continue").click()
+        expect(page.get_by_role("alert")).to_have_text("This key was not accepted.")
+        page.get_by_label("API key", exact=True).last.fill("looking")
+        page.get_by_role("button", name="Continue").click()
+        hits(page, 10)
+        expect(page.get_by_role("button", name="Add document")).to_be_hidden()
+        assert page.locator(".delete").count() == 0
+        page.reload()
+        hits(page, 10)
+        page.get_by_role("button", name="API key").click()
+        page.get_by_label("API key", exact=True).last.fill("changing")
+        page.get_by_role("button", name="Continue").click()
+        expect(page.locator(".hit .delete")).to_have_count(10)
+        expect(page.get_by_role("button", name="Add document")).to_be_visible()
+        assert page.evaluate("Object.values(localStorage).join() + document.cookie") == ""
