@@ -139,7 +139,7 @@ def by_wrk(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
     units = {"us": 1e-3, "ms": 1.0, "s": 1e3}
     quantiles = {
         share: float(value) * units[unit]
-        for share, value, unit in re.findall(r"^\s+(\d+)%\s+([\d.]+)(us|ms|s)$", done.stdout, re.M)
+        for share, value, unit in re.findall(r"^\s+(\d+)%\s+([\d.]+)(us|ms|s)\s*$", done.stdout, re.M)
     }
     rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
     assert rate is not None
