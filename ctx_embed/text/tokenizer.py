@@ -74,6 +74,12 @@ class TextTokenizer:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_memo": {}, "_characters": 0}
 
+    def without_phrases(self) -> TextTokenizer:
+        """Return a tokenizer that merges no phrases, with the words that this one remembers."""
+        plain = TextTokenizer(self.tokenizer)
+        plain._memo = self._memo
+        return plain
+
     def _tokenized(self, texts: Sequence[str]) -> list[bytes]:
         encodings = self.tokenizer.encode_batch_fast([well_formed(text) for text in texts], add_special_tokens=False)
         return [np.array(encoding.ids, dtype=ID).tobytes() for encoding in encodings]

@@ -203,7 +203,9 @@ def _passages(size: int | None, model: Any) -> Passages:
     own = _own_tokenizer(model)
     if own is None:
         return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
-    tokenizer = TextTokenizer(own)
+    # The model's own remembers words: what is counted need not be tokenized again when it is embedded.
+    known = getattr(model, "text_tokenizer", None)
+    tokenizer = known.without_phrases() if isinstance(known, TextTokenizer) else TextTokenizer(own)
     return Passages(size, lambda texts: tokenizer(texts)[1].tolist(), tokenizer_of(model))
 
 
