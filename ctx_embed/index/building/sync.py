@@ -108,7 +108,8 @@ class Synced:
         if self.lacking:
             lacking = ", ".join(f"{count} {suffix}" for suffix, count in self.lacking.most_common())
             parts.append(str(missing_extra(f"left out {lacking}, which", EXTRA)))
-        return "; ".join(parts)
+        # Names of files may contain line ends.
+        return " ".join("; ".join(parts).split("\n"))
 
     def skip(self, source: str, reason: str, counted: bool) -> None:
         """Count a file that was left out, or name it."""
