@@ -36,9 +36,14 @@ def _search_options(command: Command) -> Command:
         ),
         backend_option,
         click.option("--model", help="Where the index's model is now.  [default: where it was at the build]"),
+        click.option("--cache", is_flag=True, help="Store the reranker's vectors of the candidates in INDEX."),
         click.option(
-            "--candidates", default=50, type=click.IntRange(min=1), help="The best passages that --mmr chooses from."
+            "--candidates",
+            default=50,
+            type=click.IntRange(min=1),
+            help="The best passages that --rerank and --mmr choose from.",
         ),
+        click.option("--rerank", metavar="MODEL", help="Score the candidates again: minilm, a name or a folder."),
         click.option(
             "--context", default=0, type=click.IntRange(min=0), help="Neighbouring passages to show on each side."
         ),
@@ -162,7 +167,7 @@ def _opened(path: str, options: dict[str, Any]) -> SearchIndex:
 
 def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of :meth:`SearchIndex.search`."""
-    names = ("k", "mode", "where", "threshold", "offset", "group", "mmr", "context", "candidates")
+    names = ("k", "mode", "where", "threshold", "offset", "group", "mmr", "context", "rerank", "candidates", "cache")
     # A number is the integer id of a document if there is one.
     exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
     return {"exclude": exclude, **{name: options[name] for name in names}}

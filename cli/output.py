@@ -38,21 +38,21 @@ def print_hits(query: str, hits: list[Hit]) -> None:
 
     In a terminal these words are coloured; control characters in texts and ids are removed.
     """
-    fused = any(hit.fused is not None for hit in hits)
+    scores = [name for name in ("fused", "reranked") if any(getattr(hit, name) is not None for hit in hits)]
     fields = list(dict.fromkeys(name for hit in hits for name, value in hit.metadata.items() if _is_shown(value)))
-    header = ["cosine", *(["fused"] if fused else []), "id", *(one_line(name, CELL_CHARACTERS) for name in fields)]
+    header = ["cosine", *scores, "id", *(one_line(name, CELL_CHARACTERS) for name in fields)]
     del header[len(header) - len(fields) + SHOWN_FIELDS :]
     rows = [
         [
             f"{hit.score:.4f}",
-            *([f"{hit.fused or 0:.4f}"] if fused else []),
+            *(f"{getattr(hit, name) or 0:.4f}" for name in scores),
             one_line(str(hit.id), ID_CHARACTERS),
             *(_cell(hit.metadata.get(name)) for name in fields[:SHOWN_FIELDS]),
         ]
         for hit in hits
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    numeric = 2 if fused else 1
+    numeric = 1 + len(scores)
     room = SHOWN_CHARACTERS
     if sys.stdout.isatty():
         left = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)

@@ -24,6 +24,7 @@ class Hit:
         start: the offset of the passage in the document, in characters.
         fused: in the mode ``hybrid`` and of fused queries, the score that orders the hits: the sum of 1 / (60 + rank)
             over the rankings; None otherwise.
+        reranked: the score of the reranker, which orders the hits if there is one; None otherwise.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
     """
 
@@ -34,6 +35,7 @@ class Hit:
     document: str
     start: int = 0
     fused: float | None = None
+    reranked: float | None = None
     context: str | None = None
 
     def as_dict(self, query: str = "") -> dict[str, Any]:
@@ -92,7 +94,7 @@ def hits_of(store: DocumentStore, rankings: Sequence[Sequence[Scored]], context:
             document, start, _ = passages[row]
             text, metadata = passages[row].text, dict(document.metadata)
             around = _context(store, row, passages[row], context) if context else None
-            hits.append(Hit(document.id, score, text, metadata, document.text, start, fused, around))
+            hits.append(Hit(document.id, score, text, metadata, document.text, start, fused, context=around))
         found.append(hits)
     return found
 

@@ -24,7 +24,16 @@ from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.hits import Hit, Hits
-from ctx_embed.index.searching import Options, Queries, Search, checked_count, checked_examples, checked_queries, chosen
+from ctx_embed.index.searching import (
+    Options,
+    Queries,
+    Search,
+    checked_count,
+    checked_examples,
+    checked_queries,
+    chosen,
+    reranked,
+)
 from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
@@ -45,6 +54,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.building.sync import Synced
     from ctx_embed.index.embedder import Model
+    from ctx_embed.index.reranking import Reranker
     from ctx_embed.index.searching import SearchOptions
 
 # Documents embedded and stored at a time while an addition streams through.
@@ -79,6 +89,7 @@ class SearchIndex:
         self._backend = backend
         self._index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map)
         self._live = LiveRows(folder.documents)
+        self._reranker: tuple[Any, Reranker] | None = None
         self._searching = threading.RLock()
         self._writer = Writer(folder, self._index, lambda: self.embedder, self._searching)
         self._closed = False
@@ -449,7 +460,9 @@ class SearchIndex:
         group: str | None = None,
         mmr: float | None = None,
         context: int = 0,
+        rerank: Any = None,
         candidates: int = 50,
+        cache: bool = False,
     ) -> Any:
         """Return the best passages for a query; ties go to the passage added first.
 
@@ -472,7 +485,11 @@ class SearchIndex:
             mmr: choose hits that differ, by maximal marginal relevance among the best ``candidates``: 1 weighs
                 relevance alone, 0 variety alone.
             context: the number of neighbouring passages on each side to return as the ``context`` of a hit.
-            candidates: the number of best passages that ``mmr`` chooses from.
+            rerank: a model that scores the best ``candidates`` again: a name or a folder, a SentenceTransformer, or a
+                CrossEncoder. The hits are in the order of its scores.
+            candidates: the number of best passages that ``rerank`` and ``mmr`` choose from.
+            cache: whether to store the reranker's vectors of candidates in the folder of the index, and to use those
+                stored there.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several. Scores are cosines in
@@ -488,13 +505,33 @@ class SearchIndex:
         if examples and mode == "words":
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
         queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
-        found = self._search(queries, examples, options)
+        if rerank is None and cache:
+            raise InputError("cache stores the vectors of a reranker; give rerank too")
+        if rerank is not None and queries.vectors is not None:
+            raise InputError("rerank needs texts; a reranker cannot read vectors")
+        reranker = None if rerank is None else self._reranker_of(rerank)
+        found = self._search(queries, examples, options, reranker, cache)
         if fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
         return listed[0] if queries.single else listed
 
-    def _search(self, queries: Queries, examples: list[str | int], options: Options) -> list[list[Hit]]:
+    def _reranker_of(self, model: Any) -> Reranker:
+        """Return the reranker, which stays loaded until another one is asked for."""
+        if self._reranker is None or (self._reranker[0] is not model and self._reranker[0] != model):
+            from ctx_embed.index.reranking import reranker_of
+
+            self._reranker = (model, reranker_of(model))
+        return self._reranker[1]
+
+    def _search(
+        self,
+        queries: Queries,
+        examples: list[str | int],
+        options: Options,
+        reranker: Reranker | None,
+        cache: bool,
+    ) -> list[list[Hit]]:
         """Return a list of hits for each query, or one list if they are fused."""
         if not queries.texts or not (self.count() or queries.like):
             return [[]] if options.fuse else [[] for _ in queries.texts]
@@ -507,11 +544,15 @@ class SearchIndex:
         avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.manifest.dimension), np.float32)
         if queries.vectors is None and not queries.like:
             queries = replace(queries, vectors=self.embedder.queries(queries.texts))
-        search = Search(options, queries, list(ids), avoided, options.pool())
+        search = Search(options, queries, list(ids), avoided, options.pool(reranker is not None))
         with self._searching:
             found = self._folder.read(
                 lambda snapshot: search.run(self._folder.documents, self._index, self._live, snapshot)
             )
+        if reranker is not None:
+            from ctx_embed.index.reranking import VectorCache
+
+            found = reranked(found, reranker, VectorCache(self.path) if cache else None)
         return [chosen(candidates, options) for candidates in found]
 
     def tune(self, recall: float = 0.95) -> Tuning:

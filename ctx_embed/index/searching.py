@@ -24,6 +24,8 @@ from ctx_embed.texts import well_formed
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
+    from ctx_embed.index.reranking import Reranker, VectorCache
+
     class SearchOptions(TypedDict, total=False):
         """The options of :meth:`SearchIndex.search` besides ``fuse``."""
 
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
         group: str | None
         mmr: float | None
         context: int
+        rerank: Any
         candidates: int
+        cache: bool
 
 
 Key: TypeAlias = Hashable
@@ -88,9 +92,10 @@ class Options:
         """The number of hits up to the last one returned."""
         return int(self.offset) + int(self.k)
 
-    def pool(self) -> int:
+    def pool(self, reranked: bool) -> int:
         """Return the number of passages among which the hits are chosen."""
-        return self.wanted if self.mmr is None else max(self.wanted, int(self.candidates))
+        chosen = reranked or self.mmr is not None
+        return max(self.wanted, int(self.candidates)) if chosen else self.wanted
 
 
 def checked_count(name: str, value: Any, least: int) -> None:
@@ -186,9 +191,10 @@ def checked_examples(exclude: Any) -> list[str | int]:
 
 
 class Candidates(NamedTuple):
-    """The best passages for a query before reranking, and their vectors if MMR needs them."""
+    """The best passages for a query or for fused ones, the queries' texts, and the vectors if MMR needs them."""
 
     hits: list[Hit]
+    texts: Sequence[str]
     vectors: Vectors | None
 
 
@@ -220,9 +226,10 @@ class Search:
         assert vectors is not None
         rankings = self._rankings(searched, texts, vectors)
         found = hits_of(store, rankings, int(self.options.context))
+        asked = [texts] if self.options.fuse else [[text] for text in texts]
         return [
-            Candidates(hits, None if self.options.mmr is None else self._vectors(searched, ranking))
-            for hits, ranking in zip(found, rankings, strict=True)
+            Candidates(hits, of_query, None if self.options.mmr is None else self._vectors(searched, ranking))
+            for hits, of_query, ranking in zip(found, asked, rankings, strict=True)
         ]
 
     def _with_examples(self, searched: Searched) -> tuple[Searched, list[str], Vectors]:
@@ -303,11 +310,26 @@ class Search:
         return list(best.values())
 
 
+def reranked(found: list[Candidates], reranker: Reranker, cache: VectorCache | None) -> list[Candidates]:
+    """Return the candidates of each query in the order of a reranker's scores: the highest of any of its texts."""
+    passages = [[hit.text for hit in candidates.hits] for candidates in found]
+    ordered = []
+    for candidates, scores in zip(
+        found, reranker.scores([candidates.texts for candidates in found], passages, cache), strict=True
+    ):
+        best = scores.max(axis=0) if scores.size else np.empty(0)
+        order = np.argsort(-best, kind="stable")
+        hits = [replace(candidates.hits[place], reranked=float(best[place])) for place in order]
+        vectors = None if candidates.vectors is None else candidates.vectors[order]
+        ordered.append(Candidates(hits, candidates.texts, vectors))
+    return ordered
+
+
 def chosen(candidates: Candidates, options: Options) -> list[Hit]:
     """Return the hits of one query: varied if ``mmr`` says so, from ``offset`` on, at most ``k``."""
-    hits, vectors = candidates
+    hits, _, vectors = candidates
     if options.mmr is not None and vectors is not None:
-        relevance = [hit.score for hit in hits]
+        relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
         hits = [hits[place] for place in diverse(np.array(relevance), vectors, options.wanted, options.mmr)]
     return hits[int(options.offset) : options.wanted]
 

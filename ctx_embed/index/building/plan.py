@@ -17,12 +17,12 @@ from ctx_embed.index.building import progress
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.dtypes import DEFAULT
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, VECTORS
+from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, RERANKING, VECTORS
 from ctx_embed.index.storage.sources import Options
 from ctx_embed.reading import TEXT_FIELD
 
 LOCK = "lock"
-_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, LOCK}
+_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, RERANKING, LOCK}
 
 
 @dataclass(frozen=True)
