@@ -6,7 +6,7 @@ import click
 
 from ctx_embed.cli.groups import Group
 from ctx_embed.cli.index_build import build
-from ctx_embed.cli.index_documents import count, delete, export, facets, get, set_metadata
+from ctx_embed.cli.index_documents import count, delete, export, facets, get, open_source, set_metadata
 from ctx_embed.cli.index_explore import duplicates, topics
 from ctx_embed.cli.index_maintain import compact, info, reembed, tune, verify
 from ctx_embed.cli.index_merge import merge
@@ -56,6 +56,7 @@ for command in (
     count,
     facets,
     set_metadata,
+    open_source,
     delete,
     export,
     info,

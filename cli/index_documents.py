@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -249,3 +254,42 @@ def export(path: str, output: Path) -> None:
     with SearchIndex.open(path) as index:
         rows, dimension = index.export(output), index.describe()["dimension"]
     click.echo(f"{counted(rows, 'vector')} of dimension {dimension} in {output}.npy, texts in {output}.jsonl")
+
+
+@click.command(name="open", cls=IdCommand)
+@click.argument("path", metavar="INDEX")
+@click.argument("identifier", metavar="ID")
+@string_option
+def open_source(path: str, identifier: str, strings: bool) -> None:
+    """Open the file that a document comes from, at its line: in $VISUAL or $EDITOR, or as the desktop opens it.
+
+    Without a terminal or an editor, print the path and the line. A document knows its file by the metadata `source`.
+
+    Example: ctx-embed index open notes.index recipes/bread.md
+    """
+    from ctx_embed.index import SearchIndex
+
+    (wanted,) = chosen_ids((identifier,), strings)
+    with SearchIndex.open(path) as index:
+        if index.get(wanted) is None:
+            raise InputError(f"{path}: no document has the id {wanted!r}")
+        source = index.source(wanted)
+    if source is None:
+        raise InputError(f"{path}: the document {wanted!r} has no metadata field 'source', so its file is unknown")
+    if source.path is None:
+        raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
+    command = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
+    if command is None or subprocess.call(command) != 0:
+        click.echo(source._replace(name=str(source.path)).label)
+
+
+def opening_command(path: Path, line: int | None, page: int | None) -> list[str] | None:
+    """Return the command that opens a file at a line, or None if there is none."""
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
+    if editor and page is None and shutil.which(editor[0]):
+        if Path(editor[0]).stem in ("code", "codium", "cursor"):
+            return [*editor, "--goto", f"{path}:{line or 1}"]
+        return [*editor, *([] if line is None else [f"+{line}"]), str(path)]
+    desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open") if desktop else None
+    return None if opener is None else [opener, str(path)]

@@ -101,7 +101,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **o
     with _opened(path, options) as index:
         arguments = _arguments(index, options)
         found = [index.search(asked, fuse=True, **arguments)] if fuse else index.search(asked, **arguments)
-        _print(found, options, single=fuse or len(texts) == 1)
+        _print(index, found, options, single=fuse or len(texts) == 1)
         if not all(found):
             click.echo(_why_none(index, options), err=True)
 
@@ -123,7 +123,7 @@ def similar(path: str, ids: tuple[str, ...], strings: bool, **options: Any) -> N
     like = chosen_ids(ids, strings)
     with _opened(path, options) as index:
         found = [index.search(like=like, **_arguments(index, options))]
-        _print(found, options, single=True)
+        _print(index, found, options, single=True)
         if not all(found):
             click.echo(_why_none(index, options), err=True)
 
@@ -173,7 +173,7 @@ def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
     return {"exclude": exclude, **{name: options[name] for name in names}}
 
 
-def _print(found: Sequence[Hits], options: dict[str, Any], single: bool) -> None:
+def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], single: bool) -> None:
     if options["as_json"]:
         lists = [[hit.as_dict(hits.query) for hit in hits] for hits in found]
         click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))
@@ -189,7 +189,7 @@ def _print(found: Sequence[Hits], options: dict[str, Any], single: bool) -> None
                 title = one_line(hits.query, SHOWN_CHARACTERS) or f"query {number}"
                 click.echo(("\n" if number > 1 else "") + title)
             if hits:
-                print_hits(hits.query, hits)
+                print_hits(hits.query, hits, [index.source(hit) for hit in hits])
 
 
 def _print_csv(found: Sequence[Hits]) -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
+    from ctx_embed.index.sources import Source
 
 # The most characters of a text that the table of hits shows, and the fewest in a narrow terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 160, 40
 ID_CHARACTERS, CELL_CHARACTERS = 40, 24
 SHOWN_FIELDS = 4
+CONTEXT_CHARACTERS = 600
+# The column of sources says what these metadata fields say.
+_SOURCE_FIELDS = ("source", "line", "page", "modified")
 # Marks around the words of the query in a snippet, later replaced by colours; printed text never contains them.
 _OPENING, _CLOSING = "\x02", "\x03"
 
@@ -33,23 +38,33 @@ def one_line(text: str, length: int) -> str:
     return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
 
 
-def print_hits(query: str, hits: list[Hit]) -> None:
-    """Print a table of hits under a header: scores, ids, metadata fields, and text with the words of the query.
+def print_hits(query: str, hits: list[Hit], sources: Sequence[Source | None] = ()) -> None:
+    """Print a table of hits under a header: scores, ids, sources, metadata fields, and text with the query's words.
 
-    In a terminal these words are coloured; control characters in texts and ids are removed.
+    In a terminal these words are coloured, and sources link to their files; control characters are removed.
+
+    Args:
+        query: the text of the query.
+        hits: at least one.
+        sources: the source of each hit; a column shows them instead of the fields that they were made of.
     """
     scores = [name for name in ("fused", "reranked") if any(getattr(hit, name) is not None for hit in hits)]
-    fields = list(dict.fromkeys(name for hit in hits for name, value in hit.metadata.items() if _is_shown(value)))
-    header = ["cosine", *scores, "id", *(one_line(name, CELL_CHARACTERS) for name in fields)]
+    located = any(source is not None for source in sources)
+    own = _SOURCE_FIELDS if located else ()
+    shown = [{name: value for name, value in hit.metadata.items() if name not in own} for hit in hits]
+    fields = list(dict.fromkeys(name for values in shown for name, value in values.items() if _is_shown(value)))
+    names = [one_line(name, CELL_CHARACTERS) for name in fields]
+    header = ["cosine", *scores, "id", *(["source"] if located else []), *names]
     del header[len(header) - len(fields) + SHOWN_FIELDS :]
     rows = [
         [
             f"{hit.score:.4f}",
             *(f"{getattr(hit, name) or 0:.4f}" for name in scores),
             one_line(str(hit.id), ID_CHARACTERS),
+            *([one_line(source.label if source else "", ID_CHARACTERS)] if located else []),
             *(_cell(hit.metadata.get(name)) for name in fields[:SHOWN_FIELDS]),
         ]
-        for hit in hits
+        for hit, source in zip(hits, sources or [None] * len(hits), strict=True)
     ]
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     numeric = 1 + len(scores)
@@ -58,8 +73,18 @@ def print_hits(query: str, hits: list[Hit]) -> None:
         left = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)
         room = min(SHOWN_CHARACTERS, max(FEWEST_CHARACTERS, left))
     click.secho("  ".join([*_aligned(header, widths, numeric), "text"]), dim=True)
-    for row, hit in zip(rows, hits, strict=True):
-        click.echo("  ".join([*_aligned(row, widths, numeric), _marked(query, hit.text, room)]))
+    for row, hit, source in zip(rows, hits, sources or [None] * len(hits), strict=True):
+        cells = _aligned(row, widths, numeric)
+        if source is not None and source.url is not None and sys.stdout.isatty():
+            cells[numeric + 1] = _linked(cells[numeric + 1], source.url)
+        click.echo("  ".join([*cells, _marked(query, hit.text, room)]))
+        if hit.context is not None:
+            click.secho(f"    {one_line(hit.context, CONTEXT_CHARACTERS)}", dim=True)
+
+
+def _linked(text: str, url: str) -> str:
+    """Return text as a terminal's link (OSC 8); terminals that know no links show the text alone."""
+    return f"\x1b]8;;{url}\x1b\\{text}\x1b]8;;\x1b\\"
 
 
 def _is_shown(value: Any) -> bool:

@@ -70,11 +70,17 @@ class BiEncoder:
             if cache is not None:
                 cache.write(self.identity, new, vectors)
         return [
-            np.stack([of_query[text] for text in asked]) @ np.stack([known[text] for text in found]).T
+            _cosines(np.stack([of_query[text] for text in asked]), np.stack([known[text] for text in found]))
             if found
             else np.empty((len(asked), 0))
             for asked, found in zip(queries, passages, strict=True)
         ]
+
+
+def _cosines(queries: Vectors, passages: Vectors) -> Vectors:
+    # In float64, so that the rounded cosine of a pair does not depend on the others.
+    cosines = np.clip(queries.astype(np.float64) @ passages.astype(np.float64).T, -1, 1)
+    return cosines.astype(np.float32)
 
 
 class PairScorer:

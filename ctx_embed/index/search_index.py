@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
     from ctx_embed.index.reranking import Reranker
     from ctx_embed.index.searching import SearchOptions
+    from ctx_embed.index.sources import Source
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
@@ -288,6 +289,23 @@ class SearchIndex:
         wanted = checked_id(identifier)
         found = self._folder.documents.find([wanted]).get(wanted)
         return None if found is None else Document(found.text, found.id, found.metadata)
+
+    def source(self, hit: Hit | Id) -> Source | None:
+        """Return the file that a hit or a document comes from, with the line or page of the passage.
+
+        Args:
+            hit: a hit, or the id of a document.
+
+        Returns:
+            None if there is no such document, or if it has no metadata field ``source``.
+        """
+        from ctx_embed.index.sources import source_of
+
+        if isinstance(hit, Hit):
+            self._require_open()
+            return source_of(self._folder.documents, hit.metadata, hit.document, hit.start)
+        found = self.get(hit)
+        return None if found is None else source_of(self._folder.documents, found.metadata, found.text, 0)
 
     def add(
         self,
