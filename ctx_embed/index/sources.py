@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.sources import folders
 
 
 class Source(NamedTuple):
@@ -67,12 +68,9 @@ def _counted(first: Any, further: int) -> int | None:
 
 def _candidates(store: DocumentStore, name: str) -> Iterator[Path]:
     """Yield where the file may be: in a folder that the index follows, here, or next to the index."""
-    with store.reporting_errors():
-        known = store.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'folders'").fetchone()
-        folders = store.connection.execute("SELECT path, prefix FROM folders").fetchall() if known else []
-    for path, prefix in folders:
-        if name.startswith(prefix):
-            yield Path(path) / name.removeprefix(prefix)
+    for folder in folders(store):
+        if name.startswith(folder.prefix):
+            yield Path(folder.path) / name.removeprefix(folder.prefix)
     # An absolute name replaces the folder before it.
     yield Path.cwd() / name
     yield store.path.parent.parent / name

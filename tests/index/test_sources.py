@@ -4,6 +4,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli import index_documents
+from ctx_embed.index.storage.sources import Options, follow
 from tests.helpers.cli import Command
 
 COMMAND = Command("index")
@@ -41,9 +42,8 @@ def test_a_passage_knows_its_line_and_its_page(index, tmp_path, monkeypatch):
 def test_files_are_found_in_the_folders_of_the_index(index, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
-    connection = index._folder.documents.connection
-    connection.execute("CREATE TABLE folders (path TEXT, prefix TEXT)")
-    connection.execute("INSERT INTO folders VALUES (?, '')", (str(tmp_path / "elsewhere"),))
+    with index.writer.editing() as edit:
+        follow(edit.store, str(tmp_path / "elsewhere"), "", Options())
     source = index.source("b")
     assert source.path == tmp_path / "elsewhere" / "b.pdf"
     assert source.url.endswith("/elsewhere/b.pdf#page=7")
