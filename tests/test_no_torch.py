@@ -51,6 +51,8 @@ def run(tmp_path_factory):
         "index sync notes texts.index",
         "index query texts.index cat",
         "index query texts.index cat --mode hybrid",
+        "index similar texts.index 1 --mmr 0.5 --group id --not cat",
+        "index facets texts.index source",
         "index get texts.index 1",
         "index delete texts.index 99",
         "index export texts.index exported",

@@ -79,8 +79,8 @@ class BiEncoder:
 
 def _cosines(queries: Vectors, passages: Vectors) -> Vectors:
     # In float64, so that the rounded cosine of a pair does not depend on the others.
-    cosines = np.clip(queries.astype(np.float64) @ passages.astype(np.float64).T, -1, 1)
-    return cosines.astype(np.float32)
+    cosines: Vectors = np.clip(queries.astype(np.float64) @ passages.astype(np.float64).T, -1, 1).astype(np.float32)
+    return cosines
 
 
 class PairScorer:
