@@ -280,7 +280,7 @@ def test_the_path_of_the_shipped_model(sentences):
     assert np.array_equal(theirs.encode(sentences), load(device="cpu").encode(sentences))
 
 
-SHIPPED = "4bee96827f5ddf9f25f88206dcb5440969c45204fe450aaf9c9a8a819f98d2b3"
+SHIPPED = "3519294367d668351dc36bc7d7c9385178e87a2ea51ebacd4930188b0f80020d"
 
 
 def test_the_shipped_models_fingerprint_is_that_of_the_indexes_there_are():

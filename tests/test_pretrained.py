@@ -27,7 +27,7 @@ def docstrings() -> list[str]:
 
 
 def test_it_fits_into_the_package():
-    assert sum(file.stat().st_size for file in DEFAULT_MODEL.rglob("*") if file.is_file()) <= 32e6
+    assert sum(file.stat().st_size for file in DEFAULT_MODEL.rglob("*") if file.is_file()) <= 40e6
     assert not list(DEFAULT_MODEL.rglob("*.bin"))
 
 
@@ -47,7 +47,7 @@ def test_its_entries_are_words_and_phrases(model):
     entries = module.entry_texts()
     ids = module.preprocess(["I don't know, said one of the men."])["input_ids"][0].tolist()
     assert len(ids) < len(module.backend_tokenizer.encode("I don't know, said one of the men.").ids)
-    assert entries[ids[0]] == "i don ' t"
+    assert entries[ids[0]] == "i don ' t know"
 
 
 def test_related_texts_are_nearer(model):
