@@ -45,7 +45,7 @@ def test_ids_of_phrases_are_decoded(model):
     ids = model.preprocess([TEXT])["input_ids"][0].tolist()
     assert max(ids) >= len(model.tokenizer)
     assert model.tokenizer.decode(ids) == "i don ' t know, said one of the men."
-    assert model.tokenizer.batch_decode([ids, ids[:1]]) == ["i don ' t know, said one of the men.", "i don ' t"]
+    assert model.tokenizer.batch_decode([ids, ids[:1]]) == ["i don ' t know, said one of the men.", "i don ' t know"]
 
 
 def test_the_model_stays_the_same(model):
