@@ -78,8 +78,8 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Source | None] = (
         if source is not None and source.url is not None and sys.stdout.isatty():
             cells[numeric + 1] = _linked(cells[numeric + 1], source.url)
         click.echo("  ".join([*cells, _marked(query, hit.text, room)]))
-        if hit.context is not None:
-            click.secho(f"    {one_line(hit.context, CONTEXT_CHARACTERS)}", dim=True)
+        if hit.context not in (None, hit.text):
+            click.secho(f"    {one_line(str(hit.context), CONTEXT_CHARACTERS)}", dim=True)
 
 
 def _linked(text: str, url: str) -> str:
