@@ -18,6 +18,7 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Filter, parse
+from ctx_embed.stores.dates import with_days
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Store(ABC):
         for place, text in enumerate(texts, 1):
             if not isinstance(text, str):
                 raise InputError(f"query {place} must be a string, got {described(text)}")
-        tree = None if where is None else parse(where)
+        tree = None if where is None else with_days(parse(where))
         found = self._search([well_formed(text) for text in texts], int(k), where, tree, exact)
         listed = [Hits(text, hits) for text, hits in zip(texts, found, strict=True)]
         return listed[0] if isinstance(query, str) else listed

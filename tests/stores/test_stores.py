@@ -17,7 +17,7 @@ METADATA = [
     {"year": 1999, "lang": "english", "tags": ["xylophone"], "on": "2024-05-01"},
     {"year": None, "quote": "say \"hi\" and 'ho'", "nested": {"deep": [1, {"a": None}]}, "on": "2025-01-31"},
     {},
-    {"year": 2021, "lang": "ünïcode \u2028", "text": "a field called text", "_score": 1},
+    {"year": 2021, "lang": "ünïcode \u2028", "text": "a field called text", "_score": 1, "on": "2024-05-01T12:30:00"},
     {"year": "a string among numbers", "lang": "en"},
     {"lang": "en%_\\", "stars": 1e20, "numbers": [1, 2.5]},
 ]
@@ -91,6 +91,12 @@ def test_every_store_ranks_alike(filled, embedder):
         ("lang = 'ünïcode \u2028'", "5"),
         ("(year >= 2019 and (lang = 'fr' or lang = 'en')) and not good = false", "0"),
         ("on >= '2024-05-02'", "3"),
+        ("on = '2024-05-01'", "25"),
+        ("on <= '2024-05-01'", "25"),
+        ("on > '2024-05-01'", "3"),
+        ("on != '2024-05-01'", "3"),
+        ("on not in ('2024-05-01', 'x')", "3"),
+        ("on >= '2024-05-01T12:00:00'", "35"),
         ("on < '2024-06-01' or year = 2021", "25"),
     ],
 )

@@ -332,12 +332,13 @@ def _condition(tree: Filter) -> Condition:
         return _contains(path, tree.value)
     if isinstance(tree, Among):
         return _among(path, tree.values, tree.negated)
-    if _is_date(tree.value):
+    if is_date(tree.value):
         return _dated(path, tree.operator, str(tree.value))
     return _extracted(path, [tree.value], f"{tree.operator} ?")
 
 
-def _is_date(value: Value) -> bool:
+def is_date(value: Value) -> bool:
+    """Return whether a value is an ISO 8601 date, or a date with time."""
     if not isinstance(value, str) or not _DATE.fullmatch(value):
         return False
     try:
@@ -353,7 +354,7 @@ def _dated(path: str, operator: str, value: str) -> Condition:
     time = f"julianday({field})"
     if len(value) == len("2024-01-31"):
         comparison = _DAY_COMPARISONS[operator].format(time=time)
-        days = {"=": (value, _next_day(value)), "<=": (_next_day(value),), ">": (_next_day(value),)}
+        days = {"=": (value, next_day(value)), "<=": (next_day(value),), ">": (next_day(value),)}
         parameters = tuple(parameter for day in days.get(operator, (value,)) for parameter in (path, day))
     else:
         comparison, parameters = f"{time} {operator} julianday(?)", (path, value)
@@ -364,7 +365,8 @@ def _dated(path: str, operator: str, value: str) -> Condition:
     return Condition(sql, (path, path, path, *parameters, path, value))
 
 
-def _next_day(day: str) -> str:
+def next_day(day: str) -> str:
+    """Return the date after a date."""
     # The last day of the calendar has no next one.
     return str(date.fromisoformat(day) + timedelta(days=1)) if day < "9999-12-31" else f"{day}T23:59:59.999"
 
@@ -380,7 +382,7 @@ def _is_null(path: str, negated: bool) -> Condition:
 
 
 def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
-    dates = [str(value) for value in values if _is_date(value)]
+    dates = [str(value) for value in values if is_date(value)]
     groups: dict[str, list[Value]] = {}
     for value in values:
         if value not in dates:

