@@ -79,5 +79,5 @@ def test_a_module_reads_saves_and_loads_phrases(tokenizer, sentences, tmp_path):
     assert loaded.preprocess([sentences[0]])["input_ids"].tolist() == features["input_ids"].tolist()
     assert module.half().phrases.tolist() == pairs.tolist()
     other = Contextualizer(tokenizer, 4, steps=1, rank=2)
-    with pytest.raises(InputError, match="weights have shape"):
+    with pytest.raises(InputError, match="weights must have shape"):
         Contextualizer(tokenizer, 4, phrases=pairs, weights=other.embedding.weight)

@@ -162,7 +162,8 @@ def test_a_model_and_its_record(distill, corpus, tmp_path, tiny_model, sentences
     assert np.linalg.norm(model.encode(sentences), axis=1) == pytest.approx(np.ones(8), abs=1e-6)
     record = json.loads((tmp_path / "model" / "training.json").read_text())
     assert record["encoder"] == "contextualizer"
-    assert record["architecture"] == {"dimension": 8, "spare_dimensions": 0, "steps": 2, "rank": 2}
+    defaults = {"positions": "none", "scale": "mean", "initial_context": "ones"}
+    assert record["architecture"] == {"dimension": 8, "spare_dimensions": 0, "steps": 2, "rank": 2, **defaults}
     assert record["options"]["seed"] == 7
     assert record["teacher"]["fingerprint"] == fingerprint(tiny_model)
     hashes = {"corpus.txt": hashlib.sha256(corpus[0].read_bytes()).hexdigest()}
