@@ -72,6 +72,8 @@ class _Worker:
             raise UnreadableFileError("ends the process that reads it")
         found: dict[str, Any] = json.loads(line)
         if "reason" in found:
+            if found.get("spent"):
+                self.end()
             raise UnreadableFileError(found["reason"], counted=found.get("counted", False))
         return [Extracted(**fields) for fields in found["texts"]]
 

@@ -32,7 +32,8 @@ def answer(path: str, megabytes: int) -> dict[str, object]:
     except UnreadableFileError as error:
         return {"reason": str(error), "counted": error.counted}
     except MemoryError:
-        return {"reason": f"needs more than {megabytes} MB of memory"}
+        # What the file took is not all given back: the next file needs a new process.
+        return {"reason": f"needs more than {megabytes} MB of memory", "spent": True}
     except RecursionError:
         return {"reason": "nested too deeply"}
     except Exception as error:

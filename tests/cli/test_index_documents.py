@@ -217,13 +217,19 @@ def test_passages_name_their_document(tmp_path):
 def test_resume_upsert_and_folders(tmp_path, index, sentences):
     folder = tmp_path / "folder"
     folder.mkdir()
-    (folder / "a.csv").write_text("id,text\ns2,a new text\nz,another\n")
+    table = folder / "a.csv"
+    table.write_text("id,text\ns2,a new text\nz,another\n")
     (folder / "b.txt").write_text("a line\n")
-    assert succeeds("build", folder, index, "--upsert", "--resume") == f"3 documents added to {index}\n"
-    assert succeeds("build", folder, index, "--upsert", "--resume") == (
-        f"nothing to do: 3 documents were indexed in {index} already\n"
+    assert succeeds("build", table, index, "--upsert", "--resume") == f"2 documents added to {index}\n"
+    assert succeeds("build", table, index, "--upsert", "--resume") == (
+        f"nothing to do: 2 documents were indexed in {index} already\n"
     )
     assert json.loads(succeeds("get", index, "s2"))["text"] == "a new text"
+    # A folder never replaces documents that come from elsewhere.
+    assert succeeds("build", folder, index, "--upsert", "--resume") == (
+        f"{index}: 1 file added (1 document, 1 passage); could not read a.csv (the id 's2' belongs to a document from "
+        "elsewhere)\n"
+    )
     assert json.loads(succeeds("info", index, "--json"))["documents"] == 10
 
 

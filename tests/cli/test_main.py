@@ -99,7 +99,8 @@ def test_a_bug_keeps_its_traceback(command):
     ("name", "said"),
     [
         ("train", "repeat the command to continue after the last complete epoch"),
-        ("encode", "nothing was changed"),
+        ("encode", "repeat the command; with --to it continues where it stopped"),
+        ("predict", "nothing was changed"),
     ],
 )
 def test_an_interruption(command, name, said):

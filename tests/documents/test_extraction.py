@@ -44,10 +44,11 @@ def test_a_file_that_takes_too_long_is_named_and_the_next_one_is_read(tmp_path, 
 def test_a_file_that_takes_too_much_memory(tmp_path):
     path, good = tmp_path / "a.ipynb", tmp_path / "b.ipynb"
     ipynb(good)
-    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": ["x" * 80] * 800_000}]}))
-    with Extraction(workers=1, megabytes=200) as extraction:
+    # A small file whose cells take 64 bytes each in memory.
+    path.write_text('{"cells": [' + ", ".join(["{}"] * 6_000_000) + "]}")
+    with Extraction(workers=1, megabytes=350) as extraction:
         found = [result for _, result in extraction.read([(0, str(path)), (1, str(good))])]
-    assert str(found[0]) == "needs more than 200 MB of memory"
+    assert str(found[0]) == "needs more than 350 MB of memory"
     assert FIRST in found[1][0].text
 
 
