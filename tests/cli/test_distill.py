@@ -282,7 +282,15 @@ def test_a_recipe_of_a_system(here):
     )
 
 
-@pytest.mark.parametrize("recipe", sorted(Path(__file__).parents[2].glob("recipes/*.toml")), ids=lambda path: path.stem)
+RECIPES = sorted(Path(__file__).parents[2].glob("recipes/*.toml"))
+# The recipes of the model that ships run always.
+SHIPPED = ("default", "second-stage")
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(path, marks=[] if path.stem in SHIPPED else pytest.mark.slow, id=path.stem) for path in RECIPES],
+)
 def test_the_recipes_in_the_repository(here, recipe):
     """Every recipe runs as it is on a small folder of data, but for the teacher and the sizes that it decides."""
     texts = (here / "a.txt").read_text().splitlines()
