@@ -68,7 +68,14 @@ def _formulas(app: object, what: str, name: str, item: object, options: object, 
             lines[at:at] = ["::", ""]
 
 
+def _stars(app: object, context: object, lines: list[str]) -> None:
+    """Show the stars of a command's help, as in '*.md', as they are: they begin no emphasis."""
+    lines[:] = [re.sub(r"(?<![*\\])\*(?!\*)", r"\\*", line) for line in lines]
+
+
 def setup(app: Sphinx) -> None:
     """Let Sphinx call the functions above."""
+    for part in ("description", "options", "arguments", "epilog"):
+        app.connect(f"sphinx-click-process-{part}", _stars)
     app.connect("source-read", _to_pages)
     app.connect("autodoc-process-docstring", _formulas, priority=400)  # before the sections are parsed
