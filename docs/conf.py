@@ -70,7 +70,7 @@ def _formulas(app: object, what: str, name: str, item: object, options: object, 
 
 def _stars(app: object, context: object, lines: list[str]) -> None:
     """Show the stars of a command's help, as in '*.md', as they are: they begin no emphasis."""
-    lines[:] = [re.sub(r"(?<![*\\])\*(?!\*)", r"\\*", line) for line in lines]
+    lines[:] = [re.sub(r"(?<![\w*\\`])\*(?=[^\s*])", r"\\*", line) for line in lines]
 
 
 def setup(app: Sphinx) -> None:
