@@ -105,7 +105,8 @@ def measure(system: str, task: str, few: bool, seed: int, paths: argparse.Namesp
     predict = SYSTEMS[system](train, seed, paths)
     seconds = time.process_time() - start
     if system in SLOW:
-        texts, labels = texts[:: len(texts) // SLOW_TEST], labels[:: len(texts) // SLOW_TEST]
+        step = max(1, len(texts) // SLOW_TEST)
+        texts, labels = texts[::step], labels[::step]
     predict(texts[:200])
     times = []
     for _ in range(1 if few or system in SLOW else 3):
