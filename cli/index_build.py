@@ -74,7 +74,6 @@ def build(
     mode = chosen[0] if chosen else "create"
     if from_parquet:
         for name, value in (
-            ("--resume", resume),
             ("--field", field),
             ("--embedding-field", embedding_field),
             ("--chunk", chunk),
@@ -87,31 +86,32 @@ def build(
                 raise click.UsageError(f"{name} and --from-parquet exclude each other")
         from ctx_embed.stores.indexing import index_parquet
 
-        count = index_parquet(sources, path, mode=mode, model=model, factory=factory, dtype=dtype)
-        click.echo(f"{counted(count, 'document')} {'added to' if append or upsert else 'indexed in'} {path}")
-        return
+        built = index_parquet(
+            sources, path, mode=mode, resume=resume, model=model, factory=factory, dtype=dtype, progress=True
+        )
+    else:
+        from ctx_embed.index.building.build import build_index
 
-    from ctx_embed.index.building.build import build_index
+        built = build_index(
+            sources,
+            path,
+            mode=mode,
+            resume=resume,
+            text_field=field,
+            embedding_field=embedding_field,
+            model=model,
+            backend=backend,
+            factory=factory,
+            chunk=chunk,
+            dtype=dtype,
+            documents=documents,
+            include=include,
+            exclude=exclude,
+            encoding=encoding,
+            progress=True,
+        )
     from ctx_embed.text.unknown import warning
 
-    built = build_index(
-        sources,
-        path,
-        mode=mode,
-        resume=resume,
-        text_field=field,
-        embedding_field=embedding_field,
-        model=model,
-        backend=backend,
-        factory=factory,
-        chunk=chunk,
-        dtype=dtype,
-        documents=documents,
-        include=include,
-        exclude=exclude,
-        encoding=encoding,
-        progress=True,
-    )
     if said := warning(built.unknown_share):
         click.echo(said, err=True)
     if built.was_complete:

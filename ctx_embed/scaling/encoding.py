@@ -27,11 +27,12 @@ from ctx_embed.scaling.inputs import (
     Source,
     document,
     find_sources,
+    is_inside,
     pieces,
     raw_rows,
     require_fields,
 )
-from ctx_embed.scaling.work import NAMED, Job, Part
+from ctx_embed.scaling.work import NAMED, Job, Part, Work
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
@@ -120,7 +121,11 @@ def encode_dataset(
                 f"{to}: a search index has one writer; encode into a directory, then "
                 "`ctx-embed index build --from-parquet DIRECTORY INDEX`"
             )
-        sources = find_sources([inputs] if isinstance(inputs, str | Path) else list(inputs))
+        listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        # The target may lie in a folder of inputs: what it holds is no input.
+        sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
+        if not sources:
+            raise InputError(f"{', '.join(map(str, listed))}: nothing to encode apart from the target itself")
         for source in sources:
             require_fields(source, fields)
         sampled = _sample(sources, fields, part_rows)
@@ -230,7 +235,7 @@ def _encode(
     planned = list(_planned(sources, job.part_rows))
     total = None if any(piece.rows is None for piece in planned) else sum(piece.rows or 0 for piece in planned)
     before = sum(note["rows"] for note in run.parts.values())
-    left = [piece for piece in planned if piece.key not in complete]
+    work = Work(job, [piece for piece in planned if piece.key not in complete], of_piece)
     seen = {name for names in of_piece.values() for name in names}
     with tqdm(total=total, initial=before, desc="encoding", unit=" rows", disable=None if progress else True) as bar:
 
@@ -244,9 +249,9 @@ def _encode(
         if engine == "ray":
             from ctx_embed.scaling import on_ray
 
-            on_ray.run(job, left, of_piece, workers, finished, ray_address)
+            on_ray.run(work, workers, finished, ray_address)
         else:
-            local.run(job, left, of_piece, workers, finished)
+            local.run(work, workers, finished)
         bar.set_description("finishing")
         run.finish()
 

@@ -106,6 +106,13 @@ def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
     return list(found.values())
 
 
+def is_inside(name: str, folder: str) -> bool:
+    """Return whether a file lies in a folder; both are paths, or both are URIs."""
+    if "://" in name or "://" in folder:
+        return name.startswith(folder.rstrip("/") + "/")
+    return os.path.abspath(name).startswith(os.path.join(os.path.abspath(folder), ""))
+
+
 def _local(name: str) -> Iterator[Source]:
     names = [name]
     if has_magic(name) and not os.path.exists(name):

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
     from ctx_embed.scaling.inputs import Piece
-    from ctx_embed.scaling.work import Job, Part
+    from ctx_embed.scaling.work import Job, Part, Work
 
 # Processes that may die one after another without a part between them, for each worker.
 MOST_DEATHS = 10
@@ -29,44 +29,34 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run(
-    job: Job,
-    pieces: Sequence[Piece],
-    done: Mapping[str, Sequence[str]],
-    workers: int | None,
-    finished: Callable[[Part], None],
-) -> None:
+def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
     """Embed pieces.
 
     Args:
-        job: the run.
-        pieces: what to embed.
-        done: the parts of pieces that are stored already, by the pieces' keys.
+        work: the pieces.
         workers: processes; None: one for each core. One works in this process.
         finished: is called with each part.
 
     Raises:
         InputError: as :meth:`ctx_embed.scaling.work.Worker.run`, or workers keep dying.
     """
-    count = min(workers or default_workers(), max(len(pieces), 1))
+    count = min(workers or default_workers(), max(len(work.pieces), 1))
     if count == 1:
         from ctx_embed.scaling.work import Worker
 
-        worker = Worker(job)
-        for piece in pieces:
-            for part in worker.run(piece, done.get(piece.key, ())):
+        worker = Worker(work.job)
+        for piece in work.pieces:
+            for part in worker.run(piece, work.done.get(piece.key, ())):
                 finished(part)
         return
-    _Pool(job, pieces, done, finished).run(count)
+    _Pool(work, finished).run(count)
 
 
 class _Pool:
-    def __init__(
-        self, job: Job, pieces: Sequence[Piece], done: Mapping[str, Sequence[str]], finished: Callable[[Part], None]
-    ) -> None:
-        self.job = job
-        self.waiting = deque(pieces)
-        self.done = {key: list(names) for key, names in done.items()}
+    def __init__(self, work: Work, finished: Callable[[Part], None]) -> None:
+        self.job = work.job
+        self.waiting = deque(work.pieces)
+        self.done = {key: list(names) for key, names in work.done.items()}
         self.finished = finished
         self.spawn = multiprocessing.get_context("spawn")
         self.processes: dict[Connection, Any] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,21 @@ class Job:
     fields: Fields
     part_rows: int
     stores: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an engine is to do.
+
+    Args:
+        job: the run.
+        pieces: what to embed.
+        done: the names of the parts that are stored already, by the keys of their pieces.
+    """
+
+    job: Job
+    pieces: Sequence[Piece]
+    done: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)

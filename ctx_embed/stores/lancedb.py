@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,20 +61,37 @@ class LanceDB(Store):
             import lancedb
         except ImportError:
             raise missing_extra("LanceDB", "lancedb") from None
-        return lancedb.connect(self.folder)
+        with self._reporting_errors():
+            return lancedb.connect(self.folder)
+
+    @contextmanager
+    def _reporting_errors(self) -> Iterator[None]:
+        """Report LanceDB's errors in one line."""
+        import pyarrow
+
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError, pyarrow.ArrowException) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{self.name}: LanceDB says {' '.join(str(error).split()):.200}") from None
 
     def _names(self) -> set[str]:
         names: set[str] = set()
         token = None
         while True:
-            page = self._database.list_tables(page_token=token)
+            with self._reporting_errors():
+                page = self._database.list_tables(page_token=token)
             names |= set(page.tables)
             token = page.page_token
             if not token:
                 return names
 
     def _table(self, name: str) -> Any:
-        return self._database.open_table(name) if name in self._names() else None
+        if name not in self._names():
+            return None
+        with self._reporting_errors():
+            return self._database.open_table(name)
 
     @cached_property
     def _rows(self) -> Any:
@@ -85,12 +103,17 @@ class LanceDB(Store):
         import pyarrow as pa
 
         schema = pa.schema([("collection", pa.string()), ("name", pa.string()), ("note", pa.string())])
-        return self._table(NOTES) or self._database.create_table(NOTES, schema=schema, exist_ok=True)
+        with self._reporting_errors():
+            return self._table(NOTES) or self._database.create_table(NOTES, schema=schema, exist_ok=True)
 
-    def _create(self, collection: Collection) -> None:
+    def _require_free(self) -> None:
         if self._table(self.table_name) is not None:
             raise InputError(f"{self.name}: a table of other things has this name; choose another name")
-        self._database.create_table(self.table_name, schema=arrow_schema(collection))
+
+    def _create(self, collection: Collection) -> None:
+        if self._table(self.table_name) is None:
+            with self._reporting_errors():
+                self._database.create_table(self.table_name, schema=arrow_schema(collection))
 
     @cached_property
     def _known(self) -> Collection:
@@ -101,7 +124,8 @@ class LanceDB(Store):
         if NOTES not in self._names():
             return {}
         where = f"collection = {_literal(self.table_name)} AND starts_with(name, {_literal(prefix)})"
-        found = self._notes.search().where(where).limit(2**31 - 1).to_list()
+        with self._reporting_errors():
+            found = self._notes.search().where(where).limit(2**31 - 1).to_list()
         return {row["name"]: json.loads(row["note"]) for row in sorted(found, key=lambda row: str(row["name"]))}
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
@@ -109,29 +133,33 @@ class LanceDB(Store):
         import pyarrow as pa
 
         row = {"collection": [self.table_name], "name": [name], "note": [json.dumps(note)]}
-        merge = self._notes.merge_insert(["collection", "name"])
-        merge.when_matched_update_all().when_not_matched_insert_all().execute(pa.table(row))
+        with self._reporting_errors():
+            merge = self._notes.merge_insert(["collection", "name"])
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(pa.table(row))
 
     def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Merge the rows by id, as one commit."""
-        if len(rows):
-            merge = self._rows.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
-            merge.execute(arrow_table(rows.latest(), self._known))
-        if part is not None:
-            self.write_note(f"part-{part}", note or {})
-        self._commits += 1
-        if self._commits % OPTIMIZED == 0:
-            self._rows.optimize()
+        with self._reporting_errors():
+            if len(rows):
+                merge = self._rows.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
+                merge.execute(arrow_table(rows.latest(), self._known))
+            if part is not None:
+                self.write_note(f"part-{part}", note or {})
+            self._commits += 1
+            if self._commits % OPTIMIZED == 0:
+                self._rows.optimize()
 
     def count(self) -> int:
         """Return the number of rows."""
-        return int(self._rows.count_rows())
+        with self._reporting_errors():
+            return int(self._rows.count_rows())
 
     def finish(self, *, unique: bool = False) -> None:
         """Build or extend LanceDB's default index of vectors, if the table is large, and join small files."""
-        if self.count() >= LEAST_INDEXED and not self._rows.list_indices():
-            self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING)
-        self._rows.optimize()
+        with self._reporting_errors():
+            if self.count() >= LEAST_INDEXED and not self._rows.list_indices():
+                self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING)
+            self._rows.optimize()
 
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         fields = self._known.fields
@@ -143,7 +171,8 @@ class LanceDB(Store):
                 search = search.bypass_vector_index()
             if tree is not None:
                 search = search.where(condition(self.name, tree, fields), prefilter=True)
-            rows = search.to_list()
+            with self._reporting_errors():
+                rows = search.to_list()
             found.append([hit_of(row, 1 - float(row["_distance"]), fields) for row in rows])
         return found
 

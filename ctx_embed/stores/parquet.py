@@ -37,11 +37,11 @@ from ctx_embed.stores.columns import (
     metadata_of,
     vectors_of,
 )
-from ctx_embed.stores.store import Collection, Floats, Rows, Store
+from ctx_embed.stores.store import COLLECTION, Floats, Rows, Store
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyarrow import fs
+    from pyarrow import fs, parquet
 
     from ctx_embed.index.embedder import Model
 
@@ -68,7 +68,7 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     try:
         found, inner = fs.FileSystem.from_uri(path)
     except (pyarrow.ArrowException, OSError, ValueError, ImportError) as error:
-        raise InputError(f"{path}: cannot be reached ({' '.join(str(error).split()):.200})") from None
+        raise InputError(f"{path}: cannot be reached ({_said(error)})") from None
     return found, inner
 
 
@@ -90,23 +90,26 @@ class Parquet(Store):
 
         return isinstance(self.fs, fs.LocalFileSystem)
 
-    def _create(self, collection: Collection) -> None:
-        if self._is_local:
-            folder, parent = Path(self.folder), Path(self.folder).parent
-            if not parent.is_dir():
-                raise InputError(f"cannot write {self.name}: the folder {parent} does not exist; create it first")
-            if folder.exists() and not folder.is_dir():
-                raise InputError(f"cannot write {self.name}: it is a file, a folder is needed")
-            if folder.is_dir() and any(not path.name.startswith("_") for path in folder.iterdir()):
-                raise InputError(f"cannot write {self.name}: the folder holds other things; choose another name")
-        self.fs.create_dir(self.folder, recursive=True)
+    def _require_free(self) -> None:
+        if not self._is_local:
+            return
+        folder, parent = Path(self.folder), Path(self.folder).parent
+        if not parent.is_dir():
+            raise InputError(f"cannot write {self.name}: the folder {parent} does not exist; create it first")
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"cannot write {self.name}: it must be a folder, got a file; choose another name")
+        if folder.is_dir() and any(not path.name.startswith("_") for path in folder.iterdir()):
+            raise InputError(f"cannot write {self.name}: the folder holds other things; choose another name")
 
     def _files(self, prefix: str, suffix: str) -> list[str]:
         """Return the paths of the directory's files with such names, sorted."""
         from pyarrow import fs
 
         selector = fs.FileSelector(self.folder, allow_not_found=True)
-        found = [info.path for info in self.fs.get_file_info(selector) if info.type == fs.FileType.File]
+        try:
+            found = [info.path for info in self.fs.get_file_info(selector) if info.type == fs.FileType.File]
+        except OSError as error:
+            raise InputError(f"{self.name}: cannot be read ({_said(error)})") from None
         names = ((path.rpartition("/")[2], path) for path in found)
         return [path for name, path in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
 
@@ -118,16 +121,26 @@ class Parquet(Store):
         """Return the notes whose names begin with ``prefix``: the files ``_NAME.json``."""
         found = {}
         for path in self._files(f"_{prefix}", ".json"):
+            found[path.rpartition("/")[2][1:].removesuffix(".json")] = self._note(path)
+        return found
+
+    def _note(self, path: str) -> dict[str, Any]:
+        try:
             with self.fs.open_input_stream(path) as stream:
-                content = stream.read()
-            try:
-                found[path.rpartition("/")[2][1:].removesuffix(".json")] = json.loads(content)
-            except ValueError as error:
-                raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
+                found: dict[str, Any] = json.loads(stream.read())
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({_said(error)})") from None
+        except ValueError as error:
+            raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
         return found
 
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
         """Write the file ``_NAME.json``."""
+        if name == COLLECTION:
+            try:
+                self.fs.create_dir(self.folder, recursive=True)
+            except OSError as error:
+                raise InputError(f"cannot write {self.name}: {_said(error)}") from None
         self._write(f"_{name}.json", json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
 
     def _write(self, name: str, content: bytes | pyarrow.Table) -> None:
@@ -182,36 +195,37 @@ class Parquet(Store):
 
     def count(self) -> int:
         """Return the number of rows of all parts."""
-        from pyarrow import parquet
-
         self.require_collection()
         total = 0
         for path in self.parts():
             with self._opened(path) as file:
-                total += parquet.ParquetFile(file).metadata.num_rows
+                total += file.metadata.num_rows
         return total
 
-    def _opened(self, path: str) -> Any:
-        try:
-            return self.fs.open_input_file(path)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error})") from None
-
-    def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
-        """Yield file, first row in it, and columns of every batch of rows."""
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[parquet.ParquetFile]:
+        """Yield a file of Parquet; report an error in reading it in one line."""
         import pyarrow
         from pyarrow import parquet
 
+        try:
+            with self.fs.open_input_file(path) as stream:
+                yield parquet.ParquetFile(stream)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({_said(error)})") from None
+        except pyarrow.ArrowException as error:
+            raise InputError(
+                f"{path}: damaged ({_said(error)}); delete the directory and encode its texts again"
+            ) from None
+
+    def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
+        """Yield file, first row in it, and columns of every batch of rows."""
         for path in self.parts():
             with self._opened(path) as file:
                 first = 0
-                try:
-                    for batch in parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=columns):
-                        yield path, first, batch
-                        first += batch.num_rows
-                except (pyarrow.ArrowException, OSError) as error:
-                    said = " ".join(str(error).split())
-                    raise InputError(f"{path}: cannot be read as Parquet ({said:.120}); encode it again") from None
+                for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+                    yield path, first, batch
+                    first += batch.num_rows
 
     def documents(self) -> Iterator[Embedded]:
         """Yield every row as a document with its vector, part by part."""
@@ -257,10 +271,8 @@ class Parquet(Store):
             yield from map(_hash, batch.column(0).to_pylist())
 
     def _drop(self, path: str, rows: list[int]) -> None:
-        from pyarrow import parquet
-
         with self._opened(path) as file:
-            table = parquet.ParquetFile(file).read()
+            table = file.read()
         keep = np.ones(table.num_rows, bool)
         keep[rows] = False
         name = path.rpartition("/")[2]
@@ -293,16 +305,18 @@ class Parquet(Store):
 
     def _read(self, places: set[tuple[str, int]], fields: list[str]) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the rows at these places without their vectors, by place."""
-        from pyarrow import parquet
-
         columns = [ID, TEXT, METADATA, *fields]
         found = {}
         for path in sorted({path for path, _ in places}):
             rows = sorted(row for other, row in places if other == path)
             with self._opened(path) as file:
-                table = parquet.ParquetFile(file).read(columns=columns).take(rows)
+                table = file.read(columns=columns).take(rows)
             found.update({(path, row): fields for row, fields in zip(rows, table.to_pylist(), strict=True)})
         return found
+
+
+def _said(error: Exception) -> str:
+    return f"{' '.join(str(error).split()):.200}"
 
 
 def _write_table(stream: Any, table: pyarrow.Table) -> None:

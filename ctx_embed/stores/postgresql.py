@@ -92,9 +92,11 @@ class PostgreSQL(Store):
             found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f'"{table}"']).fetchone()
         return bool(found[0])
 
-    def _create(self, collection: Collection) -> None:
+    def _require_free(self) -> None:
         if self._there(self.table):
             raise InputError(f"{self.name}: a table of other things has this name; choose another name")
+
+    def _create(self, collection: Collection) -> None:
         with self._transaction() as connection:
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._quoted} (id text PRIMARY KEY, text text NOT NULL, "

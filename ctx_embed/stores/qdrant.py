@@ -10,9 +10,11 @@ alone, as the filter language says. In a string Qdrant finds words, in any case,
 from __future__ import annotations
 
 import datetime
+import os
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_COLLECTION = "passages"
 NOTES = "_ctx_embed"
+# The environment variable with the key of a server that asks for one.
+API_KEY = "QDRANT_API_KEY"
 # Points of one request: 3 MB of 320 dimensions as JSON; a server refuses more than 32 MB.
 POINTS_AT_ONCE = 512
 NOTES_AT_ONCE = 1000
@@ -59,32 +63,42 @@ class Qdrant(Store):
             from qdrant_client import QdrantClient
         except ImportError:
             raise missing_extra("Qdrant", "qdrant") from None
-        if self.is_server:
-            return QdrantClient(url=self.place, timeout=60, check_compatibility=False)
-        try:
-            with warnings.catch_warnings():
-                # It advises a server for more than 20,000 points.
-                warnings.simplefilter("ignore", UserWarning)
-                return QdrantClient(path=self.place)
-        except RuntimeError:
-            raise InputError(f"{self.name}: another process has this folder open; close it, or run a server") from None
+        with self._reporting_errors(), warnings.catch_warnings():
+            if self.is_server:
+                key = os.environ.get(API_KEY)
+                return QdrantClient(url=self.place, api_key=key, timeout=60, check_compatibility=False)
+            # It advises a server for more than 20,000 points.
+            warnings.simplefilter("ignore", UserWarning)
+            return QdrantClient(path=self.place)
 
-    def _there(self, name: str) -> bool:
+    @contextmanager
+    def _reporting_errors(self) -> Iterator[None]:
+        """Report errors of the client in one line; it lets those of its HTTP libraries through."""
         try:
-            return bool(self._client.collection_exists(name))
+            yield
         except InputError:
             raise
         except Exception as error:
-            # The client lets errors of its HTTP libraries through.
-            raise InputError(f"{self.name}: cannot connect ({str(error).strip().splitlines()[0]:.200})") from None
+            said = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{self.name}: Qdrant says {said:.200}") from None
+
+    def _there(self, name: str) -> bool:
+        client = self._client
+        with self._reporting_errors():
+            return bool(client.collection_exists(name))
+
+    def _require_free(self) -> None:
+        if self._there(self.collection_name):
+            raise InputError(f"{self.name}: a collection of other things has this name; choose another name")
 
     def _create(self, collection: Collection) -> None:
         from qdrant_client import models
 
         if self._there(self.collection_name):
-            raise InputError(f"{self.name}: a collection of other things has this name; choose another name")
+            return
         vectors = models.VectorParams(size=collection.dimension, distance=models.Distance.COSINE)
-        self._client.create_collection(self.collection_name, vectors_config=vectors)
+        with self._reporting_errors():
+            self._client.create_collection(self.collection_name, vectors_config=vectors)
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the collection ``_ctx_embed``."""
@@ -96,9 +110,10 @@ class Qdrant(Store):
         found: dict[str, dict[str, Any]] = {}
         following: Any = None
         while True:
-            points, following = self._client.scroll(
-                NOTES, scroll_filter=models.Filter(must=[same]), limit=NOTES_AT_ONCE, offset=following
-            )
+            with self._reporting_errors():
+                points, following = self._client.scroll(
+                    NOTES, scroll_filter=models.Filter(must=[same]), limit=NOTES_AT_ONCE, offset=following
+                )
             found |= {point.payload["name"]: point.payload["note"] for point in points}
             if following is None:
                 return {name: found[name] for name in sorted(found) if name.startswith(prefix)}
@@ -108,10 +123,12 @@ class Qdrant(Store):
         from qdrant_client import models
 
         if not self._there(NOTES):
-            self._client.create_collection(NOTES, vectors_config={})
+            with self._reporting_errors():
+                self._client.create_collection(NOTES, vectors_config={})
         payload = {"collection": self.collection_name, "name": name, "note": dict(note)}
         point = models.PointStruct(id=_point(f"{self.collection_name}\n{name}"), vector={}, payload=payload)
-        self._client.upsert(NOTES, [point], wait=True)
+        with self._reporting_errors():
+            self._client.upsert(NOTES, [point], wait=True)
 
     def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Store the rows as points named by a hash of their ids."""
@@ -124,14 +141,16 @@ class Qdrant(Store):
                 vectors=some.vectors.tolist(),
                 payloads=[_payload(*fields) for fields in zip(*columns, strict=True)],
             )
-            self._client.upsert(self.collection_name, batch, wait=True)
+            with self._reporting_errors():
+                self._client.upsert(self.collection_name, batch, wait=True)
         if part is not None:
             self.write_note(f"part-{part}", note or {})
 
     def count(self) -> int:
         """Return the number of points."""
         self.require_collection()
-        return int(self._client.count(self.collection_name, exact=True).count)
+        with self._reporting_errors():
+            return int(self._client.count(self.collection_name, exact=True).count)
 
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         from qdrant_client import models
@@ -141,9 +160,10 @@ class Qdrant(Store):
         chosen = None if tree is None else models.Filter(must=[condition(self.name, tree)])
         found = []
         for query in queries:
-            points = self._client.query_points(
-                self.collection_name, query=query.tolist(), query_filter=chosen, limit=k, search_params=options
-            ).points
+            with self._reporting_errors():
+                points = self._client.query_points(
+                    self.collection_name, query=query.tolist(), query_filter=chosen, limit=k, search_params=options
+                ).points
             found.append([_hit(point.payload, float(point.score)) for point in points])
         return found
 

@@ -172,12 +172,15 @@ class Store(ABC):
             InputError: its vectors come from another model; the message names both.
         """
         there = self.collection
-        if there is not None:
+        if there is None:
+            self._require_free()
+            self.write_note(COLLECTION, collection.as_json())
+            there = collection
+        else:
             there.require(self.name, collection)
-            return there
-        self._create(collection)
-        self.write_note(COLLECTION, collection.as_json())
-        return collection
+        # A run that was killed may have left the note alone.
+        self._create(there)
+        return there
 
     @cached_property
     def embedder(self) -> Embedder:
@@ -251,9 +254,15 @@ class Store(ABC):
             return []
         return self._nearest(self.embedder.queries(texts), k, tree, exact)
 
-    @abstractmethod
-    def _create(self, collection: Collection) -> None:
-        """Make an empty collection, if there is none yet."""
+    def _require_free(self) -> None:  # noqa: B027
+        """Raise an error if something else has the collection's name.
+
+        Raises:
+            InputError: it is taken.
+        """
+
+    def _create(self, collection: Collection) -> None:  # noqa: B027
+        """Make the empty collection that a note describes, if there is none yet."""
 
     @abstractmethod
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:

@@ -247,6 +247,17 @@ def test_object_stores_are_read_and_written(corpus, tmp_path, embedder):
     assert stores.open((tmp_path / "out").as_uri()).search("cell 5", k=1)[0].text == "cell 5"
 
 
+@pytest.mark.parametrize("uri", [False, True])
+def test_a_target_among_its_inputs_is_no_input(corpus, tmp_path, embedder, uri):
+    given, target = (path.as_uri() if uri else path for path in (corpus, corpus / "out"))
+    for _ in range(2):
+        encoded = encode_dataset(given, target, workers=1)
+        assert (encoded.rows, encoded.count) == (3 * LINES, 3 * LINES)
+    assert encoded.was_complete
+    with pytest.raises(InputError, match=r"out: nothing to encode apart from the target itself"):
+        encode_dataset(target, target)
+
+
 def test_another_model_is_refused(corpus, tmp_path, tiny_model_path):
     encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1)
     with pytest.raises(InputError, match=r"come from the model 'default' \(.* not from '.*tiny' \(.*another target"):

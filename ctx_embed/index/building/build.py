@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -36,7 +36,7 @@ from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
 from ctx_embed.index.storage.manifest import DOCUMENTS, MANIFEST, read_manifest
 from ctx_embed.index.storage.sources import Options
-from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.index.writing.transaction import Edit, Embedded
 from ctx_embed.reading import estimated_count
 from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
@@ -84,6 +84,7 @@ def build_index(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     encoding: str | None = None,
+    embedded: Iterable[Embedded] | None = None,
     progress: bool = False,
 ) -> Built:
     """Read documents, embed them and store them in an index; ``path`` changes once, when everything is ready.
@@ -112,6 +113,8 @@ def build_index(
         include: globs such as ``*.md``, one of which the files of folders must match.
         exclude: globs of files and folders in folders to leave out.
         encoding: of files that are named and plain text; None: UTF-8. In folders encodings are detected.
+        embedded: documents with their vectors, in the same order at every iteration; of those with one id the last is
+            stored. ``sources`` then only names them, and is not read.
         progress: whether to show a progress bar on standard error, if that is a terminal.
 
     Raises:
@@ -148,9 +151,10 @@ def build_index(
         progress,
         Options(tuple(include), tuple(exclude), checked_unit(documents), text_field),
         encoding,
+        embedded,
     )
     _check_sources(plan)
-    if chunk is None and (plan.folders or any(is_structured(file, documents) for file in plan.files)):
+    if chunk is None and (plan.folders or _has_structured(plan)):
         plan = replace(plan, chunk="passages")
     if plan.folders and not plan.files and (plan.adds or (mode == "create" and _follows(plan))):
         with SearchIndex.open(target, plan.model, backend=backend) as index:
@@ -173,6 +177,10 @@ def _check_sources(plan: Plan) -> None:
         raise InputError(f"{plan.folders[0]}: --embedding-field needs files, got a folder; name its files")
     if not plan.folders and (plan.options.include or plan.options.exclude):
         raise InputError("--include and --exclude choose files of a folder; name one")
+
+
+def _has_structured(plan: Plan) -> bool:
+    return plan.embedded is None and any(is_structured(file, plan.options.documents) for file in plan.files)
 
 
 def _follows(plan: Plan) -> bool:
@@ -202,8 +210,14 @@ def _synced(index: SearchIndex, plan: Plan, committing: Callable[[Edit, int], No
     return found
 
 
+def _documents(plan: Plan) -> Iterator[Document]:
+    if plan.embedded is not None:
+        return iter(plan.embedded)
+    return read_sources(plan.files, plan.text_field, plan.embedding_field, plan.options.documents, plan.encoding)
+
+
 def _build(plan: Plan) -> Built:
-    documents = read_sources(plan.files, plan.text_field, plan.embedding_field, plan.options.documents, plan.encoding)
+    documents = _documents(plan)
     if plan.files and not plan.partial.exists():
         # Fail on empty sources before anything is written or a model is loaded.
         documents = _some(documents, plan.sources)
@@ -226,7 +240,7 @@ def _build(plan: Plan) -> Built:
                 first: list[str] = []
                 if plan.files:
                     state = _fill(index, plan, state, _noting(documents, first))
-                if plan.embedding_field is None:
+                if plan.embedding_field is None and plan.embedded is None:
                     unknown = unknown_share(tokenizer_of(index.embedder.model), sample(first))
             if plan.adds:
                 merge(index, plan.target, state, replacing=plan.mode == "upsert")
@@ -309,16 +323,17 @@ def _fill(index: SearchIndex, plan: Plan, state: progress.Progress, documents: I
             f"{', '.join(plan.sources)}: the input has changed since this build started; restore its first "
             f"{state.documents} documents, or delete {plan.partial} and start again"
         )
-    total = (
-        estimated_count(plan.files)
-        if plan.progress and not any(is_structured(file, plan.options.documents) for file in plan.files)
-        else None
-    )
     others = closing(DocumentStore(plan.target / DOCUMENTS)) if plan.mode == "append" else None
     with ExitStack() as stack:
         taken = stack.enter_context(others) if others else None
         bar = stack.enter_context(
-            tqdm(total=total, initial=done, desc="indexing", unit=" documents", disable=None if plan.progress else True)
+            tqdm(
+                total=_total(plan),
+                initial=done,
+                desc="indexing",
+                unit=" documents",
+                disable=None if plan.progress else True,
+            )
         )
         more = True
         while more:
@@ -331,7 +346,7 @@ def _fill(index: SearchIndex, plan: Plan, state: progress.Progress, documents: I
                         break
                     if taken is not None:
                         _require_new(taken, chunk, edit.counted)
-                    ids = edit.add(chunk, replacing=plan.mode == "upsert")
+                    ids = edit.add(chunk, replacing=plan.replaces)
                     if plan.adds:
                         pairs = list(zip(ids, chunk, strict=True))
                         progress.mark_given(edit.store, [name for name, document in pairs if document.id is not None])
@@ -351,6 +366,15 @@ def _fill(index: SearchIndex, plan: Plan, state: progress.Progress, documents: I
         with store.writing():
             progress.record(store, state)
     return state
+
+
+def _total(plan: Plan) -> int | None:
+    """Return about how many documents there are, for the progress bar; None if unknown."""
+    if not plan.progress or _has_structured(plan):
+        return None
+    if plan.embedded is not None:
+        return len(plan.embedded) if isinstance(plan.embedded, Sized) else None
+    return estimated_count(plan.files)
 
 
 def _begun(index: SearchIndex, plan: Plan) -> progress.Progress:

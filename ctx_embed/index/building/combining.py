@@ -1,70 +1,20 @@
-"""An index made of documents that come with their vectors: from other indexes, or from a directory of embeddings."""
+"""An index made of others, with their vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.files import replaced_folder
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import MANIFEST, Manifest, read_manifest
+from ctx_embed.index.storage.manifest import Manifest, read_manifest
 from ctx_embed.index.writing.transaction import Copied
-from ctx_embed.texts import Document
-
-if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
-
-
-def write_index(
-    path: str | Path,
-    documents: Iterable[Document],
-    *,
-    model: str | Path | Model | None,
-    factory: str,
-    chunk: str,
-    dtype: str,
-    overwrite: bool = False,
-    replacing: bool = False,
-) -> int:
-    """Make an index of documents; ``path`` is there when it is complete, or unchanged.
-
-    Args:
-        path: the folder of the index.
-        documents: in any number; those without vectors are embedded.
-        model: as in :meth:`SearchIndex.create`, like the next three.
-        factory: the kind of FAISS index.
-        chunk: how documents are cut into passages.
-        dtype: the data type of the vectors.
-        overwrite: whether it may replace an index that is there.
-        replacing: whether a document replaces an earlier one with its id.
-
-    Returns:
-        The number of documents.
-
-    Raises:
-        InputError: the folder is taken, or a document cannot be stored.
-    """
-    target = Path(path).absolute()
-    if overwrite:
-        require_replaceable(target, MANIFEST)
-    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target}: already exists; choose another name, or replace an index with --overwrite")
-    with (
-        replaced_folder(target, new=not overwrite) as beside,
-        SearchIndex.create(beside, model, factory, chunk, dtype=dtype) as index,
-    ):
-        stream = iter(documents)
-        with index.writer.editing() as edit:
-            while some := list(islice(stream, CHUNK_DOCUMENTS)):
-                edit.add(some, replacing=replacing)
-        return index.count()
 
 
 def merge_indexes(
@@ -96,17 +46,19 @@ def merge_indexes(
         ):
             if here != there:
                 raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
+    target = Path(path).absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: already exists; choose another name")
     documents = (document for folder in folders for document in _copied(folder, renumber))
     try:
-        return write_index(
-            path,
-            documents,
-            model=first.model,
-            factory=first.factory,
-            chunk=first.chunk,
-            dtype=first.dtype,
-            replacing=replace,
-        )
+        with (
+            replaced_folder(target, new=True) as beside,
+            SearchIndex.create(beside, first.model, first.factory, first.chunk, dtype=first.dtype) as index,
+        ):
+            with index.writer.editing() as edit:
+                while some := list(islice(documents, CHUNK_DOCUMENTS)):
+                    edit.add(some, replacing=replace)
+            return index.count()
     except InputError as error:
         if "ids must be unique" not in str(error):
             raise

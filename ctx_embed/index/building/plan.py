@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from ctx_embed.index.storage.dtypes import DEFAULT
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, RERANKING, VECTORS
 from ctx_embed.index.storage.sources import Options
+from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.reading import TEXT_FIELD
 
 LOCK = "lock"
@@ -42,16 +43,17 @@ class Plan:
     progress: bool
     options: Options
     encoding: str | None
+    embedded: Iterable[Embedded] | None = None
 
     @property
     def files(self) -> list[str]:
-        """The sources that are files, or standard input."""
-        return [name for name in self.sources if not is_folder(name)]
+        """The sources that are files, or standard input, or that only name documents which are given."""
+        return [name for name in self.sources if self.embedded is not None or not is_folder(name)]
 
     @property
     def folders(self) -> list[str]:
-        """The sources that are folders."""
-        return [name for name in self.sources if is_folder(name)]
+        """The sources that are folders of files to read."""
+        return [name for name in self.sources if self.embedded is None and is_folder(name)]
 
     @property
     def partial(self) -> Path:
@@ -62,6 +64,11 @@ class Plan:
     def adds(self) -> bool:
         """Whether the build adds to an existing index."""
         return self.mode in ("append", "upsert")
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a document replaces an earlier one of the same build that has its id."""
+        return self.mode == "upsert" or self.embedded is not None
 
     @property
     def signature(self) -> str:
@@ -80,6 +87,7 @@ class Plan:
         more = (self.options.include, self.options.exclude, self.options.documents, self.encoding)
         if any(more):
             fields += more
+        fields += ["embedded"] if self.embedded is not None else []
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 

@@ -1,0 +1,120 @@
+"""A search index built from a directory of embeddings, in steps that survive kills."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ctx_embed import InputError, SearchIndex, stores
+from ctx_embed.index.building import build
+from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.stores.indexing import index_parquet
+from tests.helpers.cli import Command
+
+DOCUMENTS, STEP = 60, 12
+# Build or resume, and die by the kill signal just before one of the commits.
+KILLED = """
+import os, signal, sys
+from ctx_embed.index.building import build
+from ctx_embed.stores.indexing import index_parquet
+
+build.CHUNK_DOCUMENTS, build.STEP_DOCUMENTS = 4, {step}
+record, commits = build.progress.record, [0]
+
+def recorded(store, state):
+    record(store, state)
+    commits[0] += 1
+    if commits[0] == {commit}:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+build.progress.record = recorded
+index_parquet({source!r}, {path!r}, mode={mode!r}, resume=True)
+"""
+
+
+@pytest.fixture
+def source(tmp_path, embedder, rows):
+    """Rows in several parts, one of which replaces an earlier one."""
+    with stores.open(tmp_path / "embeddings") as store:
+        store.ensure(stores.Collection.of(embedder, {"n": "int"}))
+        for first in range(0, DOCUMENTS, 20):
+            places = range(first, first + 20)
+            store.upsert(rows([f"text {n}" for n in places], [f"d{n}" for n in places], [{"n": n} for n in places]))
+    return tmp_path / "embeddings"
+
+
+def stored(path) -> dict[str, str]:
+    with SearchIndex.open(path) as index:
+        assert index.verify() == []
+        return {document.id: document.text for document in index.documents()}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills processes")
+@pytest.mark.parametrize("mode", ["create", "upsert"])
+def test_a_killed_build_resumes_after_its_last_step(source, tmp_path, embedder, rows, monkeypatch, mode):
+    path, partial = tmp_path / "index", tmp_path / "index.partial"
+    expected = {f"d{n}": f"text {n}" for n in range(DOCUMENTS)}
+    if mode == "upsert":
+        with SearchIndex.create(path) as index:
+            index.add(["another", "of old"], ids=["x", "d3"])
+        expected["x"] = "another"
+    kept = []
+    for commit in (2, 3, 3):
+        program = KILLED.format(step=STEP, commit=commit, source=str(source), path=str(path), mode=mode)
+        assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -9
+        kept.append(len(stored(partial)))
+    # The step that a process was about to commit is lost, those before it are not.
+    assert kept == [0, 2 * STEP, 4 * STEP]
+    with pytest.raises(InputError, match=r"holds an interrupted build; continue it with --resume"):
+        index_parquet(source, path, mode=mode)
+    added = []
+    add = Edit.add
+    monkeypatch.setattr(Edit, "add", lambda self, some, **given: added.append(len(some)) or add(self, some, **given))
+    built = index_parquet(source, path, mode=mode, resume=True)
+    assert built.documents == DOCUMENTS
+    assert sum(added) == DOCUMENTS - kept[-1] + (DOCUMENTS if mode == "upsert" else 0)
+    assert stored(path) == expected
+    assert not partial.exists()
+    with SearchIndex.open(path) as index:
+        hit = index.search("text 17", k=1, where="n = 17")[0]
+        assert hit.score == pytest.approx(1, abs=1e-5)
+    assert index_parquet(source, path, mode=mode, resume=True).was_complete
+
+
+def test_embeddings_that_changed_meanwhile_are_refused(source, tmp_path, embedder, rows, monkeypatch):
+    path = tmp_path / "index"
+    monkeypatch.setattr(build, "CHUNK_DOCUMENTS", 4)
+    monkeypatch.setattr(build, "STEP_DOCUMENTS", STEP)
+    add = Edit.add
+    calls = []
+
+    def interrupted(self, some, **given):
+        calls.append(some)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return add(self, some, **given)
+
+    monkeypatch.setattr(Edit, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        index_parquet(source, path)
+    with stores.open(source) as store:
+        store.upsert(rows(["other"], ["d1"], [{}]))
+    with pytest.raises(InputError, match=r"embeddings: the input has changed since this build started"):
+        index_parquet(source, path, resume=True)
+    # From the beginning, the newer row is there once.
+    assert index_parquet(source, path, mode="overwrite").documents == DOCUMENTS
+    assert stored(path)["d1"] == "other"
+
+
+def test_of_rows_with_one_id_in_several_directories_the_last_is_indexed(source, tmp_path, embedder, rows):
+    with stores.open(tmp_path / "more") as store:
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(rows(["newer", "new"], ["d7", "e"]))
+    INDEX = Command("index build --from-parquet")
+    said = INDEX.succeeds(source, tmp_path / "more", tmp_path / "both.index")
+    assert said == f"{DOCUMENTS + 2} documents indexed in {tmp_path / 'both.index'}\n"
+    found = stored(tmp_path / "both.index")
+    assert (len(found), found["d7"], found["e"]) == (DOCUMENTS + 1, "newer", "new")
+    assert INDEX.succeeds(source, tmp_path / "more", tmp_path / "both.index", "--resume").startswith("nothing to do")
