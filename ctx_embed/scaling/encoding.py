@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -115,7 +115,8 @@ def encode_dataset(
     if ray_address is not None and engine != "ray":
         raise InputError(f"ray_address is for the engine ray, got the engine {engine!r}")
     fields = Fields(text_field, id_field)
-    with closing(open_store(to)) as store:
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(open_store(to)))
         if not store.resumable:
             raise InputError(
                 f"{to}: a search index has one writer; encode into a directory, then "
@@ -131,14 +132,20 @@ def encode_dataset(
         sampled = _sample(sources, fields, part_rows)
         embedder = Embedder.of(model, backend)
         unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
+        work_on = local.run
+        if engine == "ray":
+            from ctx_embed.scaling import on_ray
+
+            stack.enter_context(on_ray.cluster(ray_address))
+            work_on = on_ray.run
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
-        with store.writing():
-            run = _Run(store, _signature(sources, fields, embedder, part_rows))
-            if not run.finished:
-                known, reference = embedder.fingerprint, embedder.reference
-                job = Job(str(to), run.name, reference, backend, known, fields, part_rows, store.parallel)
-                _encode(store, job, run, sources, engine, workers, ray_address, progress)
-            return run.result(embedder.dimension, unknown)
+        stack.enter_context(store.writing())
+        run = _Run(store, _signature(sources, fields, embedder, part_rows))
+        if not run.finished:
+            known, reference = embedder.fingerprint, embedder.reference
+            job = Job(str(to), run.name, reference, backend, known, fields, part_rows, store.parallel)
+            _encode(store, job, run, sources, work_on, workers, progress)
+        return run.result(embedder.dimension, unknown)
 
 
 def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[Document]:
@@ -226,9 +233,8 @@ def _encode(
     job: Job,
     run: _Run,
     sources: Sequence[Source],
-    engine: str,
+    work_on: Callable[[Work, int | None, Callable[[Part], None]], None],
     workers: int | None,
-    ray_address: str | None,
     progress: bool,
 ) -> None:
     of_piece, complete = run.done()
@@ -246,12 +252,7 @@ def _encode(
                 seen.add(part.name)
                 bar.update(part.note["rows"])
 
-        if engine == "ray":
-            from ctx_embed.scaling import on_ray
-
-            on_ray.run(work, workers, finished, ray_address)
-        else:
-            local.run(work, workers, finished)
+        work_on(work, workers, finished)
         bar.set_description("finishing")
         run.finish()
 

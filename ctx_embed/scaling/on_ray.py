@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
@@ -19,54 +21,87 @@ MOST_BLOCKS = 4096
 
 
 class Actor:
-    """A worker in a process of Ray's."""
+    """A worker in a process of Ray's.
 
-    def __init__(self, work: Work) -> None:
+    Args:
+        work: what there is to do.
+        folder: where relative paths begin, if this machine has it.
+    """
+
+    def __init__(self, work: Work, folder: str) -> None:
         from ctx_embed.scaling.work import Worker
 
-        self.worker = Worker(work.job)
         self.work = work
+        with suppress(OSError):
+            os.chdir(folder)
+        try:
+            self.worker: Worker | InputError = Worker(work.job)
+        except InputError as error:
+            self.worker = error
 
     def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, list[bytes]]]:
         """Yield the parts of a piece; an error of the user's as itself, or Ray would repeat it."""
-        for place in batch["item"]:
-            piece = self.work.pieces[int(place)]
-            try:
+        try:
+            if isinstance(self.worker, InputError):
+                raise self.worker
+            for place in batch["item"]:
+                piece = self.work.pieces[int(place)]
                 for part in self.worker.run(piece, self.work.done.get(piece.key, ())):
                     yield {"part": [pickle.dumps(part)]}
-            except InputError as error:
-                yield {"part": [pickle.dumps(error)]}
+        except InputError as error:
+            yield {"part": [pickle.dumps(error)]}
 
 
-def run(work: Work, workers: int | None, finished: Callable[[Part], None], address: str | None = None) -> None:
-    """Embed pieces.
+@contextmanager
+def cluster(address: str | None = None) -> Iterator[None]:
+    """Be connected to a Ray cluster inside the block; a program that has called ``ray.init`` keeps what it has.
 
     Args:
-        work: the pieces.
-        workers: actors; None: one for each core of the cluster.
-        finished: is called with each part, at least once.
-        address: of a cluster, ``auto`` for the one of this machine; None starts Ray here, for this run. A program that
-            has called ``ray.init`` keeps what it has.
+        address: of a cluster, ``auto`` for the one of this machine; None starts Ray here.
 
     Raises:
-        InputError: as :func:`ctx_embed.scaling.local.run`, Ray is not installed, or there is no cluster.
+        InputError: Ray is not installed, or there is no cluster.
     """
     try:
         import ray
         import ray.data
     except ImportError:
         raise missing_extra("the engine ray", "ray") from None
+    if ray.is_initialized():
+        yield
+        return
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)
+    # Ray raises many kinds, and `Exception` itself when a node takes too long to start.
+    except Exception as error:
+        ray.shutdown()
+        said = f"{' '.join(str(error).split()):.200}"
+        if address:
+            raise InputError(f"Ray at {address}: cannot be reached ({said})") from None
+        raise InputError(f"Ray cannot be started on this machine ({said}); try again, or use --engine local") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
+    """Embed pieces on the cluster that the process is connected to.
+
+    Args:
+        work: the pieces.
+        workers: actors; None: one for each core of the cluster.
+        finished: is called with each part, at least once.
+
+    Raises:
+        InputError: as :func:`ctx_embed.scaling.local.run`, or the cluster fails.
+    """
+    import ray
+    import ray.data
+
     if not work.pieces:
         return
-    ours = not ray.is_initialized()
-    if ours:
-        quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        try:
-            ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InputError(
-                f"Ray at {address or 'this machine'}: cannot be reached ({str(error).strip():.200})"
-            ) from None
     context = ray.data.DataContext.get_current()
     bars, level = context.enable_progress_bars, logging.getLogger("ray.data").level
     context.enable_progress_bars = False
@@ -77,7 +112,7 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None], addre
         items = ray.data.from_items(list(range(pieces)), override_num_blocks=min(pieces, MOST_BLOCKS))
         parts = items.map_batches(
             Actor,
-            fn_constructor_args=(work,),
+            fn_constructor_args=(work, os.getcwd()),
             batch_size=1,
             num_cpus=ACTOR_CPUS,
             compute=ray.data.ActorPoolStrategy(size=min(count, pieces)),
@@ -87,8 +122,10 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None], addre
             if isinstance(part, InputError):
                 raise part
             finished(part)
+    except ray.exceptions.RayError as error:
+        if isinstance(error, ray.exceptions.RayTaskError):
+            raise
+        raise InputError(f"Ray: {str(error).strip().splitlines()[-1]:.300}; repeat the command to resume") from None
     finally:
         context.enable_progress_bars = bars
         logging.getLogger("ray.data").setLevel(level)
-        if ours:
-            ray.shutdown()

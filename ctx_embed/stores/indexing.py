@@ -65,7 +65,7 @@ def index_parquet(
     for store, collection in zip(stores, collections, strict=True):
         collection.require(store.name, collections[0])
     if model is None:
-        model = read_manifest(path).model if mode in ("append", "upsert") else collections[0].model
+        model = read_manifest(Path(path)).model if mode in ("append", "upsert") else collections[0].model
     embedder = Embedder.of(model)
     collections[0].require(stores[0].name, Collection.of(embedder))
     return build_index(
