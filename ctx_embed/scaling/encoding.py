@@ -126,7 +126,7 @@ def encode_dataset(
         # The target may lie in a folder of inputs: what it holds is no input.
         sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
         if not sources:
-            raise InputError(f"{', '.join(map(str, listed))}: nothing to encode apart from the target itself")
+            raise InputError(f"{', '.join(map(str, listed))}: lies in the target {to}; choose another target")
         for source in sources:
             require_fields(source, fields)
         sampled = _sample(sources, fields, part_rows)

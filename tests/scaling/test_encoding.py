@@ -254,7 +254,7 @@ def test_a_target_among_its_inputs_is_no_input(corpus, tmp_path, embedder, uri):
         encoded = encode_dataset(given, target, workers=1)
         assert (encoded.rows, encoded.count) == (3 * LINES, 3 * LINES)
     assert encoded.was_complete
-    with pytest.raises(InputError, match=r"out: nothing to encode apart from the target itself"):
+    with pytest.raises(InputError, match=r"out: lies in the target .*out; choose another target"):
         encode_dataset(target, target)
 
 
@@ -281,8 +281,10 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     with pytest.raises(InputError, match=r"no texts to embed; the first row: .*no field 'text' \(fields: 'body'\)"):
         encode_dataset(tmp_path / "wrong.jsonl", target)
     assert not target.exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
     with pytest.raises(InputError, match=r"the folder holds other things; choose another name"):
-        encode_dataset(corpus, corpus)
+        encode_dataset(corpus, tmp_path / "mine")
     from ctx_embed import SearchIndex
 
     SearchIndex.create(tmp_path / "index").close()
@@ -312,6 +314,45 @@ def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
 
     encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25)
     assert shown == [[LINES, 0, 25, 25, 10, "finishing"]]
+
+
+def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"the engine ray needs .*ctx-embed\[ray\]"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray")
+    monkeypatch.undo()
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+
+    def slow(**options):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(InputError, match=r"Ray cannot be started on this machine \(The current node timed out"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray")
+    with pytest.raises(InputError, match=r"Ray at 10.0.0.9:1: cannot be reached \(The current node timed out"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address="10.0.0.9:1")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
+    """Ray would repeat what raises."""
+    import pickle
+
+    from ctx_embed.scaling.inputs import Fields, find_sources, pieces
+    from ctx_embed.scaling.on_ray import Actor
+
+    monkeypatch.chdir(tmp_path)
+    encode_dataset("in/a.txt", "out", workers=1)
+    fingerprint = Embedder.of(None).fingerprint
+    work_of = [piece for place, source in enumerate(find_sources(["in"])) for piece in pieces(source, place)]
+    (corpus / "c.csv").unlink()
+    monkeypatch.chdir("/")
+    for known, expected in ((fingerprint, [LINES, LINES, "c.csv: cannot be read"]), ("f" * 64, ["on every machine"])):
+        job = work.Job("out", "0001", None, None, known, Fields(), 100, stores=True)
+        actor = Actor(work.Work(job, work_of, {}), str(tmp_path))
+        found = [pickle.loads(row["part"][0]) for row in actor({"item": np.arange(3)})]
+        for each, wanted in zip(found, expected, strict=True):
+            assert wanted in str(each) if isinstance(each, InputError) else each.note["rows"] == wanted
 
 
 class Killer(threading.Thread):
@@ -345,9 +386,7 @@ class Killer(threading.Thread):
 
 @pytest.mark.slow  # A minute: Ray starts twice, and its actors again after each kill.
 @pytest.mark.filterwarnings("ignore")
-def test_ray_loses_nothing_when_actors_and_a_node_die(tmp_path, embedder, monkeypatch):
-    # On a busy machine a node takes longer than Ray's half minute to start.
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "240")
+def test_ray_loses_nothing_when_actors_and_a_node_die(tmp_path, embedder):
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray.cluster_utils import Cluster
 
