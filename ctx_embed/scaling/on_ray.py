@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 ACTOR_CPUS = 0.5
 # Ray plans each block by itself.
 MOST_BLOCKS = 4096
+CONNECTION_SECONDS = 10
 
 
 class Actor:
@@ -70,6 +73,8 @@ def cluster(address: str | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    if address and (host := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)):
+        _require_listening(address, host[1], int(host[2]))
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)
@@ -84,6 +89,18 @@ def cluster(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_listening(address: str, host: str, port: int) -> None:
+    """Raise an error if no process listens at an address, for which Ray would wait minutes.
+
+    Raises:
+        InputError: none does.
+    """
+    try:
+        socket.create_connection((host, port), timeout=CONNECTION_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise InputError(f"Ray at {address}: cannot be reached ({error}); is the cluster running?") from None
 
 
 def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:

@@ -329,8 +329,11 @@ def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, 
     monkeypatch.setattr(ray, "init", slow)
     with pytest.raises(InputError, match=r"Ray cannot be started on this machine \(The current node timed out"):
         encode_dataset(corpus, tmp_path / "out", engine="ray")
-    with pytest.raises(InputError, match=r"Ray at 10.0.0.9:1: cannot be reached \(The current node timed out"):
-        encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address="10.0.0.9:1")
+    with pytest.raises(InputError, match=r"Ray at auto: cannot be reached \(The current node timed out"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address="auto")
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        with pytest.raises(InputError, match=rf"Ray at {address}: cannot be reached \(.*refused\); is the cluster"):
+            encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address=address)
     assert not (tmp_path / "out").exists()
 
 
