@@ -128,21 +128,21 @@ def folder(data: Path, work: Path, files: int, json_path: Path | None) -> None:
 @click.option("--sizes", default="64 128 256", show_default=True, help="Tokens of a passage.")
 @json_option
 def passages(data: Path, sizes: str, json_path: Path | None) -> None:
-    """nDCG@10 of whole documents and of their best passages, on cranfield and cisi."""
+    """nDCG@10 of whole documents and of their best passages, grouped, on cranfield and cisi."""
     import tempfile
 
     rows: list[dict[str, Any]] = []
     for name in tqdm(("cranfield", "cisi")):
         documents, queries, judged = collection(data, name)
+        with (data / "retrieval" / name / "corpus.jsonl").open(encoding="utf-8", newline="\n") as lines:
+            titles = [{"title": row.get("title", "")} for row in map(json.loads, lines)]
         row: dict[str, Any] = {"collection": name}
         for chunk in ("none", *(f"passages:{size}" for size in sizes.split())):
             with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "i", chunk=chunk) as index:
-                index.add(list(documents.values()), list(documents))
-                scores = []
-                # Enough passages that ten documents are among them.
-                for query, hits in zip(queries, index.search(list(queries.values()), k=100), strict=True):
-                    ranked = list(dict.fromkeys(str(hit.id) for hit in hits))[:10]
-                    scores.append(ndcg(ranked, judged[query]))
+                index.add(list(documents.values()), list(documents), titles)
+                found = index.search(list(queries.values()), k=10, group="id")
+                ranked = zip(queries, found, strict=True)
+                scores = [ndcg([str(hit.id) for hit in hits], judged[query]) for query, hits in ranked]
             row[chunk] = 100 * float(np.mean(scores))
         rows.append(row)
     report(rows, json_path)

@@ -131,7 +131,7 @@ def _vectors_of_texts(
     except (InputError, OSError):
         # The other checks report this.
         return
-    again = embedder.documents([passages[int(row)].text for row in rows])
+    again = embedder.documents([passages[int(row)].embedded(folder.manifest.titled) for row in rows])
     apart = int((np.linalg.norm(stored - again, axis=1) > LARGEST_DISTANCE).sum())
     if apart:
         yield f"{folder.path}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"

@@ -23,7 +23,7 @@ from ctx_embed.index.building.plan import holds_only_an_index
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.database import State
-from ctx_embed.index.storage.documents import DocumentStore, Stored
+from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import (
     CACHE,
@@ -138,7 +138,7 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) ->
                 ):
                     documents = store.after(row - 1, CHUNK_DOCUMENTS)
                     end = documents[-1].row + documents[-1].passages if documents else rows
-                    blocks.append(_vectors(store, documents, row, end, embedder))
+                    blocks.append(_vectors(store, documents, row, end, embedder, manifest.titled))
                     bar.update(end - row)
                     row = end
                 shards = _stored(store, vectors, shards, np.concatenate(blocks))
@@ -146,12 +146,16 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) ->
             index.writer.tidy(store)
 
 
-def _vectors(store: DocumentStore, documents: Sequence[Stored], first: int, end: int, embedder: Embedder) -> Vectors:
+def _vectors(
+    store: DocumentStore, documents: Sequence[Stored], first: int, end: int, embedder: Embedder, titled: bool
+) -> Vectors:
     """Return the vectors (end - first, dimension) of rows; those of deleted documents are zero."""
     texts = {
-        document.row + place: document.text[start:stop]
+        row: text
         for document in documents
-        for place, (start, stop) in enumerate(store.spans(document))
+        for row, text in enumerate(
+            embedded_texts(document.text, document.metadata, store.spans(document), titled), document.row
+        )
     }
     distinct = list(dict.fromkeys(texts.values()))
     place_of = {text: place for place, text in enumerate(distinct)}

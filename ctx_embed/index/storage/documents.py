@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import numbers
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,6 +52,11 @@ class Passage(NamedTuple):
     def text(self) -> str:
         """The text of the passage."""
         return self.document.text[self.start : self.stop]
+
+    def embedded(self, titled: bool) -> str:
+        """Return the text that is embedded for the passage, see :func:`embedded_texts`."""
+        title = self.document.metadata.get("title") if titled and self.document.passages > 1 else None
+        return _with_title(self.text, title)
 
 
 def checked_id(identifier: Any, number: int | None = None) -> Id:
@@ -120,6 +125,25 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return any(isinstance(item, dict | list | tuple) for item in level)
+
+
+def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span], titled: bool) -> list[str]:
+    """Return what is embedded for each passage of a document.
+
+    Args:
+        text: the document.
+        metadata: its metadata; the field ``title`` is its title.
+        spans: its passages.
+        titled: whether, in a document of several passages, the title is put before those that do not have it; alone,
+            they seldom say what the document is about.
+    """
+    title = metadata.get("title") if titled and len(spans) > 1 else None
+    return [_with_title(text[start:stop], title) for start, stop in spans]
+
+
+def _with_title(passage: str, title: Any) -> str:
+    is_missing = isinstance(title, str) and bool(title.strip()) and title not in passage
+    return f"{title}\n{passage}" if is_missing else passage
 
 
 def text_hash(text: str) -> int:

@@ -59,6 +59,11 @@ class Manifest:
     dtype: str = dtypes.DEFAULT
 
     @property
+    def titled(self) -> bool:
+        """Whether passages are embedded with the title of their document."""
+        return self.chunk.partition(":")[0] == "passages"
+
+    @property
     def format_version(self) -> int:
         """The version of the file format."""
         return OLDEST_FORMAT if self.dtype == dtypes.DEFAULT else FORMAT_VERSION

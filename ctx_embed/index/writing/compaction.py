@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.database import WORDS
-from ctx_embed.index.storage.documents import DocumentStore, Mask, text_hash
+from ctx_embed.index.storage.documents import DocumentStore, Mask, embedded_texts, text_hash
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, write_manifest
 from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder
@@ -58,7 +58,7 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None], dtype: s
                         # Older versions must refuse the index before it lists a shard that they cannot read.
                         _declare(folder, wanted)
                     folder.vectors.dtype = wanted.dtype
-                    removed = _compact(store, folder.vectors)
+                    removed = _compact(store, folder.vectors, before.titled)
                 except BaseException:
                     with suppress(InputError, OSError):
                         _declare(folder, before)
@@ -89,7 +89,7 @@ def _declare_if_true(folder: IndexFolder, store: DocumentStore, dtype: str) -> N
             _declare(folder, replace(folder.manifest, dtype=dtype))
 
 
-def _compact(store: DocumentStore, vectors: ShardFolder) -> int:
+def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
     state = store.state()
     live = store.live(state.rows)
     rows = np.flatnonzero(live)
@@ -100,12 +100,12 @@ def _compact(store: DocumentStore, vectors: ShardFolder) -> int:
     generation = state.generation + 1
     new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
     if len(rows) < state.rows:
-        _renumber(store, live)
+        _renumber(store, live, titled)
     store.finish(new_state, shards)
     return state.rows - len(rows)
 
 
-def _renumber(store: DocumentStore, live: Mask) -> None:
+def _renumber(store: DocumentStore, live: Mask, titled: bool) -> None:
     """Give the live rows new numbers without gaps in all tables."""
     # In the order of rows, each new number is free when it is needed, as numbers only become smaller.
     numbers = np.cumsum(live) - 1
@@ -116,7 +116,7 @@ def _renumber(store: DocumentStore, live: Mask) -> None:
             store.connection.executemany(f"UPDATE {table} SET row = ? WHERE row = ?", pairs)
         for statement in ("DELETE FROM deleted", "DELETE FROM hashes", "DROP TABLE words", WORDS):
             store.connection.execute(statement)
-    _write_words(store)
+    _write_words(store, titled)
 
 
 def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.int64]) -> list[Shard]:
@@ -130,7 +130,7 @@ def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.i
     return new
 
 
-def _write_words(store: DocumentStore) -> None:
+def _write_words(store: DocumentStore, titled: bool) -> None:
     """Fill the tables that are derived from the texts: words, and the row in which each text was embedded."""
     for document in store.all():
         passages = [
@@ -138,5 +138,7 @@ def _write_words(store: DocumentStore) -> None:
         ]
         with store.reporting_errors():
             store.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", passages)
-            hashes = [(text_hash(text), row) for row, text in passages]
+            embedded = embedded_texts(document.text, document.metadata, store.spans(document), titled)
+            # A passage that was embedded with a title is not found again by its text.
+            hashes = [(text_hash(text), row) for (row, text), of in zip(passages, embedded, strict=True) if text == of]
             store.connection.executemany("INSERT OR IGNORE INTO hashes VALUES (?, ?)", hashes)

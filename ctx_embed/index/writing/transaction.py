@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,15 @@ import numpy as np
 from ctx_embed.documents.blocks import Block
 from ctx_embed.documents.units import Structured
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, Span, checked_id, metadata_json
+from ctx_embed.index.storage.documents import (
+    LARGEST_ID,
+    DocumentStore,
+    Id,
+    Span,
+    checked_id,
+    embedded_texts,
+    metadata_json,
+)
 from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
 from ctx_embed.index.storage.snapshot import Snapshot
 from ctx_embed.texts import Document, well_formed
@@ -26,7 +35,7 @@ class Embedded(Document):
 
 @dataclass(frozen=True)
 class Copied(Document):
-    """A document from another index, with its passages and their unit vectors (passages, dimension)."""
+    """A document from an index, with its passages and their unit vectors (passages, dimension); None: embed it."""
 
     spans: Sequence[Span] = ()
     vectors: Any = None
@@ -107,6 +116,7 @@ class Edit:
         embed: returns the unit vectors (n, dimension) of n texts.
         chunk: cuts a text with these blocks into passages.
         counted: the number of documents already added by the same operation, for messages; 0 by default.
+        titled: whether passages are embedded with the title of their document, see :func:`embedded_texts`.
     """
 
     def __init__(
@@ -116,12 +126,15 @@ class Edit:
         embed: Callable[[Sequence[str]], Vectors],
         chunk: Callable[[str, Sequence[Block]], Sequence[Span]],
         counted: int = 0,
+        *,
+        titled: bool = False,
     ) -> None:
         self.store = store
         self.vectors = vectors
         self.embed = embed
         self.chunk = chunk
         self.counted = counted
+        self.titled = titled
         self.state = store.state()
         self.shards = store.shards()
         self.changed = False
@@ -150,8 +163,14 @@ class Edit:
         texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
         cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
         passages = [text[start:stop] for text, spans in zip(texts, cut, strict=True) for start, stop in spans]
+        embedded = [
+            passage
+            for document, text, spans in zip(documents, texts, cut, strict=True)
+            for passage in embedded_texts(text, document.metadata, spans, self.titled)
+        ]
+        plain = [text == passage for text, passage in zip(embedded, passages, strict=True)]
         # Look these up before anything is replaced: the vectors of deleted documents are still there.
-        known = self.store.rows_of_texts(list(dict.fromkeys(passages)))
+        known = self.store.rows_of_texts(list(dict.fromkeys(itertools.compress(embedded, plain))))
         first_row = self.state.rows
         ids: list[Id] = []
         embeddings: list[Any] = []
@@ -172,7 +191,7 @@ class Edit:
             self.state = replace(self.state, next_id=next_id)
             self.counted += len(documents)
             self.changed = True
-            self._keep(first_row, passages, embeddings, known)
+            self._keep(first_row, embedded, plain, embeddings, known)
         return ids
 
     def _spans(self, document: Document, text: str) -> Sequence[Span]:
@@ -202,8 +221,13 @@ class Edit:
         where = f"is also that of document {other}" if taken.row >= self._first_row else "is already in the index"
         raise InputError(f"document {number}: the id {identifier!r} {where}; ids must be unique")
 
-    def _keep(self, first: int, passages: list[str], embeddings: list[Any], known: dict[str, int]) -> None:
-        """Queue the vectors of the rows from ``first`` on: given, copied from a row with the same text, or embedded."""
+    def _keep(
+        self, first: int, passages: list[str], plain: list[bool], embeddings: list[Any], known: dict[str, int]
+    ) -> None:
+        """Queue the vectors of the rows from ``first`` on: given, copied from a row with the same text, or embedded.
+
+        Only rows whose passage was embedded as it is (``plain``) are found again by their text.
+        """
         wanted = dict.fromkeys(text for text, vector in zip(passages, embeddings, strict=True) if vector is None)
         old = [text for text in wanted if text in known]
         new = [text for text in wanted if text not in known]
@@ -215,7 +239,8 @@ class Edit:
         self._waiting.append(
             np.stack([found[t] if given is None else given for t, given in zip(passages, embeddings, strict=True)])
         )
-        rows = {text: row for row, text in reversed(list(enumerate(passages, first))) if text not in known}
+        numbered = [(row, text) for row, (text, as_is) in enumerate(zip(passages, plain, strict=True), first) if as_is]
+        rows = {text: row for row, text in reversed(numbered) if text not in known}
         self.store.keep_hashes(rows)
         if sum(map(len, self._waiting)) >= SHARD_ROWS:
             self._flush()
@@ -244,9 +269,17 @@ class Edit:
                 raise InputError(f"no document has the id {identifier!r}")
         for number, document in enumerate(found.values(), 1):
             fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}
-            if fields != document.metadata:
-                self.store.set_metadata(document, metadata_json(fields, number))
-                self.changed = True
+            if fields == document.metadata:
+                continue
+            written = metadata_json(fields, number)
+            spans = self.store.spans(document)
+            old, new = (embedded_texts(document.text, of, spans, self.titled) for of in (document.metadata, fields))
+            if old == new:
+                self.store.set_metadata(document, written)
+            else:
+                again = Copied(document.text, document.id, fields, spans=spans, vectors=[None] * len(spans))
+                self.add([again], replacing=True)
+            self.changed = True
         return len(found)
 
     def delete(self, ids: Sequence[Id]) -> int:

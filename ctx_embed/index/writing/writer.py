@@ -71,7 +71,8 @@ class Writer:
             try:
                 with store.writing():
                     self.folder.require_in_place()
-                    edit = Edit(store, self.folder.vectors, self._embed, self._chunk, counted)
+                    titled = self.folder.manifest.titled
+                    edit = Edit(store, self.folder.vectors, self._embed, self._chunk, counted, titled=titled)
                     yield edit
                     if edit.changed:
                         edit.finish()
