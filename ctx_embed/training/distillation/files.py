@@ -129,6 +129,8 @@ class DistillationJob:
             raise InputError("--from and --tokenizer exclude each other: the model has its own vocabulary")
         if self.second_teacher is not None and not any(source.second_texts for source in self.sources):
             raise InputError("a second teacher needs texts; set second_texts for a source of the recipe")
+        if self.options.second_label_weight > 0 and (self.second_teacher is None or not self.labelled):
+            raise InputError("second_label_weight needs a second teacher and labelled files; give both or leave it out")
         self.options.label_dimensions(self.dimension, self.spare_dimensions)
 
     @property

@@ -7,40 +7,25 @@ and the new state.
 
 import os
 import shutil
-import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import ctx_embed
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashEmbedder
+from tests.index.support.killed_at import run_and_die
 from tests.index.support.stored import stored
 
-OURS = str(Path(ctx_embed.__file__).parent)
 ADDED = ["first new text", "second new text", "third new text"]
 
 
-def work_and_die(folder: Path, line: int, dtype: str | None) -> None:
-    """Change the index in ``folder`` and be killed at the ``line``-th new line; exit code 0 if never."""
-    lines = set()
-
-    def trace(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(OURS):
-            return None
-        if event == "line":
-            lines.add((frame.f_code.co_filename, frame.f_lineno))
-            if len(lines) == line:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
+def change(folder: Path, dtype: str | None) -> Callable[[], Any]:
+    """Open the index in ``folder`` and return the operation."""
     index = SearchIndex(IndexFolder(folder), HashEmbedder())
-    sys.settrace(trace)
-    if dtype is None:
-        index.add(ADDED, ["x", "y", "z"])
-    else:
-        index.compact(dtype)
-    os._exit(0)
+    return partial(index.add, ADDED, ["x", "y", "z"]) if dtype is None else partial(index.compact, dtype)
 
 
 def is_new(folder: Path, old: list[str], dtype: str | None) -> bool:
@@ -73,7 +58,7 @@ if __name__ == "__main__":
         shutil.copytree(base, folder)
         child = os.fork()
         if child == 0:
-            work_and_die(folder, line, dtype)
+            run_and_die(change(folder, dtype), line)
         _, status = os.waitpid(child, 0)
         left["new" if is_new(folder, old, dtype) else "old"] += 1
         texts = texts_of(folder)

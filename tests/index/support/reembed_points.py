@@ -6,39 +6,19 @@ Prints the number of kills, and how many of them left the old and the new vector
 
 import os
 import shutil
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
-import ctx_embed
 from ctx_embed.index.building import reembedding
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.runtime import Embedder
 from ctx_embed.runtime.saved import DEFAULT_MODEL
 from tests.index.support.hash_model import HashEmbedder
+from tests.index.support.killed_at import run_and_die
 
-OURS = str(Path(ctx_embed.__file__).parent)
 NOTE = "note 5 about the weather"
-
-
-def reembed_and_die(folder: Path, model: Embedder, line: int) -> None:
-    """Embed the index in ``folder`` again and be killed at the ``line``-th new line; exit code 0 if never."""
-    lines = set()
-
-    def trace(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(OURS):
-            return None
-        if event == "line":
-            lines.add((frame.f_code.co_filename, frame.f_lineno))
-            if len(lines) == line:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    index = SearchIndex(IndexFolder(folder), HashEmbedder())
-    sys.settrace(trace)
-    index.reembed(model)
-    os._exit(0)
 
 
 if __name__ == "__main__":
@@ -54,7 +34,8 @@ if __name__ == "__main__":
         shutil.copytree(base, folder)
         child = os.fork()
         if child == 0:
-            reembed_and_die(folder, model, line)
+            index = SearchIndex(IndexFolder(folder), HashEmbedder())
+            run_and_die(partial(index.reembed, model), line)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             assert os.WEXITSTATUS(status) == 0

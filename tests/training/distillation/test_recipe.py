@@ -364,6 +364,7 @@ FAILURES = [
     ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe with a fair source of pairs (.jsonl)"),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
     ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer exclude each other: the model has its own vocabulary"),
+    ({"second_label_weight": 0.5}, "second_label_weight needs a second teacher and labelled files; "),
     ({"phrases": -1}, "phrases must be at least 0, got -1"),
 ]
 
