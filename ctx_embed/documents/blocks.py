@@ -6,11 +6,14 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
+
+from ctx_embed.documents.grammars import LANGUAGES, definitions
 
 # Depths: a cut before a block of a smaller depth is better. Every page begins a passage.
 PAGE, SECTION, NONE = 0, 1, 9
-# Larger Python files are cut as other code is: parsing takes 100 times their size in memory.
+# Larger files are cut at blank lines: parsing takes 100 times their size in memory.
 _LARGEST_PARSED = 1_000_000
 
 _LINE = re.compile(r"[^\n\f]+")
@@ -76,6 +79,22 @@ def python(text: str) -> list[Block]:
     begins = [0, *(match.end() for match in re.finditer("\n", text))]
     depths: dict[int, int] = {}
     _functions(tree.body, SECTION, text, begins, depths)
+    return _cut(text, depths)
+
+
+def parsed(text: str, language: str) -> list[Block]:
+    """Return the parts of code in another language, cut at functions and classes too if its grammar is installed."""
+    if len(text) > _LARGEST_PARSED or "\f" in text:
+        return code(text)
+    lines = definitions(text, language, NONE - 1)
+    if not lines:
+        return code(text)
+    begins = [0, *(match.end() for match in re.finditer("\n", text))]
+    return _cut(text, {begins[line]: depth for line, depth in lines.items()})
+
+
+def _cut(text: str, depths: dict[int, int]) -> list[Block]:
+    """Return the parts between blank lines, cut at these places, too; ``depths`` are those of cuts before the parts."""
     cuts = sorted(depths)
     found: list[Block] = []
     at = 0
@@ -169,4 +188,5 @@ KINDS: dict[str, Callable[[str], list[Block]]] = {
     "python": python,
     "code": code,
     "rows": rows,
+    **{language: partial(parsed, language=language) for language in LANGUAGES},
 }

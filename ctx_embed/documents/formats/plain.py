@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from ctx_embed.documents.decoding import decode, read_bytes
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.grammars import LANGUAGE_OF
 
 _FIRST_HEADING = re.compile(r"^ {0,3}#\s+(.*?)[\s#]*$|^(\S.*)\n=+[^\S\n]*$", re.MULTILINE)
 _FRONT_TITLE = re.compile(r"\A---\n(?:[^\n]*\n)*?title:[^\S\n]*([\"']?)(\S[^\n]*?)\1[^\S\n]*\n")
@@ -45,7 +47,7 @@ def python(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:
     """Yield a file of source code in any language."""
-    yield Extracted(_read(path, encoding), "code", line=1)
+    yield Extracted(_read(path, encoding), LANGUAGE_OF.get(Path(path).suffix.lower(), "code"), line=1)
 
 
 def rows(path: str, encoding: str | None = None) -> Iterator[Extracted]:

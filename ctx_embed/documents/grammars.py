@@ -1,0 +1,130 @@
+"""Where functions, classes and the like begin in source code, by tree-sitter's grammars (extra ``documents``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+# The package of each language's grammar, and the function there that returns it.
+LANGUAGES = {
+    "c": ("tree_sitter_c", "language"),
+    "cpp": ("tree_sitter_cpp", "language"),
+    "csharp": ("tree_sitter_c_sharp", "language"),
+    "go": ("tree_sitter_go", "language"),
+    "java": ("tree_sitter_java", "language"),
+    "javascript": ("tree_sitter_javascript", "language"),
+    "php": ("tree_sitter_php", "language_php"),
+    "ruby": ("tree_sitter_ruby", "language"),
+    "rust": ("tree_sitter_rust", "language"),
+    "tsx": ("tree_sitter_typescript", "language_tsx"),
+    "typescript": ("tree_sitter_typescript", "language_typescript"),
+}
+LANGUAGE_OF = {
+    **dict.fromkeys([".c", ".h"], "c"),
+    **dict.fromkeys([".cc", ".cpp", ".cxx", ".hh", ".hpp"], "cpp"),
+    ".cs": "csharp",
+    ".go": "go",
+    ".java": "java",
+    **dict.fromkeys([".js", ".jsx", ".mjs", ".cjs"], "javascript"),
+    ".php": "php",
+    ".rb": "ruby",
+    ".rs": "rust",
+    ".tsx": "tsx",
+    ".ts": "typescript",
+}
+
+_DEFINITION = re.compile(
+    r"(?:abstract_class|annotation_type|class|constructor|destructor|enum|function|generator_function|impl|interface|macro"
+    r"|method|mod|namespace|property|record|struct|trait|type|union)_(?:declaration|definition|item|specifier)"
+    r"|class|internal_module|method|module|singleton_method"
+)
+# What may hold further definitions.
+_CONTAINER = re.compile(r".*(?:class|enum|impl|interface|mod|module|namespace|record|struct|trait).*")
+# What is before a definition and around it.
+_PREFIX = {"export_statement", "ambient_declaration", "template_declaration"}
+# What holds definitions of the same depth: bodies, and C's conditions around a whole header.
+_WRAPPER = re.compile(
+    r".*(?:_body|_list|_block|_declarations|body_statement)|linkage_specification|preproc_(?:if|ifdef|else|elif)"
+    r"|expression_statement"
+)
+_FUNCTION_VALUES = {"arrow_function", "function_expression", "generator_function"}
+# What belongs to the definition right below it.
+_ABOVE = re.compile(r".*comment|attribute_item|attribute_list|decorator|annotation")
+
+
+@cache
+def _parser(language: str) -> Parser | None:
+    package, function = LANGUAGES[language]
+    try:
+        from tree_sitter import Language, Parser
+
+        return Parser(Language(getattr(import_module(package), function)()))
+    except ImportError:
+        return None
+
+
+def definitions(text: str, language: str, deepest: int) -> dict[int, int] | None:
+    """Return the lines, from 0, at which definitions begin, with their depths: 1 for those at the top.
+
+    Args:
+        text: source code; broken code has the definitions that are still recognised.
+        language: one of :data:`LANGUAGES`.
+        deepest: deeper definitions are left out.
+
+    Returns:
+        None if the grammar is not installed.
+    """
+    parser = _parser(language)
+    if parser is None:
+        return None
+    found: dict[int, int] = {}
+    waiting = [(parser.parse(text.encode()).root_node, 1)]
+    while waiting:
+        node, depth = waiting.pop()
+        after = False
+        for child in node.children:
+            definition = _definition(child)
+            if definition is not None or (after and child.is_named):
+                found.setdefault(_first_line(child), depth)
+            if definition is not None and depth < deepest and _CONTAINER.fullmatch(definition.type):
+                waiting += [(body, depth + 1) for body in definition.children if _WRAPPER.fullmatch(body.type)]
+            elif definition is None and _WRAPPER.fullmatch(child.type):
+                waiting.append((child, depth))
+            after = definition is not None
+    return found
+
+
+def _definition(node: Node) -> Node | None:
+    """Return the definition that a node is or wraps, in JavaScript also of a variable that holds a function."""
+    if _DEFINITION.fullmatch(node.type):
+        return node if node.is_named else None
+    if node.type in _PREFIX:
+        return next(filter(None, map(_definition, node.children)), None)
+    values = (child.child_by_field_name("value") for child in node.children if child.type == "variable_declarator")
+    return node if any(value is not None and value.type in _FUNCTION_VALUES for value in values) else None
+
+
+def _first_line(node: Node) -> int:
+    """Return the first line of a node, with the comments and attributes right above it."""
+    line = node.start_point.row
+    for above in _before(node):
+        if not _ABOVE.fullmatch(above.type) or above.end_point.row + 1 < line or above.start_point.row >= line:
+            break
+        line = above.start_point.row
+    return int(line)
+
+
+def _before(node: Node) -> Iterator[Node]:
+    """Yield the nodes above, the nearest first; the first of a body follows what stands before the body."""
+    above = node.prev_sibling
+    if above is None and node.parent is not None and _WRAPPER.fullmatch(node.parent.type):
+        above = node.parent.prev_sibling
+    while above is not None:
+        yield above
+        above = above.prev_sibling
