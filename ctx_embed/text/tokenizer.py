@@ -89,7 +89,8 @@ class TextTokenizer:
         try:
             return [b"".join(map(memo.__getitem__, of_text)) for of_text in words]
         except KeyError:
-            new = sorted({word for of_text in words for word in of_text} - memo.keys())
+            # `- memo.keys()` would go through all the words that are remembered.
+            new = sorted({word for of_text in words for word in of_text}.difference(memo))
             memo.update(zip(new, self._tokenized(new), strict=True))
             self._characters += sum(map(len, new))
             if self._characters > MEMO_CHARACTERS:
