@@ -223,6 +223,14 @@ def searched(
             begun = time.perf_counter()
             hits.append(store.search(query, k=10))
             milliseconds.append(1000 * (time.perf_counter() - begun))
+    if kind == "lancedb":
+        import datetime
+
+        import lancedb
+
+        # LanceDB deletes earlier versions after a week.
+        table = lancedb.connect(folder).open_table("passages")
+        table.optimize(cleanup_older_than=datetime.timedelta(0), delete_unverified=True)
     if kind == "postgresql":
         import psycopg
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 NOTES = "_ctx_embed"
 # With fewer rows LanceDB compares with all of them, which takes milliseconds.
 LEAST_INDEXED = 20_000
+# Its default index stores 20 bytes a vector: the first ones by these are compared again by their vectors.
+CANDIDATES, LEAST_REFINED = 500, 10
 # Commits after which small files are joined.
 OPTIMIZED = 256
 
@@ -169,6 +171,8 @@ class LanceDB(Store):
             search = search.select([ID, TEXT, METADATA, *fields, "_distance"])
             if exact:
                 search = search.bypass_vector_index()
+            else:
+                search = search.refine_factor(max(LEAST_REFINED, -(-CANDIDATES // k)))
             if tree is not None:
                 search = search.where(condition(self.name, tree, fields), prefilter=True)
             with self._reporting_errors():

@@ -96,8 +96,6 @@ class Parquet(Store):
         folder, parent = Path(self.folder), Path(self.folder).parent
         if not parent.is_dir():
             raise InputError(f"cannot write {self.name}: the folder {parent} does not exist; create it first")
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"cannot write {self.name}: it must be a folder, got a file; choose another name")
         if folder.is_dir() and any(not path.name.startswith("_") for path in folder.iterdir()):
             raise InputError(f"cannot write {self.name}: the folder holds other things; choose another name")
 
@@ -109,6 +107,8 @@ class Parquet(Store):
         try:
             found = [info.path for info in self.fs.get_file_info(selector) if info.type == fs.FileType.File]
         except OSError as error:
+            if self._is_local and os.path.isfile(self.folder):
+                raise InputError(f"{self.name}: must be a folder, got a file; choose another name") from None
             raise InputError(f"{self.name}: cannot be read ({_said(error)})") from None
         names = ((path.rpartition("/")[2], path) for path in found)
         return [path for name, path in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]

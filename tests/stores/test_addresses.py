@@ -49,3 +49,43 @@ def test_a_qdrant_server_that_is_not_there_is_one_line():
     pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
     with pytest.raises(InputError, match=r"^qdrant:http://127.0.0.1:1#passages: Qdrant says .*refused"):
         stores.open("qdrant:http://127.0.0.1:1").count()
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, embedder, rows):
+    pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
+    pytest.importorskip("qdrant_client", reason="the extra qdrant is not installed")
+    (tmp_path / "file").write_text("a letter")
+    for address, message in (
+        (str(tmp_path / "file"), "must be a folder, got a file; choose another name"),
+        (f"lancedb:{tmp_path / 'file'}", r"LanceDB says .*File exists"),
+        (f"qdrant:{tmp_path / 'file'}", r"Qdrant says .*File exists"),
+        (str(tmp_path / "not" / "there"), r"the folder .*not does not exist; create it first"),
+    ):
+        with stores.open(address) as store, pytest.raises(InputError, match=message):
+            store.ensure(stores.Collection.of(embedder))
+    assert (tmp_path / "file").read_text() == "a letter"
+
+
+def test_damaged_parts_are_one_line(tmp_path, embedder, rows):
+    with stores.open(tmp_path / "out") as store:
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(rows(["one", "two"]))
+        (part,) = (tmp_path / "out").glob("part-*.parquet")
+        part.write_bytes(part.read_bytes()[:1000])
+        for ask in (store.count, lambda: store.search("one"), lambda: list(store.documents()), store.finish):
+            with pytest.raises(InputError, match=r"part-.*parquet: damaged \(.*; delete the directory and encode"):
+                ask()
+
+
+def test_a_collection_whose_making_was_cut_short_is_made(new_address, embedder, rows, monkeypatch):
+    with stores.open(new_address()) as store:
+        if not store.resumable:
+            pytest.skip("an index is made when it is opened")
+        collection = stores.Collection.of(embedder)
+        with monkeypatch.context() as patched:
+            # As if killed after the note.
+            patched.setattr(store, "_create", lambda collection: None)
+            store.ensure(collection)
+        assert store.ensure(collection) == collection
+        store.upsert(rows(["one"]))
+        assert store.count() == 1

@@ -218,3 +218,30 @@ def test_texts_that_databases_dislike_come_back(new_address, embedder, rows):
         # A text without tokens has no direction, and no cosine.
         del found["d0"], texts[0]
     assert sorted(found.values()) == sorted((text, text) for text in texts)
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "postgresql"])
+def test_a_database_with_its_default_index_finds_what_exact_search_finds(
+    kind, embedder, tmp_path, monkeypatch, request
+):
+    """Two thousand vectors around a hundred centres; LanceDB's index is built from fewer rows than usual."""
+    if kind == "postgresql":
+        address = f"{request.getfixturevalue('postgresql')}#indexed"
+    else:
+        pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
+        address = f"lancedb:{tmp_path / 'db'}"
+        monkeypatch.setattr("ctx_embed.stores.lancedb.LEAST_INDEXED", 1000)
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(100, 1, embedder.dimension)) + random.normal(size=(100, 20, embedder.dimension))
+    vectors = vectors.reshape(2000, -1).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    ids = [f"d{number}" for number in range(len(vectors))]
+    with stores.open(address) as store:
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(stores.Rows(ids, ids, [{}] * len(ids), vectors))
+        store.finish()
+        found, exact = (store._nearest(vectors[::50], 10, None, exact) for exact in (False, True))
+    recall = np.mean(
+        [len({a.id for a in one} & {b.id for b in two}) / 10 for one, two in zip(found, exact, strict=True)]
+    )
+    assert recall > 0.9
