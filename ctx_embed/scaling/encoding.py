@@ -187,18 +187,18 @@ class _Run:
     def __init__(self, store: Store, signature: str) -> None:
         self.store = store
         runs = store.notes(RUN)
-        last = list(runs)[-1] if runs else None
-        if last is not None and runs[last]["signature"] == signature:
-            self.name = last.removeprefix(RUN)
-            self.finished = bool(runs[last]["finished"])
-            self.was_complete = self.finished
+        last = list(runs)[-1].removeprefix(RUN) if runs else "none"
+        parts = store.notes(f"{PART}{last}-")
+        # Somebody may have emptied the store.
+        is_there = not any(note["rows"] for note in parts.values()) or store.count() > 0
+        if runs and runs[f"{RUN}{last}"]["signature"] == signature and is_there:
+            self.name, self.parts, self.finished = last, parts, bool(runs[f"{RUN}{last}"]["finished"])
         else:
-            self.name = f"{len(runs):04d}"
-            self.finished = self.was_complete = False
+            self.name, self.parts, self.finished = f"{len(runs):04d}", {}, False
             store.write_note(f"{RUN}{self.name}", {"signature": signature, "finished": False})
+        self.was_complete = self.finished
         self.is_first = self.name == "0000"
         self.signature = signature
-        self.parts = store.notes(f"{PART}{self.name}-")
 
     def done(self) -> tuple[dict[str, list[str]], set[str]]:
         """Return the parts that are stored, by the keys of their pieces, and the keys of pieces that are complete."""

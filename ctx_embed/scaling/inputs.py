@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, cast
@@ -53,7 +54,7 @@ class Source:
     size: int
     modified: int
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The format that the suffix names."""
         return _KINDS.get(suffix_of(self.name.partition("?")[0]), _TEXT)

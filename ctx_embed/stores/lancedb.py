@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -158,7 +159,9 @@ class LanceDB(Store):
 
     def finish(self, *, unique: bool = False) -> None:
         """Build or extend LanceDB's default index of vectors, if the table is large, and join small files."""
-        with self._reporting_errors():
+        with self._reporting_errors(), warnings.catch_warnings():
+            # The call that older versions know too.
+            warnings.simplefilter("ignore", DeprecationWarning)
             if self.count() >= LEAST_INDEXED and not self._rows.list_indices():
                 self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING)
             self._rows.optimize()

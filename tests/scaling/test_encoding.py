@@ -219,6 +219,16 @@ def test_two_runs_do_not_write_to_one_directory(corpus, tmp_path):
         encode_dataset(corpus, target, workers=1)
 
 
+def test_a_store_that_somebody_emptied_is_filled_again(corpus, tmp_path, embedder):
+    target = tmp_path / "out"
+    encode_dataset(corpus, target, workers=1)
+    for path in target.glob("part-*.parquet"):
+        path.unlink()
+    encoded = encode_dataset(corpus, target, workers=1)
+    assert (encoded.was_complete, encoded.rows, encoded.count) == (False, 3 * LINES, 3 * LINES)
+    require_exact(target, texts_of(corpus), embedder)
+
+
 @pytest.mark.parametrize("kind", ["lancedb", "qdrant", "postgresql"])
 def test_databases_get_every_id_once(corpus, tmp_path, kind, request):
     if kind == "postgresql":
