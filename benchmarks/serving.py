@@ -63,9 +63,17 @@ class Load:
 
 
 def lines(data: Path, count: int) -> list[str]:
-    """The first lines of the corpus's first file."""
-    with gzip.open(sorted((data / "corpus").glob("*.gz"))[0], "rt", encoding="utf-8") as file:
-        return list(islice((line.strip() for line in file if line.strip()), count))
+    """The first lines of the corpus."""
+
+    def every() -> Iterator[str]:
+        for path in sorted((data / "corpus").glob("*.gz")):
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                yield from (line.strip() for line in file if line.strip())
+
+    found = list(islice(every(), count))
+    if len(found) < count:
+        raise SystemExit(f"{data}: the corpus has {len(found):,} lines, {count:,} are needed")
+    return found
 
 
 def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:

@@ -1,8 +1,8 @@
 """The K steps of second-order attention in NumPy: packed token ids in, c^K out.
 
-Texts of equal length are taken together, so that nothing is padded: ``x`` is (B, n, m). What depends on a vocabulary
-entry alone is computed once for each entry of a batch. The formulas, and the letters, are those of
-:mod:`ctx_embed.second_order`.
+Texts of similar length are taken together: ``x`` is (B, n, m). Where order does not count, shorter ones are padded with
+an entry that is zero and adds nothing; elsewhere lengths are equal. What depends on a vocabulary entry alone is computed
+once for each entry of a batch. The formulas, and the letters, are those of :mod:`ctx_embed.second_order`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from ctx_embed.runtime.saved import Floats, SavedContextualizer, TokenTable
 LAYER_NORM_EPS = np.float32(1e-12)
 # Tokens that go through the steps together: their intermediate values stay in cache.
 GROUP_TOKENS = 768
+# Padding of a group, at most: more of it takes longer than another group.
+GROUP_PADDING = 64
 # Longer texts are summed block by block, in float64.
 BLOCK_TOKENS = 2048
 # From so many tokens on, several threads share a batch.
@@ -71,7 +73,8 @@ class Step:
 
     def corrected(self, context: Floats, total: Floats) -> Floats:
         """Return c^{k-1} + LayerNorm(total), (B, m)."""
-        centred: Floats = total - total.mean(1, keepdims=True)
+        # As total.mean, which takes twice as long for a few texts.
+        centred: Floats = total - np.add.reduce(total, 1, keepdims=True) / np.float32(total.shape[1])
         variance = np.einsum("bm,bm->b", centred, centred)[:, None] / np.float32(total.shape[1])
         centred /= np.sqrt(variance + LAYER_NORM_EPS)
         centred *= self.gain
@@ -165,7 +168,13 @@ class NumpyContextualizer:
         contexts = np.array(self.first_contexts(ids, lengths), dtype=np.float32)
         short = np.repeat(lengths <= BLOCK_TOKENS, lengths)
         products = self._held.of(ids[short]) if self.position_free else None
-        groups = list(equal_lengths(lengths, GROUP_TOKENS))
+        groups = list(
+            equal_lengths(lengths, GROUP_TOKENS)
+            if products is None
+            else similar_lengths(lengths, GROUP_TOKENS, GROUP_PADDING)
+        )
+        # Of each id, and of the padding.
+        entries = None if products is None else np.append(products.place[ids], NOTHING)
         longest = min(int(lengths.max(initial=0)), BLOCK_TOKENS)
 
         def run(some: list[tuple[int, Any, Any]]) -> None:
@@ -176,8 +185,8 @@ class NumpyContextualizer:
                     contexts[texts] = self.counted(*np.unique(ids[places], return_counts=True), first)
                 elif n > BLOCK_TOKENS:
                     contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
-                elif products is not None:
-                    contexts[texts] = self._group(products, products.place[ids[places]], first, memory)
+                elif products is not None and entries is not None:
+                    contexts[texts] = self._group(products, entries[places], first, memory)
                 else:
                     contexts[texts] = self._direct(self.table.rows(ids[places]), first)
 
@@ -193,11 +202,11 @@ class NumpyContextualizer:
     # Texts as bags of entries --------------------------------------------------------------------------------------
 
     def _group(self, products: Products, places: NDArray[np.int32], context: Floats, memory: Floats) -> Floats:
-        """Return c^K of B texts of n entries each.
+        """Return c^K of B texts of up to n entries each.
 
         Args:
             products: of the entries.
-            places: (B, n) of the entries among them.
+            places: (B, n) of the entries among them; :data:`NOTHING` after the last one of a text.
             context: (B, m) c^0.
             memory: (2, B n or more, m), written over.
         """
@@ -293,8 +302,12 @@ class NumpyContextualizer:
         return of_text
 
 
+# The place of the entry that is zero.
+NOTHING = np.int32(0)
+
+
 class Products(NamedTuple):
-    """What the steps need of vocabulary entries.
+    """What the steps need of vocabulary entries, and at :data:`NOTHING` of one that is zero.
 
     Attributes:
         place: (vocabulary,) where an entry is among the rows, -1 if it is not.
@@ -326,9 +339,9 @@ class HeldProducts:
         self._clear()
 
     def _clear(self) -> None:
-        self._count = 0
+        self._count = 1
         self._place = np.full(self._table.shape[0], -1, np.int32)
-        self._arrays = self._computed(np.empty(0, np.int64))
+        self._arrays = [np.zeros((1, part.shape[1]), np.float32) for part in self._computed(np.empty(0, np.int64))]
 
     def _computed(self, entries: NDArray[np.int64]) -> list[Floats]:
         """Return the rows, what the first step adds (if c^0 is shared), and U_k e of the other steps."""
@@ -345,7 +358,7 @@ class HeldProducts:
         """Return products among which are those of all ``ids``; they stay as they are when others are added."""
         with self._lock:
             missing = np.unique(ids[self._place[ids] < 0]).astype(np.int64)
-            if self._count and self._count + len(missing) > HELD_ENTRIES:
+            if self._count > 1 and self._count + len(missing) > HELD_ENTRIES:
                 self._clear()
                 missing = np.unique(ids).astype(np.int64)
             if len(missing):
@@ -385,3 +398,36 @@ def equal_lengths(lengths: Lengths, most: int) -> Iterator[tuple[int, NDArray[np
         for begin in range(start, stop, size):
             texts = order[begin : min(begin + size, stop)]
             yield n, texts, begins[texts][:, None] + np.arange(n)
+
+
+def similar_lengths(
+    lengths: Lengths, most: int, padding: int
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield groups of texts of similar length; texts without tokens are left out.
+
+    Args:
+        lengths: (B,) tokens of packed texts.
+        most: tokens of a group with its padding, unless a single text has more.
+        padding: the most places of a group without a token.
+
+    Yields:
+        The largest length n, the texts' numbers (G,), and where their tokens are, (G, n), N where there is none.
+    """
+    begins, N = lengths.cumsum() - lengths, int(lengths.sum())
+    order = np.argsort(lengths, kind="stable")
+    ordered = lengths[order].tolist()
+    start, padded = int(np.count_nonzero(lengths == 0)), 0
+    for stop in range(start, len(ordered) + 1):
+        if stop < len(ordered):
+            n, texts = ordered[stop], stop - start
+            padded += texts * (n - ordered[stop - 1]) if texts else 0
+            if not texts or (padded <= padding and n * (texts + 1) <= most):
+                continue
+        elif start == stop:
+            return
+        n, group = ordered[stop - 1], order[start:stop]
+        column = np.arange(n)
+        places = begins[group][:, None] + column
+        places[column >= lengths[group][:, None]] = N
+        yield n, group, places
+        start, padded = stop, 0
