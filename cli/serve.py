@@ -20,6 +20,13 @@ from ctx_embed.serving.settings import LOOPBACK, MIB, Settings
     default=["default"],
     help="The model behind /v1/embeddings; repeat it for classifiers (/v1/classify).",
 )
+@click.option(
+    "--reranker",
+    "rerankers",
+    multiple=True,
+    metavar="NAME|PATH",
+    help="A model that searches and /v1/rerank may score passages with: minilm, a name or a folder; may be repeated.",
+)
 @click.option("--host", default="127.0.0.1", help="The address to listen on; another than this machine's needs keys.")
 @click.option("--port", default=8080, type=click.IntRange(0, 65535), help="The port; 0 takes a free one.")
 @click.option(
@@ -51,6 +58,7 @@ from ctx_embed.serving.settings import LOOPBACK, MIB, Settings
 def serve(
     indexes: tuple[Path, ...],
     models: tuple[str, ...],
+    rerankers: tuple[str, ...],
     host: str,
     port: int,
     api_key_file: Path | None,
@@ -82,6 +90,7 @@ def serve(
     settings = Settings(
         indexes=indexes,
         models=models,
+        rerankers=rerankers,
         host=host,
         api_key_file=api_key_file,
         no_keys=no_keys,

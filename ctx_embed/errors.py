@@ -18,6 +18,14 @@ class BusyError(InputError):
     """Another process is at work on the same thing; the same call may succeed later."""
 
 
+class UnwritableError(InputError):
+    """The disk is full or refuses to be written; nothing has changed."""
+
+
+class DamagedError(InputError):
+    """Stored files are damaged; the message says how to replace them."""
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, key B
 _KEYS_A_QUERY = 500
 
 
+@runtime_checkable
 class Reranker(Protocol):
     """What scores passages for queries."""
 
@@ -126,11 +127,14 @@ def reranker_of(model: Any) -> Reranker:
     """Return the reranker for a model.
 
     Args:
-        model: a name or a folder, a SentenceTransformer, a :class:`ctx_embed.runtime.Embedder`, or a CrossEncoder.
+        model: a name or a folder, a SentenceTransformer, a :class:`ctx_embed.runtime.Embedder`, a CrossEncoder, or a
+            reranker.
 
     Raises:
         InputError: there is no such model, or it cannot rerank.
     """
+    if isinstance(model, Reranker):
+        return model
     if isinstance(model, str | Path):
         return (
             PairScorer(_cross_encoder(str(model))) if _is_cross_encoder(str(model)) else BiEncoder(Embedder.of(model))

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -22,6 +21,7 @@ from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.collection import Collection
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.hits import Hit, Hits
 from ctx_embed.index.searching import (
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 CHUNK_DOCUMENTS = 2048
 
 
-class SearchIndex:
+class SearchIndex(Collection):
     """A searchable collection of documents; get one from :meth:`create` or :meth:`open`. It is a context manager.
 
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
@@ -758,31 +758,9 @@ class SearchIndex:
         if self._closed:
             raise InputError(f"{self.path}: this index is closed; open it again")
 
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return self.count()
-
-    def __contains__(self, identifier: object) -> bool:
-        """Return whether a document has this id."""
-        return isinstance(identifier, str | int) and self.get(identifier) is not None
-
-    def __bool__(self) -> bool:
-        """Return True, even for an index without documents."""
-        return True
-
     def __repr__(self) -> str:
         if self._closed:
             return f"SearchIndex({str(self.path)!r}, closed)"
         manifest = self._folder.manifest
         model = manifest.model_fingerprint[:12] if manifest.model is None else repr(manifest.model)
         return f"SearchIndex({str(self.path)!r}, {self.count()} documents, model {model}, {manifest.factory})"
-
-    def __enter__(self) -> SearchIndex:
-        """Return the index."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the index."""
-        self.close()

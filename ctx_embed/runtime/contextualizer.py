@@ -1,8 +1,8 @@
 """The K steps of second-order attention in NumPy: packed token ids in, c^K out.
 
 Texts of similar length are taken together: ``x`` is (B, n, m). Where order does not count, shorter ones are padded with
-an entry that is zero and adds nothing; elsewhere lengths are equal. What depends on a vocabulary entry alone is computed
-once for each entry of a batch. The formulas, and the letters, are those of :mod:`ctx_embed.second_order`.
+an entry that is zero and adds nothing; elsewhere lengths are equal. What depends on a vocabulary entry alone is
+computed once for each entry of a batch. The formulas, and the letters, are those of :mod:`ctx_embed.second_order`.
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
+import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,6 +18,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from ctx_embed import __version__
+from ctx_embed.runtime.contextualizer import blas
 from ctx_embed.serving.errors import HANDLERS, ErrorBody
 from ctx_embed.serving.gate import Gate
 from ctx_embed.serving.observing import Observer, forget_process
@@ -35,6 +38,15 @@ class PageFiles(StaticFiles):
         return response
 
 
+def one_blas_thread() -> AbstractContextManager[Any]:
+    """Return a context in which a matrix product uses one thread, unless the environment says how many.
+
+    Requests come at the same time: threads that share a small product mostly wait for each other.
+    """
+    chosen = any(name in os.environ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+    return nullcontext() if chosen else blas().limited()
+
+
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; its models and indexes are loaded.
 
@@ -48,7 +60,11 @@ def create_app(settings: Settings) -> FastAPI:
         if (parent := multiprocessing.parent_process()) is not None:
             # A worker ends with the process that started it, even if that was killed.
             asyncio.get_running_loop().add_reader(parent.sentinel, signal.raise_signal, signal.SIGTERM)
-        yield
+        # What has been loaded stays: the garbage collector, which stops all threads, need not look at it again.
+        gc.collect()
+        gc.freeze()
+        with one_blas_thread():
+            yield
         service.close()
         forget_process()
 

@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from ctx_embed.errors import BusyError, InputError, described, missing_extra, unknown_name
+from ctx_embed.errors import (
+    BusyError,
+    DamagedError,
+    InputError,
+    UnwritableError,
+    described,
+    missing_extra,
+    unknown_name,
+)
 from ctx_embed.index.analysis.duplicates import Pair
 from ctx_embed.index.analysis.explaining import Similarity
 from ctx_embed.index.analysis.fields import Field
 from ctx_embed.index.analysis.topics import Topic
+from ctx_embed.index.collection import Collection
 from ctx_embed.index.hits import Hit, Hits
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.runtime.explaining import CosineParts, TokenWeight
@@ -30,7 +38,7 @@ ATTEMPTS = 5
 PAGE = 1000
 
 
-class Client:
+class Client(Collection):
     """A search index that `ctx-embed serve` serves; it has the methods of :class:`ctx_embed.SearchIndex`.
 
     Only what belongs to the folder is left out: building, tuning, compacting, verifying and exporting. A client may be
@@ -216,30 +224,8 @@ class Client:
             return answer.json()
         raise _error(answer)
 
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return self.count()
-
-    def __contains__(self, identifier: object) -> bool:
-        """Return whether a document has this id."""
-        return isinstance(identifier, str | int) and self.get(identifier) is not None
-
-    def __bool__(self) -> bool:
-        """Return True, even for an index without documents."""
-        return True
-
     def __repr__(self) -> str:
         return f"Client({self.url!r}, {self.index!r})"
-
-    def __enter__(self) -> Client:
-        """Return the client."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connections."""
-        self.close()
 
 
 # The errors of statuses; others of the caller are those of the input.
@@ -250,14 +236,18 @@ ERRORS: dict[int, Callable[[str], Exception]] = {
     429: BusyError,
     503: BusyError,
     504: TimeoutError,
+    507: UnwritableError,
 }
 
 
 def _error(answer: httpx.Response) -> Exception:
     try:
-        message = str(answer.json()["error"]["message"])
+        error = dict(answer.json()["error"])
+        message = str(error["message"])
     except (ValueError, LookupError, TypeError):
-        message = f"{answer.url}: {answer.status_code} {answer.reason_phrase}"
+        error, message = {}, f"{answer.url}: {answer.status_code} {answer.reason_phrase}"
+    if error.get("code") == "damaged":
+        return DamagedError(message)
     return ERRORS.get(answer.status_code, InputError if answer.status_code < 500 else RuntimeError)(message)
 
 

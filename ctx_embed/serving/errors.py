@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from ctx_embed.errors import BusyError, InputError
+from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
 from ctx_embed.serving.json import dumps
 
 # Seconds after which a client may ask again.
@@ -76,6 +76,14 @@ async def _busy(request: Request, error: Any) -> Response:
     return error_response(503, str(error), "writing", RETRY_AFTER)
 
 
+async def _unwritable(request: Request, error: Any) -> Response:
+    return error_response(507, str(error), "storage")
+
+
+async def _damaged(request: Request, error: Any) -> Response:
+    return error_response(500, str(error), "damaged")
+
+
 async def _http_error(request: Request, error: Any) -> Response:
     messages = {
         404: f"no such route: {request.method} {request.url.path}; see /docs",
@@ -108,6 +116,8 @@ async def _bug(request: Request, error: Any) -> Response:
 HANDLERS: dict[Any, Any] = {
     ApiError: _api_error,
     BusyError: _busy,
+    UnwritableError: _unwritable,
+    DamagedError: _damaged,
     InputError: _input_error,
     HTTPException: _http_error,
     RequestValidationError: _invalid,

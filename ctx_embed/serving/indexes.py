@@ -106,6 +106,8 @@ class ServedIndex:
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
         self._searches: Batcher[Options, str, Hits] = Batcher(self._search, BATCH_QUERIES)
+        # Reranking takes long: other searches do not wait for it.
+        self._reranked: Batcher[Options, str, Hits] = Batcher(self._search, 1)
         self._writing = ThreadPoolExecutor(1, "ctx-embed-write")
         self._analysing = ThreadPoolExecutor(1, "ctx-embed-analyse")
 
@@ -118,7 +120,8 @@ class ServedIndex:
     async def searches(self, queries: list[str], options: dict[str, Any]) -> list[Hits]:
         """Return the hits of each query; ``options`` are keyword arguments of :meth:`SearchIndex.search`."""
         key = tuple(sorted(options.items()))
-        return await asyncio.gather(*(self._searches(key, query) for query in queries))
+        lane = self._reranked if options.get("rerank") is not None else self._searches
+        return await asyncio.gather(*(lane(key, query) for query in queries))
 
     async def read(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of short work on the index, in a thread."""
@@ -146,6 +149,7 @@ class ServedIndex:
     def close(self) -> None:
         """Finish the changes at work and close the index."""
         self._searches.close()
+        self._reranked.close()
         self._writing.shutdown()
         self._analysing.shutdown(cancel_futures=True)
         self._readable.close()

@@ -1,14 +1,18 @@
-"""The models of a server: one that embeds, and classifiers."""
+"""The models of a server: one that embeds, classifiers and rerankers."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.index.reranking import VectorCache, reranker_of
 from ctx_embed.loading import load_embedder
 from ctx_embed.runtime import Embedder
 from ctx_embed.runtime.saved import DEFAULT_NAME
@@ -112,3 +116,36 @@ class ServedClassifier:
     def close(self) -> None:
         """End the thread."""
         self._batches.close()
+
+
+class ServedReranker:
+    """A model that scores passages for queries, for searches and for `/v1/rerank`; it does one thing at a time.
+
+    Args:
+        name: of a SentenceTransformer or a CrossEncoder, or its folder.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.names = names_of(name)
+        self._reranker = reranker_of(name)
+        # A tokenizer that pads cannot be used by two threads at a time.
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
+
+    def scores(
+        self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]], cache: VectorCache | None
+    ) -> list[NDArray[Any]]:
+        """Return the scores of passages, see :class:`ctx_embed.index.reranking.Reranker`."""
+        with self._lock:
+            return self._reranker.scores(queries, passages, cache)
+
+    async def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the score of each text for a query."""
+        loop = asyncio.get_running_loop()
+        ((scores,),) = await loop.run_in_executor(self._thread, self.scores, [[query]], [texts], None)
+        TEXTS.inc(len(texts))
+        return list(map(float, scores))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from fastapi import Request
 
-from ctx_embed.errors import unknown_name
+from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.indexes import ServedIndex, SharedModels
-from ctx_embed.serving.models import EmbeddingModel, ServedClassifier, is_classifier, names_of
+from ctx_embed.serving.models import EmbeddingModel, ServedClassifier, ServedReranker, is_classifier, names_of
 from ctx_embed.serving.settings import Keys, Settings
+
+Model = TypeVar("Model")
 
 
 class Service:
@@ -31,7 +34,8 @@ class Service:
         folders = settings.names()
         self.model = EmbeddingModel(settings.models[0])
         heads = [name for name in settings.models if name in settings.models[1:] or is_classifier(name)]
-        self.classifiers = {names_of(name)[0]: ServedClassifier(name) for name in heads}
+        self.classifiers = _by_name(ServedClassifier, heads)
+        self.rerankers = _by_name(ServedReranker, settings.rerankers)
         shared = SharedModels(self.model.model)
         self.indexes: dict[str, ServedIndex] = {}
         try:
@@ -92,14 +96,15 @@ class Service:
         Raises:
             ApiError: there is none of that name, or no name.
         """
-        if not self.classifiers:
-            raise ApiError(404, "the server has no classifiers; start it with --model FOLDER", "model_not_found")
-        if not isinstance(name, str):
-            known = ", ".join(self.classifiers)
-            raise ApiError(400, f"model must be the name of a classifier: {known}", "invalid_model")
-        if name not in self.classifiers:
-            raise ApiError(404, str(unknown_name("classifier", name, self.classifiers)), "model_not_found")
-        return self.classifiers[name]
+        return _named("classifier", name, self.classifiers, "--model FOLDER")
+
+    def reranker(self, name: str) -> ServedReranker:
+        """Return the reranker of that name.
+
+        Raises:
+            ApiError: there is none of that name.
+        """
+        return _named("reranker", name, self.rerankers, "--reranker MODEL")
 
     def models(self) -> list[dict[str, Any]]:
         """Return what `GET /v1/models` says of each model."""
@@ -110,15 +115,45 @@ class Service:
             for name, classifier in self.classifiers.items()
             if name not in self.model.names
         ]
-        return embedding + classifying
+        reranking = [{"id": name, **facts, "reranks": True} for name in self.rerankers if name not in self.model.names]
+        return embedding + classifying + reranking
 
     def close(self) -> None:
         """Finish what is at work and close everything."""
         self.model.close()
         for classifier in self.classifiers.values():
             classifier.close()
+        for reranker in self.rerankers.values():
+            reranker.close()
         for index in self.indexes.values():
             index.close()
+
+
+def _by_name(kind: Callable[[str], Model], models: Sequence[str]) -> dict[str, Model]:
+    """Return loaded models by the names under which they are served.
+
+    Raises:
+        InputError: two have the same name.
+    """
+    named: dict[str, Model] = {}
+    for model in models:
+        name, *_ = names_of(model)
+        if name in named:
+            raise InputError(f"two models have the name {name!r}; rename the folder of one of them")
+        named[name] = kind(model)
+    return named
+
+
+def _named(kind: str, name: str, known: dict[str, Model], option: str) -> Model:
+    """Return the model of that name.
+
+    Raises:
+        ApiError: there is none.
+    """
+    if name in known:
+        return known[name]
+    said = str(unknown_name(kind, name, known)) if known else f"the server has no {kind}s; start it with {option}"
+    raise ApiError(404, said, "model_not_found")
 
 
 def service_of(request: Request) -> Service:

@@ -19,6 +19,7 @@ class Settings:
     Args:
         indexes: folders of search indexes; each is served under the name of its folder.
         models: model folders or ``default``; the first one embeds, and those with labels classify.
+        rerankers: SentenceTransformers or CrossEncoders, by name or folder, that searches and `/v1/rerank` may ask for.
         host: the address it listens on.
         api_key_file: a file of keys, see :class:`Keys`; None asks for none.
         no_keys: let anyone read and write, from other machines and under other names of this one.
@@ -32,6 +33,7 @@ class Settings:
 
     indexes: tuple[Path, ...] = ()
     models: tuple[str, ...] = ("default",)
+    rerankers: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     api_key_file: Path | None = None
     no_keys: bool = False

@@ -11,35 +11,60 @@ from ctx_embed.errors import InputError
 CONTINUED = "##"
 
 
+class Pairs:
+    """Pairs of ids, and the id that takes the place of each.
+
+    Args:
+        pairs: (P, 2), no pair twice.
+        values: (P,) the id of each pair.
+        width: more than any id.
+    """
+
+    def __init__(self, pairs: NDArray[np.int32], values: NDArray[np.int32], width: int) -> None:
+        keys = pairs[:, 0].astype(np.int64) * width + pairs[:, 1]
+        order = np.argsort(keys)
+        self.keys, self.values, self.width = keys[order], values[order], width
+        self._first, self._second = (np.zeros(width, bool) for _ in range(2))
+        self._first[pairs[:, 0]] = True
+        self._second[pairs[:, 1]] = True
+
+    def find(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return at which of the ids (N,) pairs start, ascending, and the id of each pair."""
+        # Most ids start or end no pair of a kind: a table of bits says so sooner than a search.
+        at = np.flatnonzero(self._first[ids[:-1]] & self._second[ids[1:]])
+        keys = ids[at].astype(np.int64) * self.width + ids[at + 1]
+        place = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
+        found = self.keys[place] == keys
+        return at[found], self.values[place[found]]
+
+
 def merged(
-    ids: NDArray[np.int32], lengths: NDArray[np.int64], keys: NDArray[np.int64], values: NDArray[np.int32], width: int
+    ids: NDArray[np.int32], lengths: NDArray[np.int64], pairs: Pairs
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Replace pairs of ids in packed texts, in one pass from left to right: a pair that is a key becomes its value.
+    """Replace pairs of ids in packed texts, in one pass from left to right.
 
     Args:
         ids: (N,) of texts one after the other.
         lengths: (B,) their numbers of ids, whose sum is N.
-        keys: (P,) ascending, ``first * width + second`` of each pair.
-        values: (P,) the id that takes the pair's place.
-        width: more than any id.
+        pairs: that are replaced.
 
     Returns:
         The ids and lengths after it. Where pairs overlap, the left one is merged.
     """
-    pairs = ids[:-1].astype(np.int64) * width + ids[1:]
-    place = np.searchsorted(keys, pairs).clip(max=len(keys) - 1)
-    found = keys[place] == pairs
-    ends = lengths.cumsum()
-    found[ends[(ends > 0) & (ends < len(ids))] - 1] = False  # no pair reaches into the next text
-    at = np.flatnonzero(found)
+    at, values = pairs.find(ids)
+    if len(at):
+        ends = lengths.cumsum()
+        inside = ends[np.searchsorted(ends, at, side="right")] > at + 1  # no pair reaches into the next text
+        at, values = at[inside], values[inside]
     if not len(at):
         return ids, lengths
     # Of pairs that overlap in a chain, every second one is merged, from the first on.
     begins = np.concatenate([[True], np.diff(at) > 1])
     chain = np.maximum.accumulate(np.where(begins, np.arange(len(at)), 0))
-    at = at[(np.arange(len(at)) - chain) % 2 == 0]
+    first = (np.arange(len(at)) - chain) % 2 == 0
+    at = at[first]
     result = ids.copy()
-    result[at] = values[place[at]]
+    result[at] = values[first]
     kept = np.ones(len(ids), dtype=bool)
     kept[at + 1] = False
     removed = np.bincount(np.searchsorted(ends, at, side="right"), minlength=len(lengths))
@@ -73,19 +98,17 @@ class Phrases:
             raise InputError(
                 f"phrase {wrong[0]} is {part}: its parts must be entries below {entries} or phrases before it"
             )
-        self._width = entries + len(self.pairs)
-        keys = self.pairs[:, 0].astype(np.int64) * self._width + self.pairs[:, 1]
-        if len(np.unique(keys)) < len(keys):
+        if len(np.unique(self.pairs, axis=0)) < len(self.pairs):
             raise InputError("a pair occurs twice among the phrases")
         depths = [0] * entries
         for first, second in self.pairs.tolist():
             depths.append(1 + max(depths[first], depths[second]))
         levels = np.array(depths[entries:])
-        self._passes: list[tuple[NDArray[np.int64], NDArray[np.int32]]] = []
-        for level in range(1, int(levels.max()) + 1):
-            of_level = np.flatnonzero(levels == level)
-            of_level = of_level[np.argsort(keys[of_level])]
-            self._passes.append((keys[of_level], numbers[of_level]))
+        width = entries + len(self.pairs)
+        self._passes = [
+            Pairs(self.pairs[levels == level], numbers[levels == level], width)
+            for level in range(1, int(levels.max()) + 1)
+        ]
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -94,9 +117,9 @@ class Phrases:
         self, ids: NDArray[np.int32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Merge packed texts; arguments and result as those of :func:`merged`."""
-        for keys, values in self._passes:
+        for pairs in self._passes:
             if len(ids) > 1:
-                ids, lengths = merged(ids, lengths, keys, values, self._width)
+                ids, lengths = merged(ids, lengths, pairs)
         return ids, lengths
 
     def sizes(self) -> NDArray[np.int64]:

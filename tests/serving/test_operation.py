@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -11,9 +12,11 @@ import threading
 import time
 
 import httpx
+import numpy as np
 import pytest
 
 from ctx_embed import Client, SearchIndex
+from ctx_embed.errors import DamagedError, UnwritableError
 from ctx_embed.serving.settings import Keys
 from tests.index.support.child import ENVIRONMENT
 from tests.serving.server import get, make_index, post, serving
@@ -215,3 +218,36 @@ def test_ctrl_c_ends_it(tmp_path):
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(20) == 0
         assert "Traceback" not in server.log.read_text()
+
+
+def test_a_full_disk_is_no_fault_of_the_client(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    documents = {"texts": ["rain fell"] * 1000, "embeddings": np.eye(1, 320).repeat(1000, 0).tolist()}
+    with serving(path) as server, Client(server.url) as index:
+        # A server that may write no large file finds its disk full.
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+        answer = post(f"{server.url}/v1/indexes/notes.index/add", json=documents)
+        assert answer.status_code == 507
+        assert answer.json()["error"]["message"].startswith("cannot write to ")
+        with pytest.raises(UnwritableError, match="cannot write to"):
+            index.add(**documents)
+        assert len(index) == 6
+        assert index.search("inflation", k=1)[0].id == 1
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        assert len(index.add(**documents)) == 1000
+        assert len(index) == 1006
+        assert "Traceback" not in server.log.read_text()
+    with SearchIndex.open(path) as opened:
+        assert opened.verify(embed=False) == []
+
+
+def test_a_damaged_index_is_no_fault_of_the_client(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    with serving(path) as server:
+        (shard,) = (path / "vectors").iterdir()
+        shard.write_bytes(bytes(len(shard.read_bytes())))
+        with Client(server.url) as index, pytest.raises(DamagedError, match="damaged"):
+            index.search("x")
+        answer = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "damaged")
+        assert answer.json()["error"]["type"] == "server_error"

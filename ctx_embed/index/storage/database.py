@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ctx_embed.errors import BusyError, InputError
+from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.index.storage.shards import Shard
 
@@ -83,7 +83,7 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         if not path.is_file():
-            raise InputError(f"{path}: missing; {REMEDY}")
+            raise DamagedError(f"{path}: missing; {REMEDY}")
         with self.reporting_errors():
             self.connection = sqlite3.connect(
                 _uri(path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
@@ -166,10 +166,8 @@ class Database:
                     f"{self.path.parent}: another process is writing to this index; try again when it has finished"
                 ) from None
             if any(word in message for word in ("full", "readonly", "disk I/O")):
-                said = f"{self.path}: cannot be written ({message})"
-            else:
-                said = f"{self.path}: cannot be read ({message}); {REMEDY}"
-            raise InputError(said) from None
+                raise UnwritableError(f"{self.path}: cannot be written ({message})") from None
+            raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
 
     def state(self) -> State:
         """Return the state of the newest commit, or of the current transaction."""
@@ -178,7 +176,7 @@ class Database:
                 "SELECT index_id, generation, numbering, next_id, documents, rows, tuned FROM state"
             ).fetchone()
         if row is None:
-            raise InputError(f"{self.path}: damaged (it has no state); {REMEDY}")
+            raise DamagedError(f"{self.path}: damaged (it has no state); {REMEDY}")
         return State(*row)
 
     def shards(self) -> list[Shard]:

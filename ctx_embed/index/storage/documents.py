@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import DamagedError, InputError, described
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
 from ctx_embed.index.storage.manifest import REMEDY
@@ -166,7 +166,7 @@ class DocumentStore(Database):
         """Return the passages of some rows, by row.
 
         Raises:
-            InputError: the database lacks a row.
+            DamagedError: the database lacks a row.
         """
         select = (
             "SELECT d.row, d.passages, d.id, d.metadata, d.text, p.start, p.stop FROM documents d "
@@ -177,7 +177,7 @@ class DocumentStore(Database):
             with self.reporting_errors():
                 values = self.connection.execute(select, (row,)).fetchone()
             if values is None or row >= values[0] + values[1]:
-                raise InputError(f"{self.path}: damaged (documents are missing); {REMEDY}")
+                raise DamagedError(f"{self.path}: damaged (documents are missing); {REMEDY}")
             document = self._stored(values[:5])
             start, stop = values[5:]
             found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
@@ -238,7 +238,7 @@ class DocumentStore(Database):
         try:
             return Stored(row, passages, identifier, json.loads(metadata), text)
         except ValueError as error:
-            raise InputError(f"{self.path}: damaged (metadata: {error}); {REMEDY}") from None
+            raise DamagedError(f"{self.path}: damaged (metadata: {error}); {REMEDY}") from None
 
     def last_row(self) -> int:
         """Return the number of rows up to the end of the last document, deleted or not."""

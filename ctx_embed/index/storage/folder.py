@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import DamagedError, InputError
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.manifest import DOCUMENTS, REMEDY, VECTORS, read_manifest
 from ctx_embed.index.storage.shards import ShardFolder
@@ -44,12 +44,12 @@ class IndexFolder:
     def _check(self, snapshot: Snapshot) -> None:
         state = self.documents.state()
         if state.index_id != self.manifest.index_id or state.generation < self.manifest.generation:
-            raise InputError(f"{self.path}: manifest and documents come from different states of the index; {REMEDY}")
+            raise DamagedError(f"{self.path}: manifest and documents come from different states of the index; {REMEDY}")
         self.vectors.check(snapshot.shards)
         listed = sum(shard.rows for shard in snapshot.shards)
         rows = self.documents.last_row()
         if not rows == snapshot.rows == listed:
-            raise InputError(f"{self.path}: lists {rows} passages but {listed} vectors; {REMEDY}")
+            raise DamagedError(f"{self.path}: lists {rows} passages but {listed} vectors; {REMEDY}")
 
     def read(self, work: Callable[[Snapshot], Result]) -> Result:
         """Return the result of ``work`` on the newest state, which does not change while ``work`` reads.
@@ -65,7 +65,7 @@ class IndexFolder:
                 except FileNotFoundError as error:
                     missing = error.filename
         self.require_in_place()
-        raise InputError(f"{missing}: missing; {REMEDY}")
+        raise DamagedError(f"{missing}: missing; {REMEDY}")
 
     def require_in_place(self) -> None:
         """Raise an error if the index that was opened has been replaced or removed; otherwise update the manifest.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import DamagedError, InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.index.storage import dtypes
 
@@ -96,11 +96,11 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: damaged (not UTF-8); {REMEDY}") from None
+        raise DamagedError(f"{path}: damaged (not UTF-8); {REMEDY}") from None
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: damaged (not JSON: {error}); {REMEDY}") from None
+        raise DamagedError(f"{path}: damaged (not JSON: {error}); {REMEDY}") from None
     return _checked(path, fields)
 
 
@@ -115,7 +115,7 @@ def _why_no_index(folder: Path) -> str:
 def _checked(path: Path, fields: Any) -> Manifest:
     version = fields.get("format_version") if isinstance(fields, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise InputError(f"{path}: damaged (no format_version); {REMEDY}")
+        raise DamagedError(f"{path}: damaged (no format_version); {REMEDY}")
     if version > FORMAT_VERSION:
         raise InputError(
             f"{path}: has format {version}, but this ctx-embed reads formats up to {FORMAT_VERSION}; upgrade ctx-embed"
@@ -127,7 +127,7 @@ def _checked(path: Path, fields: Any) -> Manifest:
         )
     for name, types in _FIELDS.items():
         if name not in fields or isinstance(fields[name], bool) or not isinstance(fields[name], types):
-            raise InputError(f"{path}: damaged (the field {name!r} is missing or of the wrong type); {REMEDY}")
+            raise DamagedError(f"{path}: damaged (the field {name!r} is missing or of the wrong type); {REMEDY}")
     if fields["dimension"] < 1 or fields["dtype"] not in dtypes.DTYPES:
-        raise InputError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
+        raise DamagedError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
     return Manifest(**{name: fields[name] for name in _FIELDS})

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import DamagedError, UnwritableError
 from ctx_embed.files import sync_folder
 from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.dtypes import DTYPES
@@ -74,7 +74,7 @@ class ShardFolder:
         """Write vectors (n, dimension) as the rows from ``first`` on: they are on disk when this returns, but unlisted.
 
         Raises:
-            InputError: they cannot be written.
+            UnwritableError: they cannot be written.
         """
         content = save({TENSOR: np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))})
         # The random part prevents a name clash for a reader whose index is replaced while it reads.
@@ -89,7 +89,7 @@ class ShardFolder:
             beside.replace(path)
             sync_folder(self.folder)
         except OSError as error:
-            raise InputError(f"cannot write to {self.folder}: {error.strerror}") from None
+            raise UnwritableError(f"cannot write to {self.folder}: {error.strerror}") from None
         return Shard(name, first, len(vectors), len(content), zlib.crc32(content))
 
     def append(self, shards: Sequence[Shard], vectors: Vectors) -> list[Shard]:
@@ -116,7 +116,7 @@ class ShardFolder:
         """Return all rows of a shard (rows, dimension), with its checksum verified.
 
         Raises:
-            InputError: the file is damaged.
+            DamagedError: the file is damaged.
             FileNotFoundError: the file is gone, as happens if the reader's list of shards is out of date.
         """
         content = (self.folder / shard.name).read_bytes()
@@ -130,7 +130,7 @@ class ShardFolder:
         """Return the data type of a shard and the offset of its vectors, from the first bytes of its file.
 
         Raises:
-            InputError: the file is damaged.
+            DamagedError: the file is damaged.
         """
         # A safetensors file starts with the length of its header, a JSON object, and continues with the tensors.
         size = int.from_bytes(content[:8], "little")
@@ -149,7 +149,7 @@ class ShardFolder:
         """Check the files' sizes against the list, without reading them.
 
         Raises:
-            InputError: a file is truncated, or the list has a gap.
+            DamagedError: a file is truncated, or the list has a gap.
             FileNotFoundError: a file is gone.
         """
         row = 0
@@ -184,7 +184,7 @@ class ShardFolder:
         """Verify the checksum of a shard, once.
 
         Raises:
-            InputError: the file is damaged.
+            DamagedError: the file is damaged.
             FileNotFoundError: the file is gone.
         """
         if shard.name not in self._verified:
@@ -196,7 +196,7 @@ class ShardFolder:
         """Return the inner products (Q, n) of queries (Q, dimension) with rows of a shard, counted from its first.
 
         Raises:
-            InputError: the file is damaged.
+            DamagedError: the file is damaged.
             FileNotFoundError: the file is gone.
         """
         self.verify(shard)
@@ -245,6 +245,6 @@ class ShardFolder:
                 with suppress(OSError):
                     path.unlink()
 
-    def damaged(self, shard: Shard, what: str) -> InputError:
+    def damaged(self, shard: Shard, what: str) -> DamagedError:
         """Return the error for a damaged file."""
-        return InputError(f"{self.folder / shard.name}: damaged ({what}); {REMEDY}")
+        return DamagedError(f"{self.folder / shard.name}: damaged ({what}); {REMEDY}")

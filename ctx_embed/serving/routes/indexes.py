@@ -52,7 +52,9 @@ class SearchBody(Body):
     group: str | None = Field(None, description="The best hit only of each document (`id`) or value of a field.")
     mmr: float | None = Field(None, description="Variety among the hits: 1 weighs relevance alone, 0 variety alone.")
     context: int = Field(0, description="Neighbouring passages to return with a hit.")
-    candidates: int = Field(50, description="Passages that `mmr` chooses from.")
+    rerank: str | None = Field(None, description="A reranker of the server, which scores the best passages again.")
+    candidates: int = Field(50, description="The best passages that `rerank` and `mmr` choose from.")
+    cache: bool = Field(False, description="Whether to store the reranker's vectors of passages with the index.")
     snippets: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
@@ -194,7 +196,11 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
     index = service.index(name)
     if body.k + body.offset > MOST_HITS:
         raise ApiError(422, f"k and offset must be at most {MOST_HITS:,} together", "too_many_hits")
+    if body.candidates > MOST_HITS:
+        raise ApiError(422, f"candidates must be at most {MOST_HITS:,}, got {body.candidates:,}", "too_many_hits")
     options, texts = body.options(), body.texts()
+    if body.rerank is not None:
+        options["rerank"] = service.reranker(body.rerank)
     marks = body.snippets
     if texts is None:
         found = await index.read(lambda opened: opened.search(body.query, **options))

@@ -55,20 +55,26 @@ async def model(request: Request, name: str) -> Answer:
 
 @router.post("/rerank", summary="Order documents by a query")
 async def rerank(request: Request, body: RerankBody) -> Answer:
-    """Return the documents' places by the cosines of their embeddings with the query's, highest first."""
+    """Return the documents' places, best first, by a reranker or by the cosines of the model that embeds."""
     service = service_of(request)
-    name = service.require_model(body.model)
+    reranker = service.rerankers.get(body.model)
+    name = body.model if reranker is not None else service.require_model(body.model)
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     service.require_texts([body.query], "query")
     service.require_texts(texts, "documents")
-    vectors, tokens = await service.model([body.query, *texts])
-    scores = (vectors[1:] @ vectors[0]).tolist()
+    answer: dict[str, Any] = {"model": name}
+    if reranker is not None:
+        scores = await reranker(body.query, texts)
+    else:
+        vectors, tokens = await service.model([body.query, *texts])
+        scores = (vectors[1:] @ vectors[0]).tolist()
+        answer["usage"] = {"total_tokens": tokens}
     order = sorted(range(len(texts)), key=lambda place: -scores[place])[: body.top_n]
     results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in order]
     if body.return_documents:
         for result in results:
             result["document"] = {"text": texts[result["index"]]}
-    return Answer({"model": name, "results": results, "usage": {"total_tokens": tokens}})
+    return Answer({**answer, "results": results})
 
 
 @router.post("/classify", summary="Classify texts")

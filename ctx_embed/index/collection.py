@@ -1,0 +1,51 @@
+"""What a search index in a folder and one on a server have in common with Python's collections."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ctx_embed.index.storage.documents import Id
+from ctx_embed.texts import Document
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Collection(ABC):
+    """Documents by id, in a context manager that closes them."""
+
+    @abstractmethod
+    def count(self, where: str | None = None) -> int:
+        """Return the number of documents, or of those that match a filter."""
+
+    @abstractmethod
+    def get(self, identifier: Id) -> Document | None:
+        """Return the document with an id, or None if there is none."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open."""
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self.count()
+
+    def __contains__(self, identifier: object) -> bool:
+        """Return whether a document has this id."""
+        return isinstance(identifier, str | int) and self.get(identifier) is not None
+
+    def __bool__(self) -> bool:
+        """Return True, even for an index without documents."""
+        return True
+
+    def __enter__(self) -> Self:
+        """Return the index."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the index."""
+        self.close()
