@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,8 @@ GRACE = 30
 BACKLOG = 2048
 # Seconds after which a worker that says nothing is started anew; on a busy machine it takes long to load its model.
 SILENCE = 120
-
+# Whether the system spreads connections among the sockets bound to a port.
+SPREADS = sys.platform == "linux"
 
 # What the head of a request may take; a slower or larger one ends its connection.
 HEAD_SECONDS, HEAD_BYTES = 10.0, 65_536
@@ -77,6 +79,39 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
 
+class OwnSocket:
+    """An address that becomes a socket of its own in each worker process it is sent to.
+
+    From a socket that they share, one worker may take all connections; among sockets the kernel spreads them.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = host, port
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _socket, (*self._address, True)
+
+
+class Workers(Multiprocess):
+    """The worker processes.
+
+    Args:
+        config: of uvicorn.
+        sockets: for each process.
+        ready: called once all processes accept connections.
+    """
+
+    def __init__(self, config: uvicorn.Config, sockets: list[Any], ready: Callable[[], None]) -> None:
+        super().__init__(config, sockets)
+        self._ready = ready
+
+    def init_processes(self) -> None:
+        """Start the processes and wait until they accept connections."""
+        super().init_processes()
+        if all(process.wait_until_ready(SILENCE, self.should_exit) for process in self.processes):
+            self._ready()
+
+
 def run(settings: Settings, port: int, workers: int) -> None:
     """Serve until a signal says to stop; requests at work are finished.
 
@@ -108,10 +143,13 @@ def run(settings: Settings, port: int, workers: int) -> None:
     }
     config = uvicorn.Config(partial(create_app, settings) if several else app, **options)
     listening = _socket(settings.host, port)
+    port = listening.getsockname()[1]
     address = f"[{settings.host}]" if ":" in settings.host else settings.host
     names = ", ".join(settings.names()) or "no indexes"
-    url = f"http://{address}:{listening.getsockname()[1]}"
-    print(f"ctx-embed serves {names} at {url} (Ctrl-C stops it)", flush=True)
+
+    def announce() -> None:
+        print(f"ctx-embed serves {names} at http://{address}:{port} (Ctrl-C stops it)", flush=True)
+
     # uvicorn sends itself the signal again after it has stopped as asked; this is then no failure.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: sys.exit(0))
@@ -119,13 +157,23 @@ def run(settings: Settings, port: int, workers: int) -> None:
         app.state.service.close()
         with tempfile.TemporaryDirectory(prefix="ctx-embed-metrics-") as folder:
             os.environ[SHARED_METRICS] = folder
-            Multiprocess(config, sockets=[listening]).run()
+            if SPREADS:
+                listening.close()
+                # It keeps the port while workers are started anew.
+                listening = _socket(settings.host, port, shared=True)
+            sockets = [OwnSocket(settings.host, port) if SPREADS else listening]
+            Workers(config, sockets, announce).run()
     else:
+        announce()
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address.
+def _socket(host: str, port: int, shared: bool = False) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Args:
+        host, port: the address.
+        shared: bind it where others are bound too, and do not listen yet.
 
     Raises:
         InputError: the address is taken or is none of this machine.
@@ -133,10 +181,13 @@ def _socket(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listening.bind((host, port))
-        # Who connects while workers start waits for them.
-        listening.listen(BACKLOG)
+        if not shared:
+            # Who connects while workers start waits for them.
+            listening.listen(BACKLOG)
     except OSError as error:
         raise InputError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
     listening.set_inheritable(True)

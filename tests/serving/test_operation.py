@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -140,6 +141,10 @@ def test_changes_by_other_processes_are_seen_by_all_workers(tmp_path):
     path = make_index(tmp_path / "notes.index")
     with serving(path, "--workers", 2) as server, SearchIndex.open(path) as index:
         assert {get(f"{server.url}/healthz").status_code for _ in range(3)} == {200}
+        if sys.platform == "linux":
+            # Each worker has a socket of its own, among which the kernel spreads connections.
+            port = int(server.url.rpartition(":")[2])
+            assert Path("/proc/net/tcp").read_text().count(f":{port:04X} 00000000:0000 0A ") == 2
         index.add(["the moon landing of Apollo 11"], ids=["moon"])
 
         def best() -> object:
