@@ -79,8 +79,8 @@ def lines(data: Path, count: int) -> list[str]:
 def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:
     """One text a request, 64 texts a request, and searches."""
 
-    def embedding(given: Any) -> str:
-        return json.dumps(given if txtai else {"input": given, "model": "default"})
+    def embedding(given: Any, **options: str) -> str:
+        return json.dumps(given if txtai else {"input": given, "model": "default", **options})
 
     path = "/batchtransform" if txtai else "/v1/embeddings"
     batches = [texts[start : start + 64] for start in range(0, len(texts) - 63, 64)]
@@ -89,6 +89,10 @@ def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:
         Load("one text", path, 32, 1, single),
         Load("64 texts", path, 8, 64, [embedding(batch) for batch in batches]),
     ]
+    if not txtai:
+        # As the openai package asks for them.
+        encoded = [embedding(batch, encoding_format="base64") for batch in batches]
+        found.append(Load("64 texts, base64", path, 8, 64, encoded))
     if index:
         searches = [json.dumps({"query": text[:100], "k": 10}) for text in texts[-REQUESTS:]]
         found.append(Load("search", f"/v1/indexes/{index}/search", 16, 1, searches))
@@ -184,12 +188,16 @@ def by_hand(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
     return len(took) / spent, [quantiles[49], quantiles[98]]
 
 
+def by(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
+    """As :func:`by_wrk`, if wrk is installed."""
+    return (by_wrk if shutil.which("wrk") else by_hand)(url, load, seconds)
+
+
 def measured(url: str, load: Load, seconds: float, process: int | None) -> dict[str, Any]:
     """The rates and latencies of a load, after a warm-up, and what the server needs for a request."""
-    ask = by_wrk if shutil.which("wrk") else by_hand
-    ask(url, load, min(3.0, seconds))
+    by(url, load, min(3.0, seconds))
     before = processor_seconds(process) if process else 0.0
-    rate, (median, late) = ask(url, load, seconds)
+    rate, (median, late) = by(url, load, seconds)
     row = {"load": load.name, "connections": load.connections, "requests/s": rate, "texts/s": rate * load.texts}
     row |= {"p50 ms": median, "p99 ms": late}
     if process:
@@ -219,7 +227,7 @@ def built_index(folder: Path, data: Path, documents: int) -> Path:
 @click.option("--documents", default=100_000, show_default=True, help="Of the index that is built.")
 @click.option("--workers", default=1, show_default=True)
 @click.option("--seconds", default=20.0, show_default=True, help="Of each load.")
-@click.option("--soak", default=0.0, help="Minutes under load, for the memory after 1 and at the end.")
+@click.option("--soak", default=0, help="Minutes under all loads in turn, with the memory after each.")
 @click.option("--url", help="Measure this server instead.")
 @click.option("--txtai", is_flag=True, help="The server of --url is txtai's.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path))
@@ -229,7 +237,7 @@ def main(
     documents: int,
     workers: int,
     seconds: float,
-    soak: float,
+    soak: int,
     url: str | None,
     txtai: bool,
     json_path: Path | None,
@@ -243,14 +251,14 @@ def main(
         index = index or built_index(Path(name), data, documents)
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
         with server(index, workers) as (address, process):
-            rows = [measured(address, load, seconds, process) for load in loads(texts, index.name, False)]
+            kinds = loads(texts, index.name, False)
+            rows = [measured(address, load, seconds, process) for load in kinds]
             details: dict[str, Any] = {"workers": workers, "MB after the loads": memory(process)}
             if soak:
-                (one, *_) = loads(texts, None, False)
-                measured(address, one, 57, None)
-                details["MB after 1 minute"] = memory(process)
-                measured(address, one, 60 * (soak - 1), None)
-                details[f"MB after {soak:g} minutes"] = memory(process)
+                for minute in range(1, soak + 1):
+                    for load in kinds:
+                        by(address, load, 60 / len(kinds))
+                    details[f"MB after {minute} minutes of all loads"] = memory(process)
         report(rows, json_path, **details)
         print(details)
 

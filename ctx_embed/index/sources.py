@@ -50,16 +50,19 @@ def source_of(store: DocumentStore, metadata: dict[str, Any], document: str, sta
         document: its text, in which a form feed ends a page.
         start: the offset of the passage in it.
     """
+    found = named_source(metadata, document, start)
+    if found is None:
+        return None
+    return found._replace(path=next((path for path in _candidates(store, found.name) if _is_file(path)), None))
+
+
+def named_source(metadata: dict[str, Any], document: str, start: int) -> Source | None:
+    """Return the source of a passage as :func:`source_of` does, without looking for the file."""
     name = metadata.get("source")
     if not isinstance(name, str) or not name or "\0" in name:
         return None
-    path = next((path for path in _candidates(store, name) if _is_file(path)), None)
-    return Source(
-        name,
-        path,
-        _counted(metadata.get("line"), document.count("\n", 0, start)),
-        _counted(metadata.get("page"), document.count("\f", 0, start)),
-    )
+    line = _counted(metadata.get("line"), document.count("\n", 0, start))
+    return Source(name, None, line, _counted(metadata.get("page"), document.count("\f", 0, start)))
 
 
 def _counted(first: Any, further: int) -> int | None:

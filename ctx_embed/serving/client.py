@@ -23,6 +23,7 @@ from ctx_embed.index.analysis.fields import Field
 from ctx_embed.index.analysis.topics import Topic
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.hits import Hit, Hits
+from ctx_embed.index.sources import Source, named_source
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.runtime.explaining import CosineParts, TokenWeight
 from ctx_embed.texts import Document, well_formed
@@ -107,6 +108,13 @@ class Client(Collection):
         (document,) = self._post("get", {"ids": [identifier]})["documents"]
         return None if document is None else Document(**document)
 
+    def source(self, hit: Hit | Id) -> Source | None:
+        """Return the name of the file that a hit or a document comes from, with the line or page of the passage."""
+        if isinstance(hit, Hit):
+            return named_source(hit.metadata, hit.document, hit.start)
+        found = self.get(hit)
+        return None if found is None else named_source(found.metadata, found.text, 0)
+
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
         """Return an iterator over documents in the order they were added, fetched as it goes on."""
         while limit is None or limit > 0:
@@ -123,6 +131,11 @@ class Client(Collection):
         """Return the values of a metadata field with their numbers of documents, most frequent first."""
         found = self._post("facets", {"field": field, "where": where, "limit": limit})["values"]
         return [(value["value"], value["documents"]) for value in found]
+
+    def unknown_fields(self, where: str) -> dict[str, list[str]]:
+        """Return the fields of a filter that no document has, each mapped to the fields that documents do have."""
+        found: dict[str, list[str]] = self._post("unknown_fields", {"where": where})["fields"]
+        return found
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
         """Change metadata fields of documents without embedding anything; None removes a field."""
@@ -156,6 +169,17 @@ class Client(Collection):
         added: list[Id] = self._post(route, body)["ids"]
         return added
 
+    def add_documents(self, documents: Iterable[Document], *, replacing: bool = False) -> list[Id]:
+        """Add documents in one request, which the server's limits apply to; a document whose id is None gets one.
+
+        Args:
+            documents: any number that fits into a request.
+            replacing: whether a document replaces the one that has its id.
+        """
+        listed = list(documents)
+        columns = [[getattr(document, name) for document in listed] for name in ("text", "id", "metadata")]
+        return self._add("upsert" if replacing else "add", *columns, None)
+
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents by id or by a filter and return their number."""
         listed = [ids] if isinstance(ids, str | int) else _listed(ids)
@@ -166,9 +190,9 @@ class Client(Collection):
         facts = self._ask("GET", self._path())
         return {"path": f"{self.url}{self._path()}", **facts}
 
-    def fields(self) -> list[Field]:
-        """Return the metadata fields that documents have, the most frequent first."""
-        found = self._ask("GET", f"{self._path()}/fields")["fields"]
+    def fields(self, most: int = 50) -> list[Field]:
+        """Return the metadata fields that documents have, the most frequent first, with at most ``most`` values."""
+        found = self._ask("GET", f"{self._path()}/fields?most={most}")["fields"]
         return [
             Field(**{**field, "values": [(value["value"], value["documents"]) for value in field["values"]]})
             for field in found
@@ -178,9 +202,12 @@ class Client(Collection):
         """Return the pairs of documents that say nearly the same, most similar first."""
         return [Pair(**pair) for pair in self._post("duplicates", {"threshold": threshold, "most": most})["pairs"]]
 
-    def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
-        """Cluster the documents and return the clusters with their typical words, largest first, without their ids."""
-        found = self._post("topics", {"count": count, "seed": seed})["topics"]
+    def topics(self, count: int | None = None, seed: int = 0, *, write: str | None = None) -> list[Topic]:
+        """Cluster the documents and return the clusters with their typical words, largest first, without their ids.
+
+        ``write`` names a metadata field in which to store the label of each document's topic.
+        """
+        found = self._post("topics", {"count": count, "seed": seed, "write": write})["topics"]
         return [
             Topic(topic["size"], topic["words"], list(map(tuple, topic["examples"])), topic["label"]) for topic in found
         ]

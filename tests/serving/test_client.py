@@ -10,6 +10,7 @@ import pytest
 from ctx_embed import Client, SearchIndex
 from ctx_embed.errors import InputError
 from ctx_embed.index import Hit
+from ctx_embed.texts import Document
 from tests.serving.server import DOCUMENTS, make_index, serving
 
 
@@ -104,8 +105,32 @@ def test_documents_are_changed(index):
     assert len(index) == 6
 
 
+def test_documents_are_added_from_a_stream(index):
+    found = [Document("one\ntwo", None, {"source": "notes/a.md", "line": 4}), Document("three", "own")]
+    numbered, own = index.add_documents(iter(found))
+    assert own == "own"
+    assert index.get(numbered).metadata == {"source": "notes/a.md", "line": 4}
+    (hit,) = index.search("two", k=1, mode="words")
+    assert index.source(hit)[::2] == index.source(numbered)[::2] == ("notes/a.md", 4)
+    assert index.source("own") is index.source("gone") is None
+    assert index.add_documents([Document("four", "own")], replacing=True) == ["own"]
+    assert index.get("own").text == "four"
+    with pytest.raises(InputError, match="the id 'own' is already in the index"):
+        index.add_documents([Document("five"), Document("six", "own")])
+    assert index.unknown_fields('sauce = "x" and year = 1')["sauce"] == index.unknown_fields("sauce = 1")["sauce"]
+    assert index.unknown_fields("year = 1") == {}
+    assert index.delete([numbered, "own"]) == 2
+
+
+def test_the_labels_of_topics_are_stored(index):
+    topics = index.topics(2, write="theme")
+    assert sorted(index.facets("theme")) == sorted((topic.label, topic.size) for topic in topics)
+    assert index.update_metadata(index.ids(), {"theme": None}) == 6
+
+
 def test_the_whole_is_explored(index):
     assert {field.name for field in index.fields()} == {"year", "lang", "topic", "tame"}
+    assert {len(field.values) for field in index.fields(1) if field.values} == {1}
     assert [(pair.left, pair.right) for pair in index.duplicates(0.2, 1)] == [("cat", "dog")]
     topics = index.topics(2)
     assert sum(topic.size for topic in topics) == 6

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from pydantic.config import JsonDict
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import Hit, SearchIndex, snippet
 from ctx_embed.serving.errors import ApiError
+from ctx_embed.serving.gate import require_write_key
 from ctx_embed.serving.indexes import ServedIndex
 from ctx_embed.serving.json import Answer, Body, JsonRoute
 from ctx_embed.serving.service import service_of
@@ -83,11 +84,17 @@ class WhereBody(Body):
     where: str | None = None
 
 
+class FilterBody(Body):
+    """A metadata filter."""
+
+    where: str
+
+
 class AddBody(Body):
-    """Documents; `ids`, `metadata` and `embeddings` have an element for each text."""
+    """Documents; `ids` (null: the next integer), `metadata` and `embeddings` have an element for each text."""
 
     texts: list[str]
-    ids: list[Id] | None = None
+    ids: list[Id | None] | None = None
     metadata: list[dict[str, Any] | None] | None = None
     embeddings: list[list[float]] | None = None
 
@@ -134,6 +141,7 @@ class TopicsBody(Body):
 
     count: int | None = None
     seed: int = 0
+    write: str | None = Field(None, description="A metadata field for the label of each document's topic.")
 
 
 class ExplainBody(Body):
@@ -179,9 +187,9 @@ async def describe(request: Request, name: str) -> Answer:
 
 
 @router.get("/{name}/fields", summary="List the metadata fields")
-async def fields(request: Request, name: str) -> Answer:
-    """Return the fields that documents have, with their types, ranges and most frequent values."""
-    found = await index_of(request, name).analyse(lambda index: index.fields())
+async def fields(request: Request, name: str, most: Annotated[int, Query(ge=1, le=MOST_DOCUMENTS)] = 50) -> Answer:
+    """Return the fields that documents have, with their types, ranges and `most` frequent values."""
+    found = await index_of(request, name).analyse(lambda index: index.fields(most))
     listed = [
         {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
         for field in found
@@ -254,6 +262,12 @@ async def facets(request: Request, name: str, body: FacetsBody) -> Answer:
     return Answer({"values": [{"value": value, "documents": count} for value, count in found]})
 
 
+@router.post("/{name}/unknown_fields", summary="Check the fields of a filter")
+async def unknown_fields(request: Request, name: str, body: FilterBody) -> Answer:
+    """Return the fields of a filter that no document has, each with the fields that documents do have."""
+    return Answer({"fields": await index_of(request, name).read(lambda index: index.unknown_fields(body.where))})
+
+
 @router.post("/{name}/add", summary="Add documents")
 async def add(request: Request, name: str, body: AddBody) -> Answer:
     """Add all documents or none; they are on disk when this returns. An id that is taken is an error."""
@@ -302,7 +316,12 @@ async def duplicates(request: Request, name: str, body: DuplicatesBody) -> Answe
 @router.post("/{name}/topics", summary="Cluster the documents")
 async def topics(request: Request, name: str, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
-    found = await index_of(request, name).analyse(lambda index: index.topics(body.count, body.seed))
+    index = index_of(request, name)
+    if body.write is None:
+        found = await index.analyse(lambda opened: opened.topics(body.count, body.seed))
+    else:
+        require_write_key(service_of(request).keys, request.scope)
+        found = await index.change(lambda opened: opened.topics(body.count, body.seed, write=body.write))
     # The ids of all documents would make the answer as long as the index.
     facts = [asdict(replace(topic, documents=[])) for topic in found]
     return Answer({"topics": [{name: fact[name] for name in fact if name != "documents"} for fact in facts]})
