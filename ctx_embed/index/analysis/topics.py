@@ -57,7 +57,7 @@ def find_topics(folder: IndexFolder, count: int | None = None, seed: int = 0) ->
         (class-based TF-IDF, Grootendorst 2022).
 
     Raises:
-        InputError: there are fewer passages than clusters, or a file is damaged.
+        InputError: there are fewer passages than clusters, a file is damaged, or scikit-learn is not installed.
     """
     return folder.read(lambda snapshot: _topics(folder, snapshot, count, seed))
 
@@ -122,7 +122,10 @@ def _spread(rows: Rows, most: int) -> Rows:
 
 
 def _typical_words(folder: IndexFolder, live: Rows, topic_of: NDArray[np.int64], clusters: int) -> list[list[str]]:
-    from sklearn.feature_extraction.text import CountVectorizer
+    try:
+        from sklearn.feature_extraction.text import CountVectorizer
+    except ModuleNotFoundError:
+        raise InputError("topics need scikit-learn: pip install scikit-learn") from None
 
     chosen = _spread(np.arange(len(live)), SAMPLED_PASSAGES)
     passages = folder.documents.fetch(live[chosen].tolist())

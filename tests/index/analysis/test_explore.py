@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import numpy as np
 import pytest
@@ -118,3 +119,11 @@ def test_repeated_sentences_of_one_document_leave_room_for_real_duplicates(tmp_p
         index.add(["Again. " * 12, "Shared once.", "Shared once."], ["a", "b", "c"])
         # Document a alone has 66 pairs of passages with cosine 1.
         assert [(pair.left, pair.right) for pair in index.duplicates(0.99, 3)] == [("b", "c")]
+
+
+def test_topics_without_scikit_learn_are_one_line(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.feature_extraction.text", None)
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(TEXTS[:4])
+        with pytest.raises(InputError, match="topics need scikit-learn: pip install scikit-learn"):
+            index.topics(2)
