@@ -81,3 +81,19 @@ def test_a_hit_is_explained(client):
     assert min(weights["prices"], weights["wages"]) > weights["faster than"]
     assert client.post("/indexes/notes.index/explain", json={**body, "id": 99}).status_code == 404
     assert client.post("/indexes/notes.index/explain", json={"query": "x"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status"),
+    [
+        ("search", {"query": "x", "k": 10_001}, 422),
+        ("search", {"query": "x", "mmr": 0.5, "candidates": 10**9}, 422),
+        ("duplicates", {"most": 10**12}, 400),
+        ("documents", {"limit": 10**6}, 400),
+        ("topics", {"count": 10**7}, 400),
+        ("topics", {"count": 2, "seed": 2**40}, 200),
+    ],
+)
+def test_large_numbers_cost_nothing(client, route, body, status):
+    answer = client.post(f"/indexes/notes.index/{route}", json=body)
+    assert answer.status_code == status, answer.text

@@ -69,7 +69,12 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
         raise InputError(f"{folder.path}: {len(live)} passages cannot make {clusters} topics; ask for fewer")
     sample = folder.vectors.gather(snapshot.shards, _spread(live, SAMPLED_VECTORS))
     means = faiss.Kmeans(
-        folder.manifest.dimension, clusters, niter=20, seed=seed + 1, spherical=True, min_points_per_centroid=1
+        folder.manifest.dimension,
+        clusters,
+        niter=20,
+        seed=(seed + 1) % 2**31,  # FAISS takes 32 bits
+        spherical=True,
+        min_points_per_centroid=1,
     )
     means.train(sample)
     centres: Any = means.centroids

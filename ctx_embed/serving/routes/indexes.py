@@ -133,7 +133,7 @@ class DuplicatesBody(Body):
     """Options of the search for near-duplicates."""
 
     threshold: float = 0.9
-    most: int = 100
+    most: int = Field(100, le=MOST_HITS)
 
 
 class TopicsBody(Body):
