@@ -310,7 +310,7 @@ class SearchIndex(Collection):
     def add(
         self,
         texts: Iterable[str],
-        ids: Sequence[str | int] | None = None,
+        ids: Sequence[Id | None] | None = None,
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:
@@ -338,7 +338,7 @@ class SearchIndex(Collection):
     def upsert(
         self,
         texts: Iterable[str],
-        ids: Sequence[str | int] | None = None,
+        ids: Sequence[Id | None] | None = None,
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:

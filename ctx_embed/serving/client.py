@@ -145,7 +145,7 @@ class Client(Collection):
     def add(
         self,
         texts: Iterable[str],
-        ids: Sequence[Id] | None = None,
+        ids: Sequence[Id | None] | None = None,
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:
@@ -155,7 +155,7 @@ class Client(Collection):
     def upsert(
         self,
         texts: Iterable[str],
-        ids: Sequence[Id] | None = None,
+        ids: Sequence[Id | None] | None = None,
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:
@@ -177,8 +177,8 @@ class Client(Collection):
             replacing: whether a document replaces the one that has its id.
         """
         listed = list(documents)
-        columns = [[getattr(document, name) for document in listed] for name in ("text", "id", "metadata")]
-        return self._add("upsert" if replacing else "add", *columns, None)
+        texts, ids, metadata = ([getattr(document, name) for document in listed] for name in ("text", "id", "metadata"))
+        return self._add("upsert" if replacing else "add", texts, ids, metadata, None)
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents by id or by a filter and return their number."""
