@@ -680,6 +680,7 @@ class SearchIndex(Collection):
         from ctx_embed.index.analysis.duplicates import find_duplicates
 
         self._require_open()
+        checked_count("most", most, 1)
         return find_duplicates(self._folder, threshold, most, progress=progress)
 
     def topics(self, count: int | None = None, seed: int = 0, *, write: str | None = None) -> list[Topic]:

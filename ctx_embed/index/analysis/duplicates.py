@@ -60,10 +60,9 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
         with tqdm(total=snapshot.rows, unit=" passages", disable=None if progress else True) as bar:
             for first in range(0, snapshot.rows, ROWS_AT_ONCE):
                 rows = np.arange(first, min(first + ROWS_AT_ONCE, snapshot.rows))
-                near = near_pairs(index, snapshot, rows, allowed, threshold)
-                for score, left, right in near:
-                    if documents[left] == documents[right]:
-                        continue
+                # Later pairs lose against equal ones that were found before.
+                lowest = best[0][0] if len(best) == most else threshold
+                for score, left, right in near_pairs(index, snapshot, rows, allowed, lowest, None, documents, most):
                     heapq.heappush(best, (score, -left, -right))
                     if len(best) > most:
                         heapq.heappop(best)
@@ -82,6 +81,8 @@ def near_pairs(
     allowed: Mask | None,
     threshold: float,
     effort: int | None = None,
+    documents: Rows | None = None,
+    most: int | None = None,
 ) -> Iterator[tuple[float, int, int]]:
     """Yield the pairs (cosine, row, later row) of some rows with all later ones whose cosine reaches a threshold.
 
@@ -92,6 +93,8 @@ def near_pairs(
         allowed: which rows may be found; None allows all.
         threshold: the lowest cosine.
         effort: as for :meth:`VectorIndex.search`.
+        documents: the document of each row, to leave pairs of one document out; None leaves none out.
+        most: the number of pairs of highest cosine that are needed, so that others may be left out; None needs all.
     """
     if allowed is not None:
         rows = rows[allowed[rows]]
@@ -99,7 +102,7 @@ def near_pairs(
         return
     vectors = index.vectors.gather(snapshot.shards, rows)
     if index.index is None:
-        yield from _compared(index, snapshot, rows, vectors, allowed, threshold)
+        yield from _compared(index, snapshot, rows, vectors, allowed, threshold, documents, most)
         return
     waiting, k = np.arange(len(rows)), NEIGHBOURS
     while len(waiting):
@@ -110,20 +113,38 @@ def near_pairs(
                 again.append(place)
             else:
                 yield from (
-                    (score, int(rows[place]), row) for score, row in ranking if row > rows[place] and score >= threshold
+                    (score, int(rows[place]), row)
+                    for score, row in ranking
+                    if row > rows[place]
+                    and score >= threshold
+                    and (documents is None or documents[row] != documents[rows[place]])
                 )
         waiting, k = np.array(again, np.int64), 4 * k
 
 
 def _compared(
-    index: VectorIndex, snapshot: Snapshot, rows: Rows, vectors: Vectors, allowed: Mask | None, threshold: float
+    index: VectorIndex,
+    snapshot: Snapshot,
+    rows: Rows,
+    vectors: Vectors,
+    allowed: Mask | None,
+    threshold: float,
+    documents: Rows | None,
+    most: int | None,
 ) -> Iterator[tuple[float, int, int]]:
     for shard in snapshot.shards:
         if shard.first + shard.rows <= rows[0]:
             continue
         scores = index.vectors.scores(shard, vectors)
-        for place, column in np.argwhere(scores >= threshold - 1e-6):
-            other = shard.first + int(column)
-            if other > rows[place] and (allowed is None or allowed[other]):
-                score = float(np.clip(scores[place, column], -1, 1))
-                yield max(score, threshold), int(rows[place]), other
+        others = np.arange(shard.first, shard.first + scores.shape[1])
+        wanted = (scores >= threshold - 1e-6) & (others > rows[:, None])
+        if documents is not None:
+            wanted &= documents[others] != documents[rows][:, None]
+        if allowed is not None:
+            wanted &= allowed[others]
+        found = scores[wanted]
+        if most is not None and len(found) > most:
+            wanted &= scores >= np.partition(found, -most)[-most]
+        for place, column in np.argwhere(wanted):
+            score = float(np.clip(scores[place, column], -1, 1))
+            yield max(score, threshold), int(rows[place]), int(others[column])

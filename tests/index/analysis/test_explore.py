@@ -127,3 +127,26 @@ def test_topics_without_scikit_learn_are_one_line(tmp_path, hash_model, monkeypa
         index.add(TEXTS[:4])
         with pytest.raises(InputError, match="topics need scikit-learn: pip install scikit-learn"):
             index.topics(2)
+
+
+def test_a_low_threshold_costs_no_more_than_a_high_one(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(TEXTS)
+        every = expected_pairs(TEXTS, -1)
+        looked_at = []
+
+        def counted(*arguments):
+            for pair in near_pairs(*arguments):
+                looked_at.append(pair)
+                yield pair
+
+        near_pairs = duplicates.near_pairs
+        monkeypatch.setattr(duplicates, "near_pairs", counted)
+        best = index.duplicates(-1, 10)
+        assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
+        assert len(looked_at) < 200 < len(every)
+        assert len(index.duplicates(-1, 10**6)) == len(every)
+        for most in (0, -1):
+            with pytest.raises(InputError, match="most must be an integer of at least 1"):
+                index.duplicates(0.9, most)
