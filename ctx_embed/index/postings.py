@@ -19,13 +19,13 @@ from ctx_embed.index.storage.database import TOKENIZER, State
 if TYPE_CHECKING:
     from ctx_embed.index.storage.documents import DocumentStore, Mask
 
-# The rows (n,) that have a word, and how often each does.
-Postings: TypeAlias = tuple[NDArray[np.int32], NDArray[np.int32]]
+# The rows (n,) that have a word, and what it adds to the score of each.
+Postings: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float64]]
 
 # FTS5's parameters; a word in more than half of all passages gets its least weight.
 K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
-# The most rows in all lists that are kept, 8 bytes each.
-KEPT_POSTINGS = 12_000_000
+# The most rows in all lists that are kept, 12 bytes each.
+KEPT_POSTINGS = 8_000_000
 REMEMBERED_TOKENS = 100_000
 LENGTHS_AT_ONCE = 200_000
 
@@ -65,25 +65,25 @@ class WordLists:
             return None
         self._refresh()
         lists = [self._postings(of[0]) for of in tokens if of]
-        for rows, counts in lists:
-            hits = len(rows)
-            weight = math.log((self._passages - hits + 0.5) / (hits + 0.5)) if hits else 0.0
-            weight = weight if weight > 0 else LEAST_WEIGHT
-            # In FTS5's order of operations, so that rounding is the same.
-            self._scores[rows] += weight * ((counts * (K1 + 1)) / (counts + self._norms[rows]))
-        found = np.concatenate([rows for rows, _ in lists]) if lists else np.empty(0, np.int32)
-        scores = self._scores[found]
-        self._scores[found] = 0
+        for rows, added in lists:
+            np.add.at(self._scores, rows, added)
+        found = np.flatnonzero(self._scores >= self._bound([rows for rows, _ in lists], k, allowed))
         if allowed is not None:
-            scores = np.where(allowed[found], scores, -1.0)
-        # A row stands once for each of its words.
-        most = k * max(len(lists), 1)
-        if len(found) > most:
-            chosen = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
+            found = found[allowed[found]]
+        scores = self._scores[found]
+        self._scores.fill(0)
+        if len(found) > k:
+            chosen = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
             found, scores = found[chosen], scores[chosen]
-        found, first = np.unique(found[scores > 0], return_index=True)
-        scores = scores[scores > 0][first]
         return [int(row) for row in found[np.lexsort((found, -scores))[:k]]]
+
+    def _bound(self, lists: Sequence[NDArray[np.int32]], k: int, allowed: Mask | None) -> float:
+        """Return a score above 0 that at least k rows reach, or all rows with a word: the k-th best of a short list."""
+        for rows in sorted(lists, key=len):
+            some = rows if allowed is None or len(rows) < k else rows[allowed[rows]]
+            if len(some) >= k:
+                return float(np.partition(self._scores[some], -k)[-k])
+        return float(np.finfo(np.float64).tiny)
 
     def _tokens_of(self, words: Sequence[str]) -> list[list[str]]:
         """Return the tokens of each word, as FTS5 makes them."""
@@ -151,12 +151,21 @@ class WordLists:
                 ).fetchone()
             every = np.fromstring(rows or "", np.int32, sep=",")
             first = np.flatnonzero(np.diff(every, prepend=-1))
-            postings = every[first], np.diff(first, append=len(every)).astype(np.int32)
+            postings = every[first], self._added(every[first], np.diff(first, append=len(every)))
             self._kept += len(first)
         self._lists[token] = postings
         while self._kept > KEPT_POSTINGS and len(self._lists) > 1:
             self._kept -= len(self._lists.pop(next(iter(self._lists)))[0])
         return postings
+
+    def _added(self, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return what a word adds to the score of each row that has it so many times."""
+        hits = len(rows)
+        weight = math.log((self._passages - hits + 0.5) / (hits + 0.5)) if hits else 0.0
+        weight = weight if weight > 0 else LEAST_WEIGHT
+        # In FTS5's order of operations, so that rounding is the same.
+        added: NDArray[np.float64] = weight * ((counts * (K1 + 1)) / (counts + self._norms[rows]))
+        return added
 
 
 def _varints(content: bytes) -> NDArray[np.int64]:
