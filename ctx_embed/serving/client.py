@@ -42,8 +42,8 @@ PAGE = 1000
 class Client(Collection):
     """A search index that `ctx-embed serve` serves; it has the methods of :class:`ctx_embed.SearchIndex`.
 
-    Only what belongs to the folder is left out: building, tuning, compacting, verifying and exporting. A client may be
-    used by several threads.
+    Only what belongs to the folder is left out: building, syncing, tuning, compacting, re-embedding, verifying and
+    exporting. A client may be used by several threads.
 
     Args:
         url: the address of the server, such as ``http://127.0.0.1:8080``.
