@@ -150,13 +150,15 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
         # On a machine that others use too, this says what the search itself takes.
         facts[f"batch {batch} p50 processor ms"] = float(np.percentile(processor, 50))
     if kind == "auto":
-        for mode in ("words", "hybrid"):
+        # Words are slower the first time: each mode has queries of its own, of which hybrid search repeats some.
+        for name, mode, first in (("words", "words", 200), ("hybrid", "hybrid", 400), ("hybrid again", "hybrid", 400)):
             times = []
-            for query in queries[:200]:
+            for query in queries[first : first + 200]:
                 start = time.perf_counter()
                 index.search(query, mode=mode)
                 times.append((time.perf_counter() - start) * 1000)
-            facts[f"{mode} p50 ms"] = float(np.percentile(times, 50))
+            for quantile in (50, 99):
+                facts[f"{name} p{quantile} ms"] = float(np.percentile(times, quantile))
     facts["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     exact = index._folder.read(lambda snapshot: index._index.search_exactly(vectors, 10, snapshot))
     effort = effort_of(index._index.index) if index._index.index is not None else None
