@@ -36,11 +36,12 @@ from ctx_embed.scaling.work import NAMED, Job, Part, Work
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
+from ctx_embed.stores.store import RUN
 from ctx_embed.text.unknown import sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
 
 ENGINES = ("local", "ray")
-RUN, PART = "run-", "part-"
+PART = "part-"
 # Rows that are read beforehand, to choose the columns of metadata: from this number of files, and of each.
 SAMPLED_FILES, SAMPLED_ROWS = 50, 1000
 

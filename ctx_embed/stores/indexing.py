@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ctx_embed.errors import InputError
 from ctx_embed.index.building.build import Built, build_index
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.parquet import Parquet
-from ctx_embed.stores.store import Collection
+from ctx_embed.stores.store import RUN, Collection
 
 if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
@@ -57,13 +58,18 @@ def index_parquet(
         progress: whether to show a bar on standard error, if that is a terminal.
 
     Raises:
-        InputError: no directory of embeddings, several models, or the index cannot be written.
+        InputError: no directory of embeddings, one that is incomplete, several models, or the index cannot be written.
     """
     listed = [directories] if isinstance(directories, str | Path) else list(directories)
     stores = [Parquet(directory) for directory in listed]
     collections = [store.require_collection() for store in stores]
     for store, collection in zip(stores, collections, strict=True):
         collection.require(store.name, collections[0])
+        runs = list(store.notes(RUN).values())
+        if runs and not runs[-1]["finished"]:
+            raise InputError(
+                f"{store.name}: is being filled, or its run was interrupted; repeat that `ctx-embed encode`"
+            )
     if model is None:
         model = read_manifest(Path(path)).model if mode in ("append", "upsert") else collections[0].model
     embedder = Embedder.of(model)

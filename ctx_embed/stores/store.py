@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
 
 COLLECTION = "collection"
+# What the names of the notes of encoding runs begin with; the last one is the latest.
+RUN = "run-"
 METRIC = "cosine"
 
 Floats = NDArray[np.float32]

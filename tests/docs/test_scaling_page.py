@@ -30,11 +30,14 @@ def test_embedding_takes_the_core_hours_of_its_rate():
     assert total == f"{PASSAGES / rate / 3600:.1f} core-hours"
 
 
-@pytest.mark.parametrize(("name", "measured", "total"), TABLE[1:], ids=[row[0] for row in TABLE[1:]])
-def test_sizes_are_those_of_a_passage_times_a_billion(name, measured, total):
-    assert measured.endswith(" bytes")
-    assert total == f"{number(measured) * PASSAGES / 1e9:,.0f} GB"
+@pytest.mark.parametrize(("name", "measured", "total"), TABLE, ids=[row[0] for row in TABLE])
+def test_a_billion_passages_take_what_one_takes_times_a_billion(name, measured, total):
+    if measured.endswith(" µs"):
+        assert total == f"{number(measured) * PASSAGES / 1e6 / 3600:,.1f} core-hours"
+    else:
+        assert measured.endswith(" bytes")
+        assert total == f"{number(measured) * PASSAGES / 1e9:,.0f} GB"
 
 
 def test_the_table_is_found():
-    assert len(TABLE) >= 2
+    assert len(TABLE) >= 8

@@ -118,3 +118,13 @@ def test_of_rows_with_one_id_in_several_directories_the_last_is_indexed(source, 
     found = stored(tmp_path / "both.index")
     assert (len(found), found["d7"], found["e"]) == (DOCUMENTS + 1, "newer", "new")
     assert INDEX.succeeds(source, tmp_path / "more", tmp_path / "both.index", "--resume").startswith("nothing to do")
+
+
+def test_a_directory_that_is_not_complete_is_refused(source, tmp_path):
+    with stores.open(source) as store:
+        store.write_note("run-0000", {"signature": "", "finished": True})
+        assert index_parquet(source, tmp_path / "a.index").documents == DOCUMENTS
+        store.write_note("run-0001", {"signature": "", "finished": False})
+    with pytest.raises(InputError, match=r"is not complete; wait for its run, or repeat that `ctx-embed encode`"):
+        index_parquet(source, tmp_path / "b.index")
+    assert not (tmp_path / "b.index").exists()
