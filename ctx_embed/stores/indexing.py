@@ -67,9 +67,7 @@ def index_parquet(
         collection.require(store.name, collections[0])
         runs = list(store.notes(RUN).values())
         if runs and not runs[-1]["finished"]:
-            raise InputError(
-                f"{store.name}: is being filled, or its run was interrupted; repeat that `ctx-embed encode`"
-            )
+            raise InputError(f"{store.name}: is not complete; wait for its run, or repeat that `ctx-embed encode`")
     if model is None:
         model = read_manifest(Path(path)).model if mode in ("append", "upsert") else collections[0].model
     embedder = Embedder.of(model)
