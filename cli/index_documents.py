@@ -190,7 +190,7 @@ def _changes(context: click.Context, parameter: click.Parameter, given: tuple[st
 )
 @string_option
 def set_metadata(path: str, ids: tuple[str, ...], where: str | None, changes: dict[str, Any], strings: bool) -> None:
-    """Change metadata fields of documents by ID or by a filter; nothing is embedded again.
+    """Change metadata fields of documents by ID or by a filter; only a new title embeds passages again.
 
     \b
     Example: ctx-embed index set reviews.index 17 tt0133093 -m stars=5 -m 'tags=["new", "long"]'

@@ -69,6 +69,11 @@ def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
         raise InputError(f"--include and --exclude must be globs such as '*.md' ({error})") from None
 
 
+def is_index(folder: str | Path) -> bool:
+    """Return whether a folder is a search index."""
+    return all(os.path.isfile(os.path.join(folder, name)) for name in _INDEX_FILES)
+
+
 def walk(folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Iterator[File | Skipped]:
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 

@@ -422,7 +422,9 @@ class SearchIndex(Collection):
             return edit.delete(listed)
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
-        """Change metadata fields of documents without embedding anything; the change is on disk when this returns.
+        """Change metadata fields of documents; the change is on disk when this returns.
+
+        A new ``title`` embeds the passages of its document again; nothing else is embedded.
 
         Args:
             ids: an id or several, such as ``index.ids(where)``.

@@ -30,7 +30,7 @@ from ctx_embed.index.building.plan import (
     require_free,
 )
 from ctx_embed.index.building.readers import is_structured, read_sources
-from ctx_embed.index.building.sync import Synced, known_folder, merged_options, sync_folder
+from ctx_embed.index.building.sync import Synced, known_folder, merged_options, require_source_folder, sync_folder
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
@@ -175,6 +175,8 @@ def _check_sources(plan: Plan) -> None:
         raise InputError("standard input is named twice, but can be read only once")
     if plan.folders and plan.embedding_field is not None:
         raise InputError(f"{plan.folders[0]}: --embedding-field needs files, got a folder; name its files")
+    for folder in plan.folders:
+        require_source_folder(folder)
     if not plan.folders and (plan.options.include or plan.options.exclude):
         raise InputError("--include and --exclude choose files of a folder; name one")
 

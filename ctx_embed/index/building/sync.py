@@ -32,10 +32,10 @@ from ctx_embed.documents.units import (
     modified,
     record_documents,
 )
-from ctx_embed.documents.walking import File, Skipped, walk
+from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.storage import sources
-from ctx_embed.index.storage.documents import DocumentStore, Id
+from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
 from ctx_embed.index.storage.manifest import DOCUMENTS
 from ctx_embed.index.storage.sources import Folder, Options, Recorded
 from ctx_embed.index.writing.transaction import Edit
@@ -49,8 +49,11 @@ STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
 # Documents that are embedded at a time: at most so many, with about so many characters.
 BATCH_DOCUMENTS, BATCH_CHARACTERS = 2048, 8_000_000
 EMPTY = "empty"
+CHANGED = "changed while it was read"
 # Files that could not be read are named, up to this number.
 NAMED = 10
+# Characters of a file's path in a message; a longer one loses its middle.
+SHOWN = 160
 # The recorded time of a file that the next run reads again, as no file has it: what hinders reading may have gone.
 _AGAIN = -1
 
@@ -99,7 +102,7 @@ class Synced:
     def left_out(self) -> str:
         """What was not read and why, for a message; empty if everything was."""
         said = [f"{count} {reason}" for reason, count in self.skipped.most_common()]
-        named = [f"{source} ({reason})" for source, reason in islice(self.failed.items(), NAMED)]
+        named = [f"{_shortened(source)} ({reason})" for source, reason in islice(self.failed.items(), NAMED)]
         if len(self.failed) > NAMED:
             named.append(f"{len(self.failed) - NAMED} more")
         parts = [f"skipped {', '.join(said)}"] if said else []
@@ -108,8 +111,8 @@ class Synced:
         if self.lacking:
             lacking = ", ".join(f"{count} {suffix}" for suffix, count in self.lacking.most_common())
             parts.append(str(missing_extra(f"left out {lacking}, which", EXTRA)))
-        # Names of files may contain line ends.
-        return " ".join("; ".join(parts).split("\n"))
+        # Names of files may contain line ends, escape sequences and bytes that are not UTF-8.
+        return "".join(character if character.isprintable() else "?" for character in "; ".join(parts))
 
     def skip(self, source: str, reason: str, counted: bool) -> None:
         """Count a file that was left out, or name it."""
@@ -117,6 +120,10 @@ class Synced:
             self.skipped[reason] += 1
         else:
             self.failed[source] = reason
+
+
+def _shortened(source: str) -> str:
+    return source if len(source) <= SHOWN else f"{source[: SHOWN // 2]}…{source[-(SHOWN // 2) :]}"
 
 
 class _Change(NamedTuple):
@@ -131,11 +138,18 @@ def require_source_folder(folder: str | Path) -> str:
     """Return the absolute path of a folder without links in it.
 
     Raises:
-        InputError: there is no such folder.
+        InputError: there is no such folder, it is a search index, or its path is not UTF-8.
     """
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: {'must be a folder, got a file' if os.path.exists(folder) else 'no such folder'}")
-    return os.path.realpath(folder)
+    if is_index(folder):
+        raise InputError(f"{folder}: must be a folder of documents, got a search index")
+    path = os.path.realpath(folder)
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"{folder}: the path of the folder must be UTF-8; rename it") from None
+    return path
 
 
 def known_folder(store: DocumentStore, folder: str | Path) -> Folder | None:
@@ -412,31 +426,40 @@ class _Batch:
         old: list[Id] = [] if change.record is None else sources.ids_of(store, change.record.number)
         problem: UnreadableFileError | None = None
         digest, seen = b"", file.modified
+        new: list[Id] = []
         try:
             digest = content_hash(file.path)
             documents = self.run.documents(file, texts)
             # Reading all ids first keeps a file whole: it is stored completely or not at all.
-            new = [document.id for document in documents() if document.id is not None]
+            new = [_checked_id(document, number) for number, document in enumerate(documents(), 1)]
+            if not new:
+                raise UnreadableFileError(EMPTY, counted=True)
+            if len(set(new)) < len(new):
+                twice = next(identifier for identifier, count in Counter(new).items() if count > 1)
+                raise UnreadableFileError(f"the id {twice!r} comes twice")
             other = next((identifier for identifier in new if identifier in self._waiting), None)
             if other is None:
                 other = sources.taken(store, new, None if change.record is None else change.record.number)
             if other is not None:
                 seen = _AGAIN
                 raise UnreadableFileError(f"the id {other!r} belongs to a document from elsewhere")
+            seen = _AGAIN
+            self._add_all(documents(), new)
+            # Of a file that has changed meanwhile, the next run reads what is there then.
+            seen = _AGAIN if _has_changed(file) else file.modified
         except UnreadableFileError as error:
-            problem, new = error, []
+            problem = error
         except OSError as error:
             seen = _AGAIN
-            problem, new = UnreadableFileError(f"cannot be read ({error.strerror})"), []
+            problem = UnreadableFileError(f"cannot be read ({error.strerror})")
         said, counted = (None, False) if problem is None else (str(problem), problem.counted)
         if seen == _AGAIN:
             digest = b""
         number = sources.record(store, folder, file.source, file.size, seen, digest, said, counted)
         if problem is not None:
+            new = []
             result.skip(file.source, said or "", counted)
         else:
-            for part in chunks(documents(), BATCH_DOCUMENTS):
-                self._add(part)
             sources.add_origins(store, number, new)
             result.documents += len(new)
             if change.record is None or change.record.problem is not None:
@@ -445,6 +468,22 @@ class _Batch:
                 result.changed += 1
         kept = set(new)
         self._remove([identifier for identifier in old if identifier not in kept])
+
+    def _add_all(self, documents: Iterator[Document], ids: list[Id]) -> None:
+        """Add the documents of a file that have these ids.
+
+        Raises:
+            UnreadableFileError: the file has changed since its ids were read; none of its documents is there then.
+        """
+        added = 0
+        try:
+            for part in _read_again(documents, ids):
+                self._add(part)
+                added += len(part)
+        except UnreadableFileError:
+            self.store()
+            self._remove(ids[:added])
+            raise
 
     def _add(self, documents: list[Document]) -> None:
         self._documents += documents
@@ -466,6 +505,47 @@ class _Batch:
             self.run.result.passages += self.edit.state.rows - before
             self._documents, self._characters = [], 0
             self._waiting.clear()
+
+
+def _checked_id(document: Document, number: int) -> Id:
+    """Return the id of a document, the ``number``-th of its file, that can be stored.
+
+    Raises:
+        UnreadableFileError: its id or metadata cannot be stored.
+    """
+    try:
+        metadata_json(document.metadata, number)
+        return checked_id(document.id, number)
+    except InputError as error:
+        raise UnreadableFileError(str(error)) from None
+
+
+def _read_again(documents: Iterator[Document], ids: Sequence[Id]) -> Iterator[list[Document]]:
+    """Yield the documents of a file, some at a time.
+
+    Raises:
+        UnreadableFileError: the file has changed: it cannot be read now, or its documents do not have these ids.
+    """
+    parts = chunks(documents, BATCH_DOCUMENTS)
+    read = 0
+    while read < len(ids):
+        try:
+            part = next(parts, [])
+        except (InputError, OSError):
+            raise UnreadableFileError(CHANGED) from None
+        if not part or [document.id for document in part] != list(ids[read : read + len(part)]):
+            raise UnreadableFileError(CHANGED)
+        yield part
+        read += len(part)
+
+
+def _has_changed(file: File) -> bool:
+    """Return whether a file is no longer as it was when it was listed."""
+    try:
+        found = os.stat(file.path)
+    except OSError:
+        return True
+    return (found.st_size, found.st_mtime_ns) != (file.size, file.modified)
 
 
 def content_hash(path: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -181,6 +182,95 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder):
     (folder / "rows.jsonl").write_text('{"id": "r1", "text": "mended"}\n')
     assert index.sync(folder).added == 1
     assert index.get("r1").text == "mended"
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ('{"text": "x", "id": 123456789012345678901234567890}', "document 2: the id 1234.* does not fit into 64 bits"),
+        (r'{"text": "x", "id": "\ud800"}', r"document 2: the id '\\ud800' has a lone surrogate"),
+        ('{"text": "x", "m": NaN}', "document 2: the metadata field 'm' cannot be stored as JSON"),
+        (
+            '{"text": "x", "m": ' + "[" * 150 + "]" * 150 + "}",
+            "document 2: the metadata is nested more than 100 levels",
+        ),
+        ('{"text": "x", "id": "bad.jsonl:1"}', "the id 'bad.jsonl:1' comes twice"),
+    ],
+)
+def test_a_record_that_cannot_be_stored_stops_nothing(index, folder, record, reason):
+    (folder / "bad.jsonl").write_text('{"text": "fine"}\n' + record + "\n")
+    synced = index.sync(folder)
+    assert list(synced.failed) == ["bad.jsonl"]
+    assert re.match(reason, synced.failed["bad.jsonl"])
+    assert ids(index) == IDS
+
+
+def test_a_table_without_records_is_empty(index, folder):
+    (folder / "none.csv").write_text("text,n\n")
+    synced = index.sync(folder)
+    assert (synced.added, synced.skipped["empty"]) == (6, 2)
+
+
+@pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
+def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
+    index.sync(folder, include=["/*.jsonl", "/plain.csv"])
+    read = module.record_documents
+
+    def changing(file, text_field):
+        documents = read(file, text_field)
+        if file.source != "table.csv":
+            return documents
+        calls = []
+
+        def again():
+            calls.append(1)
+            if len(calls) > 1:
+                os.unlink(file.path) if now is None else (folder / "table.csv").write_text(now)
+            return documents()
+
+        return again
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "record_documents", changing)
+        synced = index.sync(folder, include=[])
+        assert synced.failed == {"table.csv": "changed while it was read"}
+        assert ids(index) == sorted({*IDS} - {"table.csv:2", "table.csv:3"})
+        assert index.get("r1").text == "a record"
+    (folder / "table.csv").write_text("text,n\nfirst,1\nsecond,2\n")
+    assert index.sync(folder).added == 1
+    assert ids(index) == IDS
+    assert index.verify() == []
+
+
+def test_a_change_of_the_same_size_while_a_file_is_read(index, folder, monkeypatch):
+    hashed = module.content_hash
+
+    def changing(path):
+        if path.endswith("b.txt"):
+            (folder / "sub" / "b.txt").write_text("two lines\n\nanother line\n"[: len("one line\n\nanother line\n")])
+        return hashed(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "content_hash", changing)
+        index.sync(folder)
+    assert index.get("sub/b.txt").text.startswith("one line")
+    assert index.sync(folder).changed == 1
+    assert index.get("sub/b.txt").text.startswith("two line")
+    assert index.sync(folder).unchanged == 6
+
+
+def test_messages_are_one_printable_line(index, folder):
+    (folder / "a\nb\x1b[31m.pdf").write_text("no")
+    long = folder / ("d" * 200) / ("e" * 200)
+    long.mkdir(parents=True)
+    (long / "broken.pdf").write_text("no")
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
+    message = index.sync(folder).left_out
+    assert message.isprintable()
+    assert "a?b?[31m.pdf (not PDF" in message
+    assert "caf?.txt (its name is not UTF-8)" in message
+    assert "broken.pdf (not PDF" in message
+    assert "d" * 100 not in message
 
 
 def test_a_format_without_its_library_is_read_once_that_is_installed(index, folder, monkeypatch):
@@ -386,6 +476,23 @@ def test_sync_needs_a_folder(index, tmp_path):
         with pytest.raises(InputError) as caught:
             index.sync(tmp_path / name)
         assert str(caught.value) == f"{tmp_path / name}: {message}"
+
+
+def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "other", hash_model):
+        pass
+    latin = tmp_path / os.fsdecode(b"caf\xe9")
+    latin.mkdir()
+    (latin / "a.txt").write_text("text")
+    for folder, message in (
+        (tmp_path / "other", "must be a folder of documents, got a search index"),
+        (latin, "the path of the folder must be UTF-8; rename it"),
+    ):
+        for run in (index.sync, lambda folder: build_index(folder, tmp_path / "built", model=hash_model)):
+            with pytest.raises(InputError) as caught:
+                run(folder)
+            assert str(caught.value) == f"{folder}: {message}"
+    assert not any(path.name.startswith("built") for path in tmp_path.iterdir())
 
 
 def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tmp_path):
