@@ -70,14 +70,24 @@ def decode(raw: bytes, encoding: str | None = None) -> str:
 
 
 def _decoded(raw: bytes) -> str:
+    return raw.decode(encoding_of(raw), "replace")
+
+
+def encoding_of(raw: bytes) -> str:
+    """Return the encoding of bytes: that of a byte order mark, UTF-8, or one that is detected.
+
+    Raises:
+        UnreadableFileError: they are not text.
+    """
     encoding = next((name for mark, name in _MARKS if raw.startswith(mark)), None)
     if encoding is not None:
-        return raw.decode(encoding, "replace")
+        return encoding
     start = raw[:_LOOKED_AT]
     if b"\0" in start or 20 * len(_CONTROLS.findall(start)) > len(start):
         raise UnreadableFileError("binary", counted=True)
     try:
-        return raw.decode("utf-8")
+        raw.decode("utf-8")
+        return "utf-8"
     except UnicodeDecodeError:
         pass
     from charset_normalizer import from_bytes
@@ -94,4 +104,4 @@ def _decoded(raw: bytes) -> str:
         and match.coherence >= best.coherence - _DOUBTFUL
         for match in matches
     )
-    return raw.decode(_USUAL if usual else best.encoding, "replace")
+    return _USUAL if usual else best.encoding

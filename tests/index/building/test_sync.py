@@ -211,6 +211,14 @@ def test_a_table_without_records_is_empty(index, folder):
     assert (synced.added, synced.skipped["empty"]) == (6, 2)
 
 
+def test_tables_of_other_encodings(index, folder):
+    (folder / "prices.csv").write_bytes("id,text\n1,Le café coûte cher à Orléans.\n".encode("latin-1"))
+    (folder / "wages.jsonl").write_bytes('{"id": "w", "text": "Die Löhne steigen."}\n'.encode("utf-16"))
+    assert not index.sync(folder).failed
+    assert index.get(1).text == "Le café coûte cher à Orléans."
+    assert index.get("w").text == "Die Löhne steigen."
+
+
 @pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
 def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
     index.sync(folder, include=["/*.jsonl", "/plain.csv"])
