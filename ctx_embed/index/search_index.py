@@ -141,6 +141,7 @@ class SearchIndex(Collection):
             factory,
             chunk,
             dtype=dtype,
+            titled=chunk.partition(":")[0] == "passages",
         )
         try:
             with replaced_folder(folder, new=True) as beside:

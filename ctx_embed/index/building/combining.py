@@ -20,7 +20,7 @@ from ctx_embed.index.writing.transaction import Copied
 def merge_indexes(
     sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, renumber: bool = False
 ) -> int:
-    """Make one index of several that have the same model; nothing is embedded again.
+    """Make one index of several that have the same model; nothing is embedded again, but passages without titles.
 
     Args:
         sources: two indexes or more. The first one's kind and data type are those of the new index.
@@ -72,6 +72,7 @@ def _model(manifest: Manifest) -> str:
 def _copied(path: Path, renumber: bool) -> Iterator[Copied]:
     """Yield the documents of one state of an index, with their vectors."""
     folder = IndexFolder(path)
+    untitled = folder.manifest.chunk.startswith("passages") and not folder.manifest.titled
     with closing(folder.documents) as store, store.reading():
         shards = store.shards()
         for document in store.all():
@@ -80,5 +81,8 @@ def _copied(path: Path, renumber: bool) -> Iterator[Copied]:
                 None if renumber and isinstance(document.id, int) else document.id,
                 document.metadata,
                 spans=store.spans(document),
-                vectors=folder.vectors.gather(shards, np.arange(document.row, document.row + document.passages)),
+                # A new index embeds passages with titles.
+                vectors=[None] * document.passages
+                if untitled
+                else folder.vectors.gather(shards, np.arange(document.row, document.row + document.passages)),
             )

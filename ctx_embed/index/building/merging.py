@@ -33,16 +33,20 @@ def merge(source: SearchIndex, target: Path, build: progress.Progress, *, replac
         with closing(DocumentStore(target / DOCUMENTS)) as store:
             if build.run in {known.run for known in progress.builds(store)}:
                 return
-        documents = _copied(source)
+        documents = _copied(source, IndexFolder(target).manifest.titled)
         with index.writer.editing() as edit:
             while chunk := list(islice(documents, CHUNK_DOCUMENTS)):
                 edit.add(chunk, replacing=replacing)
             progress.record(edit.store, build)
 
 
-def _copied(source: SearchIndex) -> Iterator[Copied]:
-    """Yield the documents of an index that nobody writes to, with their vectors; automatic ids become None."""
+def _copied(source: SearchIndex, titled: bool) -> Iterator[Copied]:
+    """Yield the documents of an index that nobody writes to, with their vectors; automatic ids become None.
+
+    The vectors are None if only one of the two indexes embeds passages with titles (``titled``: the target).
+    """
     folder = IndexFolder(source.path)
+    same = folder.manifest.titled == titled
     store = folder.documents
     try:
         shards = store.shards()
@@ -53,7 +57,7 @@ def _copied(source: SearchIndex) -> Iterator[Copied]:
                 None if progress.automatic(store, document.id) else document.id,
                 document.metadata,
                 spans=store.spans(document),
-                vectors=folder.vectors.gather(shards, rows),
+                vectors=folder.vectors.gather(shards, rows) if same else [None] * document.passages,
             )
     finally:
         store.close()

@@ -47,6 +47,8 @@ class Manifest:
         generation: the number of commits so far; it may lag behind the one in documents.sqlite, which is decisive.
         dtype: the data type in which new vectors are stored, see :mod:`ctx_embed.index.storage.dtypes`. Older shards
             keep theirs until compaction.
+        titled: whether passages are embedded with the title of their document. Indexes made before this was recorded
+            stay without.
     """
 
     index_id: str
@@ -57,11 +59,7 @@ class Manifest:
     chunk: str = "none"
     generation: int = 0
     dtype: str = dtypes.DEFAULT
-
-    @property
-    def titled(self) -> bool:
-        """Whether passages are embedded with the title of their document."""
-        return self.chunk.partition(":")[0] == "passages"
+    titled: bool = False
 
     @property
     def format_version(self) -> int:
@@ -130,4 +128,4 @@ def _checked(path: Path, fields: Any) -> Manifest:
             raise DamagedError(f"{path}: damaged (the field {name!r} is missing or of the wrong type); {REMEDY}")
     if fields["dimension"] < 1 or fields["dtype"] not in dtypes.DTYPES:
         raise DamagedError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
-    return Manifest(**{name: fields[name] for name in _FIELDS})
+    return Manifest(**{name: fields[name] for name in _FIELDS}, titled=fields.get("titled") is True)
