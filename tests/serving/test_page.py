@@ -113,6 +113,20 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
     expect(page.locator("h1")).to_have_text("Search house")
 
 
+def test_what_is_typed_while_the_page_starts_is_searched(visit):
+    page = visit()
+    held = []
+    page.route("**/v1/indexes", lambda route: held.append(route))
+    page.reload()
+    page.fill("#query", ROOF)
+    # Longer than the pause after which typed text is searched.
+    page.wait_for_timeout(300)
+    assert page.locator(".hit").count() == 0
+    held[0].continue_()
+    hits(page, 10)
+    assert asked(page) == {"q": [ROOF]}
+
+
 def test_an_answer_that_comes_late_is_dropped(visit):
     page = visit()
     late = []

@@ -357,7 +357,10 @@ async function start() {
   }
   if (!described()) state.index = indexes[0].name;
   showIndexes();
-  await show();
+  // What was typed meanwhile counts.
+  const typed = query.value.trim();
+  if (typed && typed !== state.query) await go({ query: typed, like: undefined }, { replace: true });
+  else await show();
 }
 
 byId("search").addEventListener("submit", (event) => {
@@ -368,7 +371,7 @@ query.addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(() => {
     const text = query.value.trim();
-    if (text !== state.query) go({ query: text, like: undefined }, { replace: state.query !== "" });
+    if (indexes.length && text !== state.query) go({ query: text, like: undefined }, { replace: state.query !== "" });
   }, PAUSE);
 });
 for (const mode of document.querySelectorAll("input[name=mode]")) mode.addEventListener("change", () => go({ mode: mode.value }));
