@@ -27,8 +27,16 @@ def has_steps(page: Path) -> bool:
         return True
 
 
+def pages_with_steps() -> list:
+    """The pages with blocks; `make docs` runs the tutorials, too, and fails if one does."""
+    return [
+        pytest.param(page, id=name(page), marks=pytest.mark.slow if page.parent.name == "tutorials" else ())
+        for page in filter(has_steps, PAGES)
+    ]
+
+
 @pytest.mark.filterwarnings("ignore")  # as a user sees it: what other packages deprecate says nothing
-@pytest.mark.parametrize("page", list(filter(has_steps, PAGES)), ids=name)
+@pytest.mark.parametrize("page", pages_with_steps())
 def test_the_blocks_of_a_page(page, tmp_path, monkeypatch):
     # A reader has the data of the examples alone.
     monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
