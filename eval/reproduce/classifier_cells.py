@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
-from torch import nn
+from torch import Tensor, nn
 
 from ctx_embed.eval.reproduce.experiment import FOLDS, Figures, Settings
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.word_vectors import words_and_vectors
 from ctx_embed.eval.scoring.probes import check_classes, folds_of
+from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.modules.token_encoder import DRAWN_DEVIATION, TokenEncoder
 from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.supervised.compact_tables import compact_tables
@@ -29,6 +30,8 @@ TEST = "test"
 # The group of a cell's settings for the names of :func:`initial_values`.
 INITIAL = "initial"
 TOKEN_DEVIATION = "token_deviation"
+# Whether a uniform first context is drawn at each reading of a text, as in the paper.
+REDRAWN = "redrawn"
 # Settings of what a classifier reads and how its head is built; absent or None: all tokens of a text, word pieces with
 # random vectors, and a linear head. ``words``: whole words with word2vec's vectors of that many features.
 TOKENS, WORDS, MLP = "tokens", "words", "mlp"
@@ -110,15 +113,35 @@ def initial_encoder(
         for name, value in settings.get(INITIAL, {}).items():
             if name == TOKEN_DEVIATION:
                 module.embedding.weight.mul_(value / DRAWN_DEVIATION)
+            elif name == REDRAWN:
+                if value:
+                    redraw_contexts(module)
             else:
                 getattr(module.attention, name.removeprefix("initial_")).fill_(float(value))
     return encoder
 
 
-def initial_values(encoder: str) -> set[str]:
-    """Return the names of the initial values that a cell may change: the standard deviation of the token table, and for
-    a Contextualizer the value of all b and of the layer normalisations' gains."""
-    return {TOKEN_DEVIATION, *(("initial_b", "initial_gain") if encoder == "contextualizer" else ())}
+def redraw_contexts(module: Contextualizer) -> None:
+    """Draw the uniform first context anew at each reading of a text, instead of seeding it with the text's tokens."""
+
+    def first_context(input_ids: Tensor, offsets: Tensor) -> Tensor:
+        return torch.rand(len(offsets) - 1, module.dimension) * 2 - 1
+
+    module.attention.first_context = first_context  # type: ignore[method-assign]
+
+
+def initial_values(settings: Settings) -> set[str]:
+    """Return the names of the initial values that a cell may change.
+
+    They are the standard deviation of the token table; for a Contextualizer the value of all b and of the layer
+    normalisations' gains; and whether a uniform first context is redrawn.
+    """
+    names = {TOKEN_DEVIATION}
+    if settings["encoder"] == "contextualizer":
+        names |= {"initial_b", "initial_gain"}
+    if settings["architecture"].get("initial_context") == "uniform":
+        names.add(REDRAWN)
+    return names
 
 
 def rows_of(labelled: Labelled, places: Any) -> Labelled:

@@ -16,7 +16,15 @@ from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.eval.reproduce.cell_file import CellFile
-from ctx_embed.eval.reproduce.classifier_cells import INITIAL, INPUTS, MLP, TOKENS, WORDS, initial_values
+from ctx_embed.eval.reproduce.classifier_cells import (
+    INITIAL,
+    INPUTS,
+    MLP,
+    REDRAWN,
+    TOKENS,
+    WORDS,
+    initial_values,
+)
 from ctx_embed.eval.reproduce.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.files import require_file
@@ -29,7 +37,7 @@ FORMAT = 1
 # The largest value that weights can hold.
 LARGEST = torch.finfo(torch.float32).max
 # A value of each setting that has none by default, for :func:`_alike`.
-INPUT_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH"}
+VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH", REDRAWN: False}
 # The hash of a cell whose data are missing, or which the changes do not fit.
 UNKNOWN_RUN = "unknown"
 
@@ -111,7 +119,7 @@ def changeable(settings: Settings) -> dict[str, set[str]]:
     names = {"training": set(settings.get("training", ())), "": {*INPUTS, "start"} & settings.keys()}
     if "encoder" in settings:
         names["architecture"] = {"dimension", *option_defaults(settings["encoder"])}
-        names[INITIAL] = initial_values(settings["encoder"])
+        names[INITIAL] = initial_values(settings)
     return names
 
 
@@ -134,7 +142,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
     """
     for group, names in changeable(settings).items():
         for name in names & changes.keys():
-            current = 1.0 if group == INITIAL else INPUT_LIKE[name] if not group else settings[group].get(name)
+            current = VALUE_LIKE.get(name, 1.0) if group in ("", INITIAL) else settings[group].get(name)
             unset = not group and name != "start" and changes[name] is None
             if group != "architecture" and not unset and not _alike(changes[name], current):
                 raise InputError(f"{name} must be a value like {current}, got {changes[name]}")

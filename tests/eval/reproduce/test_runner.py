@@ -302,6 +302,7 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
         (RunOptions(changes={"token_deviation": float("inf")}), "token_deviation must be a value like 1.0, got inf"),
         (RunOptions(changes={"initial_b": 1e39}), "initial_b must be a value like 1.0, got 1e+39"),
         (RunOptions(changes={"initial_b": "ones"}), "initial_b must be a value like 1.0, got ones"),
+        (RunOptions(changes={"redrawn": 1}), "redrawn must be a value like False, got 1"),
         (RunOptions(changes={"head": 1}), "head must be a value like zeros, got 1"),
         (
             RunOptions(changes={"head": "zero"}),

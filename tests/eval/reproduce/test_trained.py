@@ -147,6 +147,16 @@ def test_changed_initial_values(workplace):
     assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
+def test_a_redrawn_context_differs_at_each_reading(workplace):
+    ones, uniform = chosen(find_experiment("table3"), ["ones_k-1", "uniform_k-1"])
+    seeded = initial_encoder(uniform.settings, workplace, 0)
+    redrawn = initial_encoder(changed(uniform.settings, {"redrawn": True}), workplace, 0)
+    text = "a film about a house by the sea"
+    assert (seeded.encode(text) == seeded.encode(text)).all()
+    assert abs(redrawn.encode(text) - redrawn.encode(text)).max() > 0.01
+    assert changed(ones.settings, {"redrawn": True}) == ones.settings
+
+
 def test_initial_values_of_other_systems(workplace):
     (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
     settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
