@@ -41,7 +41,8 @@ ALL = "all"
     callback=named_values,
     metavar="NAME=VALUE",
     help="Change an option of the encoder, the training or the initial weights (token_deviation, initial_b, "
-    "initial_gain; redrawn, of a uniform first context) in each cell that has it, e.g. scale=sum; may be repeated.",
+    "initial_gain) in each cell that has it, e.g. scale=sum, or draw a uniform first context at each reading "
+    "(redrawn=true); may be repeated.",
 )
 @click.option(
     "--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json to use instead of BERT's (extra peers)."
