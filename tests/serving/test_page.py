@@ -115,9 +115,11 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
 
 def test_what_is_typed_while_the_page_starts_is_searched(visit):
     page = visit()
+    expect(page.locator("h1")).to_be_visible()
     held = []
     page.route("**/v1/indexes", lambda route: held.append(route))
-    page.reload()
+    with page.expect_request("**/v1/indexes"):
+        page.reload()
     page.fill("#query", ROOF)
     # Longer than the pause after which typed text is searched.
     page.wait_for_timeout(300)
@@ -125,6 +127,19 @@ def test_what_is_typed_while_the_page_starts_is_searched(visit):
     held[0].continue_()
     hits(page, 10)
     assert asked(page) == {"q": [ROOF]}
+
+
+def test_a_view_chosen_while_the_page_starts_is_shown(visit):
+    page = visit()
+    expect(page.locator("h1")).to_be_visible()
+    held = []
+    page.route("**/v1/indexes", lambda route: held.append(route))
+    with page.expect_request("**/v1/indexes"):
+        page.reload()
+    page.get_by_role("link", name="Topics").first.click()
+    held[0].continue_()
+    page.locator(".topic").first.wait_for()
+    assert asked(page) == {"view": ["topics"]}
 
 
 def test_an_answer_that_comes_late_is_dropped(visit):
@@ -517,10 +532,10 @@ def test_a_server_with_keys_asks_for_one_and_allows_what_it_allows(visit, folder
     keys.write_text("read looking\nwrite changing\n")
     with serving(folder / "letters", "--api-key-file", keys) as server:
         page = visit("/?q=cat", at=server.url, forgiving=["status of 401"])
-        page.get_by_label("API key", exact=True).last.fill("wrong")
+        page.locator("#api-key").fill("wrong")
         page.get_by_role("button", name="Continue").click()
         expect(page.get_by_role("alert")).to_have_text("This key was not accepted.")
-        page.get_by_label("API key", exact=True).last.fill("looking")
+        page.locator("#api-key").fill("looking")
         page.get_by_role("button", name="Continue").click()
         hits(page, 10)
         expect(page.get_by_role("button", name="Add document")).to_be_hidden()
@@ -528,7 +543,7 @@ def test_a_server_with_keys_asks_for_one_and_allows_what_it_allows(visit, folder
         page.reload()
         hits(page, 10)
         page.get_by_role("button", name="API key").click()
-        page.get_by_label("API key", exact=True).last.fill("changing")
+        page.locator("#api-key").fill("changing")
         page.get_by_role("button", name="Continue").click()
         expect(page.locator(".hit .delete")).to_have_count(10)
         expect(page.get_by_role("button", name="Add document")).to_be_visible()

@@ -61,8 +61,9 @@ function show() {
   return run();
 }
 
-/** Run what the state asks for; an earlier run that is not finished is dropped. */
+/** Run what the state asks for; an earlier run that is not finished is dropped. Until the indexes are known, start() will. */
 async function run() {
+  if (!indexes.length) return;
   running?.abort();
   const mine = new AbortController();
   running = mine;
@@ -140,7 +141,7 @@ function failed(error) {
       el("p", {}, error.message),
       error.status === 400 && chosenCount(state)
         ? button("Clear the filters", () => go({ filters: {}, where: "", threshold: "" }), { class: "primary" })
-        : button("Try again", () => (server.version ? run() : start()), { class: "primary" }),
+        : button("Try again", () => (indexes.length ? run() : start()), { class: "primary" }),
     ),
   );
 }
