@@ -374,7 +374,8 @@ class SearchIndex(Collection):
 
         Files whose size and time of change are those of the last run are not read. Only documents that came from this
         folder are replaced or removed. Files are committed in steps of a few seconds, each file as a whole: a run that
-        was interrupted is continued by the next one. The options are stored; None takes those of the last run.
+        was interrupted is continued by the next one. The options are stored; None takes those of the last run. A folder
+        of the index that is gone, most of whose files are in this one, was moved here.
 
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.

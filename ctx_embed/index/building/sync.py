@@ -52,6 +52,8 @@ EMPTY = "empty"
 CHANGED = "changed while it was read"
 # Files that could not be read are named, up to this number.
 NAMED = 10
+# A folder that is gone was moved to where most of this number of its files are.
+MOVED_FILES = 256
 # Characters of a file's path in a message; a longer one loses its middle.
 SHOWN = 160
 # The recorded time of a file that the next run reads again, as no file has it: what hinders reading may have gone.
@@ -153,9 +155,26 @@ def require_source_folder(folder: str | Path) -> str:
 
 
 def known_folder(store: DocumentStore, folder: str | Path) -> Folder | None:
-    """Return the record of a folder that an index follows, or None."""
+    """Return the record of a folder that an index follows, perhaps from where it was before it was moved, or None."""
     path = os.path.realpath(folder)
-    return next((known for known in sources.folders(store) if known.path == path), None)
+    followed = sources.folders(store)
+    known = next((known for known in followed if known.path == path), None)
+    return known or next((known for known in followed if _has_moved(store, known, path)), None)
+
+
+def _has_moved(store: DocumentStore, known: Folder, path: str) -> bool:
+    """Return whether a folder is gone and most of its first files are in another."""
+    if os.path.lexists(known.path):
+        return False
+    files = list(islice(sources.recorded(store, known), MOVED_FILES))
+    return 2 * sum(_size(os.path.join(path, file.source)) == file.size for file in files) > len(files)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
 
 
 def merged_options(
@@ -218,9 +237,11 @@ def sync_folder(
         anew = known is not None and replace(options, include=(), exclude=()) != replace(
             known.options, include=(), exclude=()
         )
-        if known is None or known.options != options:
+        if known is None or known.path != path or known.options != options:
             prefix = known.prefix if known else _prefix(store, path, prefixed)
             with store.writing():
+                if known is not None and known.path != path:
+                    sources.move(store, known, path)
                 followed = sources.follow(store, path, prefix, options)
                 if anew:
                     _forget_hashes(store, followed)

@@ -90,6 +90,12 @@ def follow(store: DocumentStore, path: str, prefix: str, options: Options) -> Fo
     return next(folder for folder in folders(store) if folder.path == path)
 
 
+def move(store: DocumentStore, folder: Folder, path: str) -> None:
+    """Record that a folder is elsewhere now; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        store.connection.execute("UPDATE folders SET path = ? WHERE folder = ?", (path, folder.number))
+
+
 def recorded(store: DocumentStore, folder: Folder) -> Iterator[Recorded]:
     """Yield the files of a folder sorted by source, in pages, so that files already passed may be changed meanwhile."""
     after = ""

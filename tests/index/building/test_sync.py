@@ -329,6 +329,35 @@ def test_a_second_folder_is_named(index, folder, tmp_path):
         index.sync(third)
 
 
+def test_a_moved_folder_is_followed(index, folder, tmp_path):
+    index.sync(folder)
+    moved = tmp_path / "elsewhere"
+    folder.rename(moved)
+    (moved / "sub" / "b.txt").unlink()
+    synced = index.sync(moved)
+    assert (synced.added, synced.changed, synced.removed) == (0, 0, 1)
+    assert ids(index) == [identifier for identifier in IDS if identifier != "sub/b.txt"]
+    assert index.source("a.md").path == moved / "a.md"
+
+
+def test_a_folder_that_is_gone_is_no_other_folder(index, folder, tmp_path):
+    index.sync(folder)
+    folder.rename(tmp_path / "unmounted")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.md").write_text("not that file")
+    assert index.sync(other).added == 1
+    assert ids(index) == sorted([*IDS, "other/a.md"])
+
+
+def test_a_copy_of_a_folder_is_another_folder(index, folder, tmp_path):
+    index.sync(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "rows.jsonl").unlink()
+    index.sync(tmp_path / "copy")
+    assert {"a.md", "copy/a.md"} <= set(ids(index))
+
+
 def test_a_folder_that_cannot_be_listed_keeps_its_documents(index, folder, monkeypatch):
     index.sync(folder)
     (folder / "sub.txt").write_text("sorts before the files in sub/")
