@@ -38,6 +38,12 @@ def test_probes_metrics_and_log(server):
     assert ready["milliseconds"] > 0
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz"])
+def test_what_monitors_ask_for_answers_head(server, path):
+    answer = httpx.head(server.url + path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_the_routes_are_documented_without_the_network(server):
     described = get(f"{server.url}/openapi.json").json()
     body = described["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -27,12 +27,14 @@ PAGE_HEADERS = {
 router = APIRouter(tags=["operation"], default_response_class=Answer)
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", summary="Say that the process answers")
 async def healthz() -> Answer:
     """Return at once, whatever the state of models and indexes."""
     return Answer({"status": "ok"})
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Say that models and indexes can be read")
 async def readyz(request: Request) -> Answer:
     """Read the number of documents of each index."""
@@ -70,6 +72,7 @@ async def access(request: Request) -> Answer:
     return Answer({"read": keys.allows(key, False), "write": keys.allows(key, True)})
 
 
+@router.head("/", include_in_schema=False)
 @router.get("/", include_in_schema=False)
 async def page() -> FileResponse:
     """Return the page."""
