@@ -62,9 +62,9 @@ FLAGS = {"encoder_options": "option"}
 @click.option("--token-dropout", type=DECAY, help="Fraction of tokens dropped during training.  [default: 0]")
 @click.option(
     "--head",
-    type=click.Choice(["zeros", "drawn", "probe"]),
-    help="Initial weights of the head: zeros, drawn (random), or probe (a linear probe of the embeddings).  [default: "
-    "zeros for the Contextualizer, drawn for other encoders; with --from probe]",
+    type=click.Choice(["zeros", "random", "probe"]),
+    help="Initial weights of the head: zeros, random, or probe (a linear probe of the embeddings).  [default: "
+    "zeros for the Contextualizer, random for other encoders; with --from probe]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")

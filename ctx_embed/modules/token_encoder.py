@@ -106,9 +106,9 @@ class TokenEncoder(InputModule):
     # The axes of :meth:`attention_weights`, and the tables, which do not count as parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
     tables: tuple[str, ...] = ("embedding",)
-    # How a linear head over a randomly initialised encoder is initialised: ``drawn`` (random, as torch's Linear) or
+    # How a linear head over a randomly initialised encoder is initialised: ``random`` (as torch's Linear) or
     # ``zeros``.
-    first_head: str = "drawn"
+    first_head: str = "random"
     # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`; saved
     # with it, but not part of its fingerprint.
     labelled_texts: NDArray[np.uint64] | None = None

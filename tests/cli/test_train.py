@@ -103,10 +103,10 @@ def test_a_trained_encoder_is_tuned_by_other_defaults(train_file, tiny_model_pat
     expected = vars(replace(FINE_TUNING, epochs=1))
     assert {name: options[name] for name in expected} == expected
     assert options["head"] == "probe"
-    arguments = ["--epochs", "1", "--head", "drawn", "--token-dropout", "0.2", "--batch-size", "8"]
+    arguments = ["--epochs", "1", "--head", "random", "--token-dropout", "0.2", "--batch-size", "8"]
     assert run(train_file, "-o", "other", "--from", str(tiny_model_path), *arguments).exit_code == 0
     options = json.loads(Path("other/training.json").read_text())["options"]
-    assert (options["head"], options["token_dropout"], options["batch_size"]) == ("drawn", 0.2, 8)
+    assert (options["head"], options["token_dropout"], options["batch_size"]) == ("random", 0.2, 8)
 
 
 def test_json_test_texts_and_validation_texts(train_file):
@@ -375,7 +375,7 @@ def test_models_and_tokenizers_that_cannot_be_used(train_file, here):
 
 def test_a_training_that_diverges_leaves_nothing(train_file):
     message = "the training diverged at step 2 (nan); lower --learning-rate"
-    assert fails(train_file, "-o", "model", *SMALL, "--learning-rate", "1e30", "--head", "drawn") == message
+    assert fails(train_file, "-o", "model", *SMALL, "--learning-rate", "1e30", "--head", "random") == message
 
 
 @pytest.mark.parametrize(

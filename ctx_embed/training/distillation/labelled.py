@@ -138,8 +138,8 @@ def taught_labels(
     rows = np.array([row for row, text in enumerate(texts) if text in known], dtype=np.int64)
     if len(rows) < FEWEST_TAUGHT:
         raise InputError(
-            f"the second teacher has embedded {len(rows)} labelled texts, {FEWEST_TAUGHT} are needed to read labels "
-            "from it: give second_texts to a source of labelled files"
+            f"the second teacher must embed at least {FEWEST_TAUGHT} labelled texts for its labels, got {len(rows)}; "
+            "give second_texts to a source of labelled files"
         )
     inputs = torch.from_numpy(embeddings.astype(np.float32))
     center, deviation = inputs[rows].mean(0), inputs[rows].std(0).clamp_min(1e-6)

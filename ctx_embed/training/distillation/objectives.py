@@ -290,7 +290,9 @@ class Contrasts(Objective):
     ) -> None:
         super().__init__()
         if len(triples) < FEWEST_TRIPLES:
-            raise InputError(f"{len(triples)} contrasts are too few, {FEWEST_TRIPLES} are needed: give more pairs")
+            raise InputError(
+                f"the pairs must hold at least {FEWEST_TRIPLES} contrasts, got {len(triples)}; give more pairs"
+            )
         self.texts = PackedTexts.tokenize(tokenizer, [text for triple in triples for text in triple])
         order = np.random.default_rng([seed, 7]).permutation(len(triples))
         self.held_out, self.rows = np.split(order, [min(MEASURED_PAIRS, len(order) // 20)])

@@ -116,7 +116,7 @@ def more_phrases(
         InputError: a negative count.
     """
     if count < 0:
-        raise InputError(f"phrases is {count}, 0 or a positive number is needed")
+        raise InputError(f"phrases must be at least 0, got {count}")
     vocabulary = tokenizer.get_vocab()
     entries = sorted(vocabulary, key=vocabulary.__getitem__)
     pairs = np.zeros((0, 2), dtype=np.int32) if known is None else known

@@ -32,7 +32,7 @@ from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 # How a head may be initialised.
-HEADS = ("zeros", "drawn", "probe")
+HEADS = ("zeros", "random", "probe")
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class SupervisedOptions:
         batch_size: texts per batch.
         learning_rate: Adam's learning rate, constant.
         token_dropout: fraction of a text's tokens that are dropped in training.
-        head: its initial weights: ``drawn`` (random, as torch's Linear); ``zeros``, so that an untrained head does not
+        head: its initial weights: ``random`` (as torch's Linear); ``zeros``, so that an untrained head does not
             change an encoder with large outputs; or ``probe``, the linear probe of the initial embeddings (Kumar et al.
-            2022, arXiv 2202.10054). None: the encoder's ``first_head``, zeros for a Contextualizer and drawn for the
+            2022, arXiv 2202.10054). None: the encoder's ``first_head``, zeros for a Contextualizer and random for the
             other systems (docs/reproduction.md).
         valid_share: fraction of the training texts held out for validation if no validation texts are given.
         seed: seed of the split, the order and the head's weights.

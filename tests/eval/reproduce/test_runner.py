@@ -306,7 +306,7 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
         (RunOptions(changes={"head": 1}), "head must be a value like zeros, got 1"),
         (
             RunOptions(changes={"head": "zero"}),
-            "unknown head 'zero': did you mean 'zeros'? known are drawn, probe, zeros",
+            "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros",
         ),
         (RunOptions(changes={"learning_rate": 0}), "learning_rate must be a finite number above 0, got 0"),
         (RunOptions(changes={"token_dropout": 1}), "token_dropout must be at least 0 and below 1, got 1"),

@@ -97,5 +97,5 @@ def test_more_phrases_join_pieces_and_negated_words_after_those_known():
     assert "not found" in found
     assert more_phrases(texts, tokenizer, known, 0) is known
     assert more_phrases([], tokenizer, None, 5) is None
-    with pytest.raises(InputError, match="phrases is -1, 0 or a positive number is needed"):
+    with pytest.raises(InputError, match="phrases must be at least 0, got -1"):
         more_phrases(texts, tokenizer, known, -1)

@@ -204,7 +204,7 @@ def test_a_partner_is_to_be_nearer_than_a_contrast():
     assert near.item() == pytest.approx(np.log1p(np.exp(-10)), abs=1e-5)
     assert far.item() == pytest.approx(10, abs=1e-3)
     assert contrasts.measures(lambda ids, lengths: torch.cat([at, at, away])) == {"held_out_contrasts": 1.0}
-    with pytest.raises(InputError, match="39 contrasts are too few"):
+    with pytest.raises(InputError, match="at least 40 contrasts, got 39"):
         Contrasts(ctx_embed.load()[0].text_tokenizer, of_texts[:39], 2, 0)
 
 
@@ -218,7 +218,7 @@ def test_labels_are_read_from_a_teacher():
     # Of the texts that were not labelled, it finds nearly all.
     right = (probabilities[200:, 1] > 0.5).numpy() == (embeddings[200:, 2] > 0)
     assert right.mean() > 0.9
-    with pytest.raises(InputError, match="has embedded 50 labelled texts, 100 are needed"):
+    with pytest.raises(InputError, match="at least 100 labelled texts for its labels, got 50"):
         taught_labels(embeddings, texts, labels[:50], texts[:50])
     head = LabelHead(2, 2)
     taught = TaughtLabels(head, places_of(np.array([1, 4]), 6), torch.tensor([[1.0, 0], [0.5, 0.5]]))

@@ -64,7 +64,7 @@ def test_the_best_epoch_is_kept_and_of_equal_ones_the_first(encoder, data, monke
     assert not torch.equal(state(classifier)["head.weight"], states[3]["head.weight"])
 
 
-@pytest.mark.parametrize("head", ["zeros", "drawn"])
+@pytest.mark.parametrize("head", ["zeros", "random"])
 def test_an_epoch_by_hand(encoder, data, head):
     model, other = encoder(), encoder()
     options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=0.02, seed=3, head=head)
@@ -89,23 +89,23 @@ def test_an_epoch_by_hand(encoder, data, head):
     assert (abs(losses[0] - np.log(2)) < 1e-6) == (head == "zeros")
 
 
-@pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("cnn", "drawn"), ("mean", "drawn")])
+@pytest.mark.parametrize(("name", "head"), [("contextualizer", "zeros"), ("cnn", "random"), ("mean", "random")])
 def test_without_a_wish_the_head_is_what_suits_the_encoder(encoder, data, name, head):
     def run(options):
         model = new_encoder(None, data.texts, encoder=name, dimension=8)
         return train_classifier(model, data, data, replace(options, epochs=1), progress=False)[0]
 
     of_its_own, named = run(OPTIONS), run(replace(OPTIONS, head=head))
-    other = run(replace(OPTIONS, head="drawn" if head == "zeros" else "zeros"))
+    other = run(replace(OPTIONS, head="random" if head == "zeros" else "zeros"))
     assert same(state(of_its_own), state(named))
     assert not same(state(of_its_own), state(other))
     assert OPTIONS.of_encoder(of_its_own.encoder).head == head
     assert FINE_TUNING.of_encoder(of_its_own.encoder).head == "probe"
 
 
-def test_the_head_over_another_librarys_encoder_is_drawn():
+def test_the_head_over_another_librarys_encoder_is_random():
     words = SentenceTransformer(modules=[BoW(["good", "bad"])], device="cpu")
-    assert OPTIONS.of_encoder(words).head == "drawn"
+    assert OPTIONS.of_encoder(words).head == "random"
 
 
 def test_seeds(encoder, data):
@@ -220,7 +220,7 @@ def test_labels_that_training_lacks(encoder, data):
 
 
 def test_a_training_that_diverges_is_stopped(encoder, data):
-    options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30, head="drawn")
+    options = SupervisedOptions(epochs=1, batch_size=8, learning_rate=1e30, head="random")
     message = "the training diverged at step 2 (nan); lower --learning-rate"
     assert error(train_classifier, encoder(), data, data, options, progress=False) == message
     options = replace(options, batch_size=40)
@@ -266,7 +266,7 @@ def test_a_device_that_is_not_there(sentences):
 def test_a_head_that_begins_as_the_probe(encoder, data):
     options = SupervisedOptions(epochs=1, batch_size=20, learning_rate=1e-9, head="probe")
     classifier, history = train_classifier(encoder(), data, data, options, progress=False)
-    drawn, drawn_history = train_classifier(encoder(), data, data, replace(options, head="drawn"), progress=False)
+    drawn, drawn_history = train_classifier(encoder(), data, data, replace(options, head="random"), progress=False)
     assert history[0]["valid_accuracy"] > drawn_history[0]["valid_accuracy"]
     assert not torch.allclose(classifier.head.weight, drawn.head.weight)
 
