@@ -209,7 +209,7 @@ def _print_csv(found: Sequence[Hits]) -> None:
 
 
 def _flat(hit: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a hit with each metadata field beside them, unless it has the name of one of them."""
+    """Return the values of a hit and each metadata field, unless it has the name of one of them."""
     metadata = hit.pop("metadata")
     return {**hit, **{(f"metadata.{name}" if name in hit else name): value for name, value in metadata.items()}}
 

@@ -53,7 +53,7 @@ from ctx_embed.serving.settings import LOOPBACK, MIB, Settings
     "--max-requests",
     default=256,
     type=click.IntRange(min=1),
-    help="The most requests at work in a process; more are told to ask again.",
+    help="The most requests a process works on at a time; others get status 429 and should try again later.",
 )
 def serve(
     indexes: tuple[Path, ...],

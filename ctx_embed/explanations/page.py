@@ -15,7 +15,7 @@ from ctx_embed.texts import well_formed
 
 # The weights between the tokens of a longer text are no table that could be read.
 MOST_TOKENS_OF_A_MATRIX = 64
-# Of many texts and heads, so many are unfolded at first.
+# The number of texts and heads that are unfolded at first.
 OPEN_TEXTS, OPEN_ROWS = 3, 6
 PATH_KEY = """<p>The model reads a text in K steps. The context c<sup>k</sup> is what it has made of the text after
 step k, and c<sup>K</sup> the embedding; z<sup>k</sup> is what step k adds:

@@ -159,7 +159,7 @@ class WordLists:
         return postings
 
     def _added(self, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what a word adds to the score of each row that has it so many times."""
+        """Return what a word adds to the score of each row, by how often the row has it."""
         hits = len(rows)
         weight = math.log((self._passages - hits + 0.5) / (hits + 0.5)) if hits else 0.0
         weight = weight if weight > 0 else LEAST_WEIGHT

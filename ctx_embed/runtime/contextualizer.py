@@ -28,7 +28,7 @@ GROUP_TOKENS = 768
 GROUP_PADDING = 64
 # Longer texts are summed block by block, in float64.
 BLOCK_TOKENS = 2048
-# From so many tokens on, several threads share a batch.
+# Several threads share a batch of at least this number of tokens.
 PARALLEL_TOKENS = 16_384
 # Entries whose products are held between calls: 100 MB for m = 320, u = 64, K = 3.
 HELD_ENTRIES = 32_768

@@ -21,7 +21,7 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Job:
-    """What a run does, as every worker is told.
+    """What a run does; every worker gets a copy.
 
     Args:
         target: the address of the store.

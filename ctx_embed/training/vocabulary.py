@@ -71,7 +71,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
         raise InputError("the texts must have at least one word to learn a vocabulary from, got none")
     alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
     continued = sorted({letter for word in words for letter in word[1:]} & set(alphabet))
-    # The trainer numbers continued letters, and chooses among letters of like frequency, in the random order of a hash
+    # The trainer numbers continued letters, and chooses among letters of equal frequency, in the random order of a hash
     # table, and breaks ties between merges by these numbers. Given beforehand, all this is the same in each run.
     trainer = WordPieceTrainer(
         vocab_size=size,

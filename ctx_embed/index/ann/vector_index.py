@@ -211,7 +211,7 @@ class VectorIndex:
         return [(float(scores[place]), int(rows[place])) for place in order]
 
     def is_stale(self, snapshot: Snapshot) -> bool:
-        """Return whether FAISS's newest file is missing or lacks so many rows that a writer should rebuild it."""
+        """Return whether FAISS's newest file is missing, or lacks enough rows for a writer to rebuild it."""
         if self.factory_for(snapshot.rows) == "Flat":
             return False
         covered = max((cached.rows for cached in self.cache.fitting(snapshot)), default=0)

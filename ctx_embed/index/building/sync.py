@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # A step is committed after this number of documents or seconds.
 STEP_DOCUMENTS, STEP_SECONDS = 16_384, 5.0
-# Documents that are embedded at a time: at most so many, with about so many characters.
+# Documents that are embedded at a time: at most this number, with about this number of characters.
 BATCH_DOCUMENTS, BATCH_CHARACTERS = 2048, 8_000_000
 EMPTY = "empty"
 CHANGED = "changed while it was read"

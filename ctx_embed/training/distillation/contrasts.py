@@ -1,4 +1,4 @@
-"""Texts of like words and another meaning: contradictions of labelled pairs, and negations made by rule."""
+"""Texts of similar words and another meaning: contradictions of labelled pairs, and negations made by rule."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.
 
     Args:
         texts: of the training.
-        pairs: (P, 2) rows of like meaning.
+        pairs: (P, 2) rows of the same meaning.
         opposed: (Q, 2) rows that contradict one another.
     """
     contradictions = {texts[first]: texts[second] for first, second in opposed.tolist()}

@@ -88,7 +88,7 @@ def read_fair_blocks(
         passage_lines, span_words: join or cut texts, see :func:`ctx_embed.training.distillation.corpus.read_blocks`;
             pairs stay as they are.
         most_words: leave out longer texts.
-        first_words: cut the texts of pairs to so many words (None: whole).
+        first_words: cut the texts of pairs to this number of words (None: whole).
 
     Raises:
         InputError: as the readers; no text at all.
@@ -122,5 +122,5 @@ def read_fair_blocks(
 
 
 def _first_words(text: str, most: int | None) -> str:
-    """Return the text up to so many words."""
+    """Return the first words of a text."""
     return text if most is None else " ".join(text.split()[:most])

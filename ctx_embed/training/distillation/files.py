@@ -79,7 +79,7 @@ class DistillationJob:
         encoder: the system's name.
         encoder_options: of the system.
         tokenizer: path of a ``tokenizer.json``; None learns one of ``vocabulary_size`` entries from the texts.
-        phrases: number of frequent phrases that become additional entries; with ``start``, beside the model's own.
+        phrases: number of frequent phrases that become additional entries; with ``start``, on top of the model's own.
         dimension: m.
         spare_dimensions: number of dimensions that the teacher's targets leave free for other objectives.
         teacher_dtype: dtype in which the teacher computes.

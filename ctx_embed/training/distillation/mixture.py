@@ -30,7 +30,7 @@ class Source:
             (``.tsv``) or of pairs (``.jsonl``).
         second_texts: about this many of its first texts are embedded by a second teacher as well.
         most_words: of a fair source, leave out longer texts.
-        first_words: of a fair source, cut the texts of pairs to so many words.
+        first_words: of a fair source, cut the texts of pairs to this number of words.
         taught: false: no teacher embeds its texts, which serve as pairs alone.
 
     Raises:

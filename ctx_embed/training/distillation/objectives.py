@@ -271,7 +271,7 @@ class Partners(Objective):
 
 
 class Contrasts(Objective):
-    """Lie nearer to a text of like meaning than to one of like words and another meaning.
+    """Move a text nearer to one of the same meaning than to one of similar words and another meaning.
 
     Loss: the mean of log(1 + exp((cos(text, contrast) - cos(text, partner)) / 0.1)).
 
@@ -345,7 +345,7 @@ class TaughtLabels(Objective):
 
 
 def places_of(rows: NDArray[np.int64], texts: int) -> NDArray[np.int64]:
-    """Return for each of so many texts its place among ``rows``, or -1."""
+    """Return the place of each text among ``rows``, or -1."""
     places = np.full(texts, -1)
     places[rows] = np.arange(len(rows))
     return places
