@@ -104,7 +104,11 @@ def test_the_device_of_teacher_and_student():
     assert run("a.txt", "-o", "named", "--device", "cpu").exit_code == 0
     plain, named = (load(name).encode(["the device changes nothing"]) for name in ("plain", "named"))
     assert (plain == named).all()
-    if not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        assert run("a.txt", "-o", "elsewhere", "--device", "cuda").exit_code == 0
+        there = load("elsewhere").encode(["the device changes nothing"])
+        assert (plain * there).sum() > 0.99
+    else:
         assert "device 'cuda' cannot be used here (" in fails("a.txt", "--device", "cuda")
 
 

@@ -26,5 +26,5 @@ def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
 
 
 def is_excluded(text: str, excluded: Set[str]) -> bool:
-    """Whether a text has the words of an excluded one, in their order and no others."""
+    """Return whether a text has the words of an excluded one, in their order and no others."""
     return bool(excluded) and words_of(text) in excluded

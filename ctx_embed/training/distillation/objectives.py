@@ -307,16 +307,16 @@ class Contrasts(Objective):
         return (text * (partner - contrast)).sum(1)
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
-        """The step's texts, then their partners, then their contrasts."""
+        """Return the step's texts, then their partners, then their contrasts."""
         generator = np.random.default_rng([self.seed, 8, batch.step])
         return self._batch(generator.choice(self.rows, self.count, replace=False))
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """The soft ranking of partner before contrast."""
+        """Return the soft ranking of partner before contrast."""
         return F.softplus(-self._margins(more) / CONTRAST_TEMPERATURE).mean()
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
-        """The share of held-out triples whose partner is nearer."""
+        """Return the share of held-out triples whose partner is nearer."""
         return {"held_out_contrasts": float((self._margins(embed(*self._batch(self.held_out))) > 0).float().mean())}
 
 
@@ -335,7 +335,7 @@ class TaughtLabels(Objective):
         self.places, self.probabilities = places, probabilities
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
-        """Cross-entropy to the teacher's probabilities."""
+        """Return the cross-entropy to the teacher's probabilities."""
         places = self.places[batch.rows]
         known = torch.from_numpy(np.flatnonzero(places >= 0)).to(student.device)
         if not len(known):
