@@ -280,7 +280,7 @@ def test_the_path_of_the_shipped_model(sentences):
     assert np.array_equal(theirs.encode(sentences), load(device="cpu").encode(sentences))
 
 
-SHIPPED = "3519294367d668351dc36bc7d7c9385178e87a2ea51ebacd4930188b0f80020d"
+SHIPPED = "b8a85ac987ea2dd8978e474aa6fc4bbb906ff4508c68a2109e509996a7cc4649"
 
 
 def test_the_shipped_models_fingerprint_is_that_of_the_indexes_there_are():
