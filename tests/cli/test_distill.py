@@ -299,15 +299,18 @@ def test_the_recipes_in_the_repository(here, recipe):
     """Every recipe runs as it is on a small folder of data, but for the teacher and the sizes that it decides."""
     texts = (here / "a.txt").read_text().splitlines()
     kinds = ("definition", "heading", "headline", "product", "qa", "summary", "title", "tldr", "nli", "para")
+    named = (*(f"{kind}_a" for kind in kinds), "nli_counterfactual_snli", "nli_snli_dev_test")
     pairs = [json.dumps({"query": text, "passage": f"{text} {number}"}) for number, text in enumerate(texts)]
     genres = (
         *("wikipedia_en", "wikisplit", "gutenberg", "dialogue_a", "dialogue_sgd", "dialogue_topical_chat", "docs_a"),
         *("docs_microsoft_cpp", "docs_powershell", "docs_python_peps", "abstracts_arxiv", "imdb_reviews"),
-        *("reviews_other", "reviews_steam", "recipes_howto", "nltk_mixed", "reuters21578"),
+        *("reviews_other", "reviews_steam", "recipes_howto", "nltk_mixed", "reuters21578", "news_2010s"),
+        *(f"{family}_a" for family in ("bio", "finance", "forum", "gov", "issues", "legal", "politics", "questions")),
+        "tweets_a",
     )
     for name, lines in {
         **{f"corpus/{genre}.00.txt.gz": texts for genre in genres},
-        **{f"pairs/{kind}_a.jsonl.gz": pairs for kind in kinds},
+        **{f"pairs/{name}.jsonl.gz": pairs for name in named},
         "sentiment/pros_cons.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
         "sentiment/uci_a.tsv": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],
         "sentiment/b.tsv.gz": [f"{number % 2}\t{text}" for number, text in enumerate(texts)],

@@ -36,7 +36,7 @@ def test_a_search_returns_hits(index):
     assert hits.query == "inflation"
     assert [hit.id for hit in hits] == [1, 2]
     assert hits[0] == Hit(1, hits[0].score, *DOCUMENTS[1], DOCUMENTS[1][0])
-    assert hits[0].score == pytest.approx(0.489, abs=1e-3)
+    assert hits[0].score == pytest.approx(0.515, abs=1e-3)
     assert "wages" in hits._repr_html_()
 
 

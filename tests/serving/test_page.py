@@ -363,7 +363,7 @@ def test_near_duplicates_mark_what_differs(visit):
     expect(pair.locator("mark")).to_have_text(["refrigerator", "fridge"])
     expect(page.locator(".pair-of")).to_have_count(3)
     page.get_by_label("Similar by at least").select_option("0.98")
-    expect(page.locator(".pair-of")).to_have_count(2)
+    expect(page.locator(".pair-of")).to_have_count(1)
     page.locator(".twin").first.get_by_role("button", name="More like this").click()
     hits(page, 10)
 
