@@ -113,31 +113,31 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
     expect(page.locator("h1")).to_have_text("Search house")
 
 
-def test_what_is_typed_while_the_page_starts_is_searched(visit):
-    page = visit()
+def starting(page):
+    """Load the page again, and hold its request for the indexes, which is the only entry of the list returned."""
     expect(page.locator("h1")).to_be_visible()
     held = []
     page.route("**/v1/indexes", lambda route: held.append(route))
     with page.expect_request("**/v1/indexes"):
         page.reload()
+    return page, held
+
+
+def test_what_is_typed_while_the_page_starts_is_searched(visit):
+    page, asked_for_indexes = starting(visit())
     page.fill("#query", ROOF)
     # Longer than the pause after which typed text is searched.
     page.wait_for_timeout(300)
     assert page.locator(".hit").count() == 0
-    held[0].continue_()
+    asked_for_indexes[0].continue_()
     hits(page, 10)
     assert asked(page) == {"q": [ROOF]}
 
 
 def test_a_view_chosen_while_the_page_starts_is_shown(visit):
-    page = visit()
-    expect(page.locator("h1")).to_be_visible()
-    held = []
-    page.route("**/v1/indexes", lambda route: held.append(route))
-    with page.expect_request("**/v1/indexes"):
-        page.reload()
+    page, asked_for_indexes = starting(visit())
     page.get_by_role("link", name="Topics").first.click()
-    held[0].continue_()
+    asked_for_indexes[0].continue_()
     page.locator(".topic").first.wait_for()
     assert asked(page) == {"view": ["topics"]}
 

@@ -52,7 +52,7 @@ EMPTY = "empty"
 CHANGED = "changed while it was read"
 # Files that could not be read are named, up to this number.
 NAMED = 10
-# A folder that is gone was moved to where most of this number of its files are.
+# A folder that is gone counts as moved to where most of its first files are; at most this number is compared.
 MOVED_FILES = 256
 # Characters of a file's path in a message; a longer one loses its middle.
 SHOWN = 160
