@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ctx_embed.second_order.paper import Steps, corrected, direct
+from ctx_embed.second_order.products import affine, summed_outer
 
 
 class Sums(NamedTuple):
@@ -29,10 +30,10 @@ class Sums(NamedTuple):
 
 SUMS: dict[str, Sums] = {
     "projected": Sums(
-        add=lambda x, U: x.T @ (x @ U.T),
+        add=lambda x, U: summed_outer(x, affine(x, U)),
         read=lambda G, U, k: G[:, :, k * len(U) : (k + 1) * len(U)],
     ),
-    "moments": Sums(add=lambda x, U: x.T @ x, read=lambda M, U, k: M @ U.T),
+    "moments": Sums(add=lambda x, U: summed_outer(x, x), read=lambda M, U, k: M @ U.T),
 }
 
 

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ctx_embed.second_order.products import affine
+
 LAYER_NORM_EPS = 1e-12
 
 # Tokens per document above which torch's cascade sum is quicker and more exact than a running sum.
@@ -197,7 +199,8 @@ def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offset
         (B, m).
     """
     z = F.layer_norm(total, total.shape[-1:], gain.to(total.dtype), bias.to(total.dtype), LAYER_NORM_EPS)
-    return torch.where(offsets.diff()[:, None] > 0, context + z, context)
+    empty = offsets[1:] == offsets[:-1]
+    return torch.where(empty[:, None], context, context + z) if empty.any() else context + z
 
 
 def multiply_(fresh: Tensor, other: Tensor) -> Tensor:
@@ -220,7 +223,7 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
     Source: the paper's second-order attention.
     """
-    return torch.addmm(b, multiply_(vc.index_select(0, documents), ux), W.T)
+    return affine(multiply_(vc.index_select(0, documents), ux), W, b)
 
 
 def first_step_is_linear(x: Tensor, context: Tensor, steps: Steps) -> bool:
@@ -253,15 +256,15 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     contexts = [context.to(torch.promote_types(x.dtype, torch.float32))]
     if first_step_is_linear(x, contexts[0], steps):
         U, V, W, b, gain, bias = (parameter[0] for parameter in steps)
-        a = torch.addmm(b, x, ((W * (V @ contexts[0][0].to(x.dtype))) @ U).T)
+        a = affine(x, (W * (V @ contexts[0][0].to(x.dtype))) @ U, b)
         contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
         steps = Steps(*(parameter[1:] for parameter in steps))
     # Training keeps the products of all steps anyway, and one large product has a quicker gradient than K; without
     # gradients one step's at a time stays in cache.
-    products: Iterable[Tensor] = (x @ U.T for U in steps.U)
+    products: Iterable[Tensor] = (affine(x, U) for U in steps.U)
     if torch.is_grad_enabled():
-        products = (x @ steps.U.flatten(0, 1).T).unflatten(1, steps.U.shape[:2]).unbind(1)
+        products = affine(x, steps.U.flatten(0, 1)).unflatten(1, steps.U.shape[:2]).unbind(1)
     for ux, (_, V, W, b, gain, bias) in zip(products, zip(*steps, strict=True), strict=True):
-        a = attended(ux, contexts[-1].to(x.dtype) @ V.T, documents, W, b)
+        a = attended(ux, affine(contexts[-1].to(x.dtype), V), documents, W, b)
         contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
     return torch.stack(contexts)

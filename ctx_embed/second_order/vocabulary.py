@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ctx_embed.second_order.paper import Steps, attended, corrected, document_ids, multiply_, segment_sum
+from ctx_embed.second_order.products import affine
 
 
 class Products(NamedTuple):
@@ -36,10 +37,10 @@ def vocabulary_products(table: Tensor, shared: Tensor | None, steps: Steps) -> P
         steps: the K steps' parameters.
     """
     if shared is None:
-        return Products(None, [table @ U.T for U in steps.U])
-    first = torch.addmm(steps.b[0], table @ steps.U[0].T * (shared @ steps.V[0].T), steps.W[0].T) * table
+        return Products(None, [affine(table, U) for U in steps.U])
+    first = affine(affine(table, steps.U[0]) * (steps.V[0] @ shared), steps.W[0], steps.b[0]) * table
     first = first.to(torch.promote_types(first.dtype, torch.float32))
-    return Products(first, [table @ U.T for U in steps.U[1:]])
+    return Products(first, [affine(table, U) for U in steps.U[1:]])
 
 
 def over_vocabulary(
@@ -69,6 +70,6 @@ def over_vocabulary(
     documents = document_ids(offsets)
     x = F.embedding(ids, table)
     for ux, (_, V, W, b, gain, bias) in zip(products.of_steps, remaining, strict=True):
-        a = attended(F.embedding(ids, ux), context.to(V.dtype) @ V.T, documents, W, b)
+        a = attended(F.embedding(ids, ux), affine(context.to(V.dtype), V), documents, W, b)
         context = corrected(context, segment_sum(multiply_(a, x), offsets), gain, bias, offsets)
     return context
