@@ -66,6 +66,11 @@ FLAGS = {"encoder_options": "option"}
     help="Initial weights of the head: zeros, random, or probe (a linear probe of the embeddings).  [default: "
     "zeros for the Contextualizer, random for other encoders; with --from probe]",
 )
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    help="With --from: trainings whose weights are averaged, each with another tenth held out.  [default: 3]",
+)
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
 @click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
@@ -88,6 +93,7 @@ def train(
     learning_rate: float | None,
     token_dropout: float | None,
     head: str | None,
+    runs: int | None,
     seed: int,
     overwrite: bool,
     device: str | None,
@@ -127,11 +133,14 @@ def train(
         "learning_rate": learning_rate,
         "token_dropout": token_dropout,
         "head": head,
+        "runs": runs,
     }
     in_training = {name: value for name, value in chosen.items() if value is not None}
     if frozen and in_training:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in in_training)
         raise click.UsageError(f"{named}: for a training of the encoder, which --frozen leaves as it is.")
+    if runs is not None and not start:
+        raise click.UsageError("--runs needs --from MODEL: the weights of encoders from scratch have no useful mean.")
     if frozen and not start:
         raise click.UsageError("--frozen needs --from MODEL: an encoder from scratch must be trained.")
 
@@ -180,7 +189,9 @@ def train(
     else:
         if "test" in result:
             click.echo(f"{as_text(result['test'])}\n")
-        figures = [f"best epoch {result['best_epoch']}"] if "best_epoch" in result else ["head over a frozen encoder"]
+        figures = ["head over a frozen encoder"]
+        if best := result.get("best_epochs"):
+            figures = [f"best epoch{'s' if len(best) > 1 else ''} {', '.join(map(str, best))}"]
         for part in ("valid", "test"):
             if f"{part}_accuracy" in result:
                 accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]

@@ -23,7 +23,13 @@ from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.supervised.compact_tables import compact_tables
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork, embeddings
-from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
+from ctx_embed.training.supervised.train import (
+    FINE_TUNING,
+    SupervisedOptions,
+    best_epochs,
+    new_encoder,
+    train_classifier,
+)
 
 SPEED = "speed"
 TEST = "test"
@@ -52,13 +58,13 @@ def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = No
 
 
 def settings_from(task: str, start: str) -> Settings:
-    """Return the settings of a cell that fine-tunes a trained model, as ``ctx-embed train --from``."""
+    """Return the settings of a cell that fine-tunes a trained model, as ``ctx-embed train --from --runs 1``."""
     return {"task": task, "start": start, "training": training_settings(FINE_TUNING)}
 
 
 def training_settings(options: SupervisedOptions) -> dict[str, Any]:
-    """Return the options of a paper's training as JSON values: all but ``seed`` and ``like_length``."""
-    return {name: value for name, value in vars(options).items() if name not in ("seed", "like_length")}
+    """Return the options of a paper's training as JSON values: all but ``seed``, ``like_length`` and ``runs``."""
+    return {name: value for name, value in vars(options).items() if name not in ("seed", "like_length", "runs")}
 
 
 def quick_training(settings: Settings) -> Settings:
@@ -180,7 +186,7 @@ def trained(
     encoder = initial_encoder(settings, workplace, workplace.seed + fold, train.texts)
     options = SupervisedOptions(**settings["training"], seed=workplace.seed)
     classifier, history = train_classifier(encoder, train, None, options, progress=False)
-    best = max(history, key=lambda epoch: epoch["valid_accuracy"])
+    (best,) = best_epochs(history)
     return classifier, {
         "valid_accuracy": 100 * best["valid_accuracy"],
         "best_epoch": best["epoch"],

@@ -7,6 +7,7 @@ import os
 import random
 import re
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_a_model_and_its_record(train_file):
     assert result.exit_code == 0, result.output
     record = json.loads(Path("model/training.json").read_text())
     best = max(entry["valid_accuracy"] for entry in record["history"])
-    epoch = record["result"]["best_epoch"]
+    (epoch,) = record["result"]["best_epochs"]
     assert record["history"][epoch - 1]["valid_accuracy"] == best == record["result"]["valid_accuracy"]
     assert result.stdout == f"model: best epoch {epoch}, valid accuracy {best:.4g} (majority class 0.5)\n"
     *epochs, last = result.stderr.splitlines()
@@ -114,7 +115,7 @@ def test_json_test_texts_and_validation_texts(train_file):
     arguments = ["--valid", valid, "--test", test, "--json", "--learning-rate", "0.05"]
     result = json.loads(succeeds(train_file, "-o", "model", *arguments))
     of_parts = {f"{part}_{what}" for part in ("valid", "test") for what in ("accuracy", "floor")}
-    assert result.keys() == {"model", "best_epoch", "test", *of_parts}
+    assert result.keys() == {"model", "best_epochs", "test", *of_parts}
     assert result["test_floor"] == 0.5
     assert result["model"] == "model"
     data = Labelled.read(test)
@@ -267,7 +268,7 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
         arguments += change
     result = run(*arguments)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("epoch 1: ")
+    assert result.stderr.startswith("run 1 of 3, epoch 1: ")
 
 
 def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):
@@ -436,6 +437,31 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
     assert json.loads(Path("model/training.json").read_text())["options"]["frozen"] is True
     assert np.array_equal(load("model").encode(["a good film"]), load().encode(["a good film"]))
     assert TextClassifier.load("model").predict("a sad film") == "neg"
+
+
+def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
+    result = run(train_file, "-o", "model", "--runs", "2")
+    line = "Error: --runs needs --from MODEL: the weights of encoders from scratch have no useful mean."
+    assert result.stderr.splitlines()[-1] == line
+    result = run(train_file, "-o", "model", "--from", tiny_model_path, "--runs", "2", "--epochs", "2")
+    record = json.loads(Path("model/training.json").read_text())
+    best = [max(record["history"][begin : begin + 2], key=itemgetter("valid_accuracy")) for begin in (0, 2)]
+    epochs = [entry["epoch"] for entry in best]
+    accuracy = sum(entry["valid_accuracy"] for entry in best) / 2
+    assert record["result"]["best_epochs"] == epochs
+    assert record["result"]["valid_accuracy"] == pytest.approx(accuracy)
+    shown = f"best epochs {epochs[0]}, {epochs[1]}, valid accuracy {accuracy:.4g} (majority class 0.5)"
+    assert result.stdout == f"model: {shown}\n"
+    assert run(train_file, "-o", "one", "--from", tiny_model_path, "--runs", "1", "--epochs", "2").exit_code == 0
+    assert load("one").encode(["a good film"]).tolist() != load("model").encode(["a good film"]).tolist()
+
+
+def test_the_validation_accuracy_of_runs_is_that_of_their_mean(train_file, tiny_model_path):
+    valid = file("valid.tsv", *ROWS[::3])
+    assert run(train_file, "-o", "model", "--from", tiny_model_path, "--valid", valid, "--epochs", "2").exit_code == 0
+    accuracy = json.loads(Path("model/training.json").read_text())["result"]["valid_accuracy"]
+    data = Labelled.read(valid)
+    assert accuracy == TextClassifier.load("model").score(data.texts, data.labels)
 
 
 def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):

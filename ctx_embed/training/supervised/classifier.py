@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 # Parameters of training the encoder; if one is given, it is trained.
-OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout")
+OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -40,9 +40,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model: ``default``, a model folder, a name on the hub, or a SentenceTransformer, which fit copies and never
             changes.
         frozen: True fits only the head, in seconds and without torch; False trains the encoder too; None freezes it
-            with fewer than 500 texts, unless one of the next four options is given.
-        epochs, batch_size, learning_rate, token_dropout: options of training the encoder; None as in ``ctx-embed
-            train --from``: 8 epochs of batches of 64 at 1e-3, no dropout.
+            with fewer than 500 texts, unless one of the next five options is given.
+        epochs, batch_size, learning_rate, token_dropout, runs: options of training the encoder; None as in ``ctx-embed
+            train --from``: 8 epochs of batches of 64 at 1e-3, no dropout, and the mean of the weights of 3 runs.
         class_weight: ``balanced``, or weights by label; None weighs all texts equally.
         valid_share: fraction of the texts held out to choose the epoch if fit gets no validation texts.
         random_state: seed of a training of the encoder.
@@ -52,7 +52,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: (classes,) the labels, sorted: the columns of :meth:`predict_proba`.
         multi_label_: whether fit got several labels per text.
-        history_: for each epoch of training the encoder a dict with ``train_loss`` and ``valid_accuracy``.
+        history_: for each epoch of each run of training the encoder a dict with ``run``, ``epoch``, ``train_loss`` and
+            ``valid_accuracy``.
 
     Example:
         >>> from ctx_embed import TextClassifier
@@ -71,6 +72,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: int | None = None,
         learning_rate: float | None = None,
         token_dropout: float | None = None,
+        runs: int | None = None,
         class_weight: ClassWeight = None,
         valid_share: float = 0.1,
         random_state: int = 0,
@@ -83,6 +85,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.token_dropout = token_dropout
+        self.runs = runs
         self.class_weight = class_weight
         self.valid_share = valid_share
         self.random_state = random_state

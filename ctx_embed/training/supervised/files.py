@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tqdm import tqdm
@@ -30,6 +31,7 @@ from ctx_embed.training.supervised.train import (
     FINE_TUNING,
     SupervisedOptions,
     architecture_of,
+    best_epochs,
     new_encoder,
     train_classifier,
 )
@@ -74,8 +76,9 @@ def train(
         overwrite: replace an existing model; otherwise only one made by the same call is accepted.
 
     Returns:
-        ``best_epoch`` (not with a frozen encoder), ``valid_accuracy`` and ``valid_floor``, the accuracy of always
-        answering the most frequent training label (with a frozen encoder only if ``valid`` is given); and with
+        ``best_epochs`` of the runs (not with a frozen encoder), ``valid_accuracy`` (without ``valid`` the mean of the
+        runs', each on the texts that it held out) and ``valid_floor``, the accuracy of always answering the most
+        frequent training label (with a frozen encoder only if ``valid`` is given); and with
         ``test``, ``test_accuracy``, ``test_floor`` and ``test``, see
         :func:`ctx_embed.training.supervised.report.report`.
 
@@ -143,9 +146,13 @@ def train(
             result["valid_accuracy"] = predictor.accuracy(measured)
     else:
         network, history = train_classifier(model, data, valid_data, options, checkpoint, class_weight=class_weight)
-        best = max(history, key=lambda epoch: epoch["valid_accuracy"])
-        result = {"best_epoch": best["epoch"], "valid_accuracy": best["valid_accuracy"]}
+        best = best_epochs(history)
         predictor = Predictor(TorchEncoder(network.encoder), network.trained_head())
+        # The runs' mean has learned from the texts that each of them held out.
+        accuracy = (
+            fmean(epoch["valid_accuracy"] for epoch in best) if valid_data is None else network.accuracy(valid_data)
+        )
+        result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy}
     if measured is not None:
         result["valid_floor"] = majority_floor(learned, measured)
     if test_data is not None:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
+from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
@@ -52,6 +54,8 @@ class SupervisedOptions:
         seed: seed of the split, the order and the head's weights.
         like_length: make batches of texts of similar length, which is several times as quick for recurrent systems on
             texts of mixed lengths, where the longest text of a batch determines its time.
+        runs: trainings from the same start, in another order and with another part held out, whose weights are averaged
+            (Wortsman et al. 2022, arXiv 2203.05482). It suits an encoder that is already trained.
 
     Raises:
         InputError: a number out of its range.
@@ -65,6 +69,7 @@ class SupervisedOptions:
     valid_share: float = 0.1
     seed: int = 0
     like_length: bool = False
+    runs: int = 1
 
     def __post_init__(self) -> None:
         ranges = {
@@ -73,6 +78,7 @@ class SupervisedOptions:
             "learning_rate": (0 < self.learning_rate < math.inf, "a finite number above 0"),
             "token_dropout": (0 <= self.token_dropout < 1, "at least 0 and below 1"),
             "valid_share": (0 < self.valid_share < 1, "above 0 and below 1"),
+            "runs": (self.runs >= 1, "at least 1"),
         }
         for name, (fits, needed) in ranges.items():
             if not fits:
@@ -84,10 +90,14 @@ class SupervisedOptions:
         """Return these options with the encoder's own head unless one is named."""
         return self if self.head else replace(self, head=getattr(encoder[0], "first_head", TokenEncoder.first_head))
 
+    def seed_of(self, run: int) -> int:
+        """Return the seed of a run, counted from 0; that of the first is ``seed``."""
+        return (self.seed + 7919 * run) % 2**32
+
 
 # For an encoder that is already trained: chosen on topics, genres and reviews that are not in any evaluation set, see
 # docs/default-model.md.
-FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, head="probe")
+FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, head="probe", runs=3)
 
 
 def new_encoder(
@@ -148,16 +158,16 @@ def train_classifier(
     Args:
         encoder: trained in place.
         train: texts of at least two classes, or with several labels per text, each then a binary decision.
-        valid: texts that choose the epoch; None holds out a stratified part of ``train``.
+        valid: texts that choose the epoch; None holds out a stratified part of ``train``, another one in each run.
         options: how to train.
         checkpoint: where the state is saved after each epoch; None saves none.
         class_weight: of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
         progress: show a bar on stderr.
 
     Returns:
-        The classifier of the best epoch, and for each epoch its number, mean training loss, the part of it that is
-        cross-entropy (the rest is the encoder's penalty), and validation accuracy, see
-        :meth:`ClassifierNetwork.accuracy`.
+        The classifier of the best epoch, or the mean of those of all runs; and for each epoch of each run its number,
+        that of the run (from 1), mean training loss, the part of it that is cross-entropy (the rest is the encoder's
+        penalty), and validation accuracy, see :meth:`ClassifierNetwork.accuracy`.
 
     Raises:
         InputError: only one class, validation labels that no training text has, or a training that diverges.
@@ -165,11 +175,9 @@ def train_classifier(
     options = (options or SupervisedOptions()).of_encoder(encoder)
     labels = train.classes()
     weights = class_weights(class_weight, train, labels)
-    if valid is None:
-        train, valid = train.split(options.valid_share, options.seed)
-    else:
+    if valid is not None:
         valid.require_labels_of(train, "validation")
-    texts = [*train.texts, *valid.texts]
+    texts = [*train.texts, *(() if valid is None else valid.texts)]
     with compact_tables(encoder, texts):
         trained = _trained(encoder, labels, weights, train, valid, options, checkpoint, progress)
     if isinstance(module := encoder[0], TokenEncoder):
@@ -177,84 +185,114 @@ def train_classifier(
     return trained
 
 
+def best_epochs(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
+    """Return of each run the epoch of the best validation accuracy (ties: the first)."""
+    by_run = groupby(history, key=lambda entry: entry["run"])
+    return [max(entries, key=lambda entry: entry["valid_accuracy"]) for _, entries in by_run]
+
+
 def _trained(
     encoder: SentenceTransformer,
     labels: list[Any],
     weights: NDArray[np.float64] | None,
-    train: Labelled,
-    valid: Labelled,
+    data: Labelled,
+    valid: Labelled | None,
     options: SupervisedOptions,
     checkpoint: Checkpoint | None,
     progress: bool,
 ) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     torch.manual_seed(options.seed)
-    classifier = ClassifierNetwork(encoder, labels, train.multi_label)
-    optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate, fused=True)
-    targets = torch.from_numpy(train.targets(labels)).to(encoder.device)
-    in_loss = None if weights is None else torch.from_numpy(weights).float().to(encoder.device)
-    lengths = np.array([len(text) for text in train.texts])
-    history: list[dict[str, float]] = []
+    classifier = ClassifierNetwork(encoder, labels, data.multi_label)
+    if options.head == "zeros":
+        classifier.clear_head()
+    first = copy.deepcopy(classifier.state_dict())
     state = checkpoint.load() if checkpoint is not None else None
-    if state is not None:
-        classifier.load_state_dict(state["classifier"])
-        optimizer.load_state_dict(state["optimizer"])
-        history, best = state["history"], state["best"]
-    else:
-        if options.head == "zeros":
-            classifier.clear_head()
-        elif options.head == "probe":
-            classifier.fit_head(train, weights)
-        best = copy.deepcopy(classifier.state_dict())
-    for epoch in range(len(history), options.epochs):
-        # Seeded by the epoch, so that a resumed run of an encoder with dropout equals an uninterrupted one.
-        torch.manual_seed(options.seed + epoch)
-        classifier.train()
-        total = total_entropy = 0.0
-        batches = list(
-            like_length_batches(lengths, options.batch_size, options.seed, epoch)
-            if options.like_length
-            else seeded_batches(len(train.texts), options.batch_size, options.seed, epoch)
-        )
-        bar = tqdm(batches, desc=f"epoch {epoch + 1}", unit=" batches", disable=None if progress else True, leave=False)
-        for number, rows in enumerate(bar, 1):
-            logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
-            entropy = (
-                F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)
-                if train.multi_label
-                else F.cross_entropy(logits, targets[rows], in_loss)
-            )
-            loss = entropy + classifier.regularizer()
-            require_finite(loss.item(), epoch * len(batches) + number)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += loss.item() * len(rows)
-            total_entropy += entropy.item() * len(rows)
-        accuracy = classifier.accuracy(valid)
-        if all(accuracy > earlier["valid_accuracy"] for earlier in history):
-            best = copy.deepcopy(classifier.state_dict())
-        history.append(
-            {
-                "epoch": epoch + 1,
-                "train_loss": total / len(train.texts),
-                "cross_entropy": total_entropy / len(train.texts),
-                "valid_accuracy": accuracy,
-            }
-        )
-        if progress:
-            tqdm.write(
-                f"epoch {epoch + 1}: loss {total / len(train.texts):.4f}, validation accuracy {accuracy:.4f}",
-                file=sys.stderr,
-            )
-        if checkpoint is not None:
-            checkpoint.save(
-                {
-                    "classifier": classifier.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "history": history,
-                    "best": best,
-                }
-            )
-    classifier.load_state_dict(best)
+    history: list[dict[str, float]] = [] if state is None else state["history"]
+    total: dict[str, Tensor] | None = None if state is None else state["total"]
+    for run in range(len(history) // options.epochs, options.runs):
+        seed = options.seed_of(run)
+        learned, measured = (data, valid) if valid is not None else data.split(options.valid_share, seed)
+        done = len(history) % options.epochs
+        classifier.load_state_dict(first if state is None or not done else state["classifier"])
+        if options.head == "probe" and not done:
+            classifier.fit_head(learned, weights)
+        best = copy.deepcopy(classifier.state_dict()) if state is None or not done else state["best"]
+        optimizer = torch.optim.Adam(classifier.parameters(), lr=options.learning_rate, fused=True)
+        if state is not None and done:
+            optimizer.load_state_dict(state["optimizer"])
+        for epoch in range(done, options.epochs):
+            name = f"epoch {epoch + 1}" if options.runs == 1 else f"run {run + 1} of {options.runs}, epoch {epoch + 1}"
+            losses = _epoch(classifier, optimizer, learned, weights, options, seed, epoch, name if progress else None)
+            accuracy = classifier.accuracy(measured)
+            if all(accuracy > earlier["valid_accuracy"] for earlier in history[run * options.epochs :]):
+                best = copy.deepcopy(classifier.state_dict())
+            history.append({"run": run + 1, "epoch": epoch + 1, **losses, "valid_accuracy": accuracy})
+            if progress:
+                tqdm.write(
+                    f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}", file=sys.stderr
+                )
+            if epoch + 1 == options.epochs:
+                total = best if total is None else _sum(total, best)
+            if checkpoint is not None:
+                checkpoint.save(
+                    {
+                        "classifier": classifier.state_dict(),
+                        "optimizer": optimizer.state_dict(),
+                        "history": history,
+                        "best": best,
+                        "total": total,
+                    }
+                )
+    assert total is not None
+    classifier.load_state_dict({name: _share(tensor, options.runs) for name, tensor in total.items()})
     classifier.eval()
     return classifier, history
+
+
+def _epoch(
+    classifier: ClassifierNetwork,
+    optimizer: torch.optim.Optimizer,
+    train: Labelled,
+    weights: NDArray[np.float64] | None,
+    options: SupervisedOptions,
+    seed: int,
+    epoch: int,
+    shown: str | None,
+) -> dict[str, float]:
+    """Train for an epoch, counted from 0, and return its mean loss and cross-entropy; ``shown`` names it on stderr."""
+    device = classifier.head.weight.device
+    targets = torch.from_numpy(train.targets(classifier.labels)).to(device)
+    in_loss = None if weights is None else torch.from_numpy(weights).float().to(device)
+    # Seeded by the epoch, so that a resumed run of an encoder with dropout equals an uninterrupted one.
+    torch.manual_seed(seed + epoch)
+    classifier.train()
+    batches = list(
+        like_length_batches(np.array([len(text) for text in train.texts]), options.batch_size, seed, epoch)
+        if options.like_length
+        else seeded_batches(len(train.texts), options.batch_size, seed, epoch)
+    )
+    total = total_entropy = 0.0
+    bar = tqdm(batches, desc=shown, unit=" batches", disable=None if shown else True, leave=False)
+    for number, rows in enumerate(bar, 1):
+        logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
+        entropy = (
+            F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)
+            if train.multi_label
+            else F.cross_entropy(logits, targets[rows], in_loss)
+        )
+        loss = entropy + classifier.regularizer()
+        require_finite(loss.item(), epoch * len(batches) + number)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(rows)
+        total_entropy += entropy.item() * len(rows)
+    return {"train_loss": total / len(train.texts), "cross_entropy": total_entropy / len(train.texts)}
+
+
+def _sum(total: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor + more[name] if tensor.is_floating_point() else tensor for name, tensor in total.items()}
+
+
+def _share(tensor: Tensor, runs: int) -> Tensor:
+    return tensor / runs if tensor.is_floating_point() else tensor

@@ -14,7 +14,13 @@ from ctx_embed.training.batches import seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
-from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, new_encoder, train_classifier
+from ctx_embed.training.supervised.train import (
+    FINE_TUNING,
+    SupervisedOptions,
+    best_epochs,
+    new_encoder,
+    train_classifier,
+)
 from tests.helpers.errors import error
 from tests.training.toy import OPTIONS, forty_texts, same, small_encoders, state
 
@@ -177,6 +183,49 @@ def test_the_best_epoch_is_kept_over_an_interruption(encoder, data, tmp_path, mo
     assert [entry["valid_accuracy"] for entry in history] == [0.2, 0.9, 0.5, 0.3]
     del states[1]["encoder.0.embedding.weight"]
     assert same(states[1], state(classifier))
+
+
+def test_runs_are_averaged_and_each_holds_out_another_part(encoder, data):
+    options = replace(OPTIONS, runs=3, head="probe", seed=4)
+    classifier, history = train_classifier(encoder(), data, None, options, progress=False)
+    alone = [
+        train_classifier(encoder(), data, None, replace(options, runs=1, seed=options.seed_of(run)), progress=False)
+        for run in range(3)
+    ]
+    assert options.seed_of(0) == 4
+    assert len({tuple(data.split(0.1, options.seed_of(run))[1].texts) for run in range(3)}) == 3
+    assert [{**entry, "run": 1} for entry in history] == [entry for _, entries in alone for entry in entries]
+    assert [entry["run"] for entry in history] == [1] * 4 + [2] * 4 + [3] * 4
+    assert best_epochs(history) == [
+        max(history[begin : begin + 4], key=lambda entry: entry["valid_accuracy"]) for begin in (0, 4, 8)
+    ]
+    for name, tensor in state(classifier).items():
+        mean = torch.stack([state(one)[name].double() for one, _ in alone]).mean(0)
+        torch.testing.assert_close(tensor.double(), mean, rtol=1e-5, atol=1e-6)
+    assert classifier.encoder[0].labelled_texts is not None
+
+
+@pytest.mark.parametrize("stop", [3, 4, 6, 11])
+def test_interrupted_runs_go_on_where_they_stopped(encoder, data, tmp_path, monkeypatch, stop):
+    options = replace(OPTIONS, runs=3, head="probe")
+    whole, whole_history = train_classifier(encoder(), data, None, options, progress=False)
+    save, saved = Checkpoint.save, []
+
+    def interrupted(self, values):
+        save(self, values)
+        saved.append(1)
+        if len(saved) == stop:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_classifier(encoder(), data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False)
+    again, history = train_classifier(
+        encoder(), data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False
+    )
+    assert len(saved) == 12
+    assert history == whole_history
+    assert same(state(again), state(whole))
 
 
 def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkeypatch):
