@@ -95,7 +95,10 @@ def main(
     seconds = alternate(tasks, runs)
 
     sizes["MiniLM"] = best_batch_size(lambda size: minilm.encode(few, batch_size=size), (16, 32, 64))
-    seconds_few = alternate({"ours": encoder(ours, few, 512), "MiniLM": encoder(minilm, few, sizes["MiniLM"])}, runs)
+    size_few = best_batch_size(lambda size: ours.encode(few, batch_size=size), SIZES)
+    seconds_few = alternate(
+        {"ours": encoder(ours, few, size_few), "MiniLM": encoder(minilm, few, sizes["MiniLM"])}, runs
+    )
 
     rows = [
         {

@@ -56,7 +56,7 @@ FLAGS = {"encoder_options": "option"}
 @field_options
 @encoder_options
 @architecture_options(dimension=128, steps=5, rank=260, positions="absolute", scale="sum", initial_context="ones")
-@click.option("--epochs", type=click.IntRange(min=1), help="[default: 10; with --from 8]")
+@click.option("--epochs", type=click.IntRange(min=1), help="[default: 10; with --from 4]")
 @click.option("--batch-size", type=click.IntRange(min=1), help="[default: 32; with --from 64]")
 @click.option("--learning-rate", type=LEARNING_RATE, help="Learning rate of Adam.  [default: 1e-4; with --from 1e-3]")
 @click.option("--token-dropout", type=DECAY, help="Fraction of tokens dropped during training.  [default: 0]")
@@ -69,7 +69,7 @@ FLAGS = {"encoder_options": "option"}
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
-    help="With --from: trainings whose weights are averaged, each with another tenth held out.  [default: 3]",
+    help="With --from: trainings whose weights are averaged, each with another tenth held out.  [default: 5]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,8 @@ INPUTS = (TOKENS, WORDS, MLP)
 WITHOUT_TEST_PART = ("YELP", "AMAZON")
 # Numbers of heads, of which validation chooses one.
 GRID = "grid"
+# How the tables fine-tune a trained model.
+ONE_RUN = replace(FINE_TUNING, runs=1, epochs=8)
 
 
 def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = None, **architecture: Any) -> Settings:
@@ -58,8 +61,8 @@ def settings_of(task: str, encoder: str, training: Mapping[str, Any] | None = No
 
 
 def settings_from(task: str, start: str) -> Settings:
-    """Return the settings of a cell that fine-tunes a trained model, as ``ctx-embed train --from --runs 1``."""
-    return {"task": task, "start": start, "training": training_settings(FINE_TUNING)}
+    """Return the settings of a cell that fine-tunes a trained model, as :data:`ONE_RUN`."""
+    return {"task": task, "start": start, "training": training_settings(ONE_RUN)}
 
 
 def training_settings(options: SupervisedOptions) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from ctx_embed.eval.reproduce.classifier_cells import (
     GRID,
     MLP,
+    ONE_RUN,
     TOKENS,
     WORDS,
     accuracy_summary,
@@ -36,7 +37,6 @@ from ctx_embed.eval.reproduce.inputs import Workplace
 from ctx_embed.eval.reproduce.plotting import bars, lines
 from ctx_embed.eval.reproduce.tables import ACCURACY, PARAMETERS
 from ctx_embed.systems import parameter_count, without_vocabulary
-from ctx_embed.training.supervised.train import FINE_TUNING
 
 PAPER = "Mehta, Rangwala & Ramakrishnan 2019, arXiv:1912.00835"
 M, HIDDEN, HEADS = 128, 64, 30
@@ -99,7 +99,7 @@ UNKNOWN_FIGURES = "The paper draws this figure; its values cannot be read off."
 def _settings(system: str, task: str, **changes: Any) -> Settings:
     if system == BERT:
         # The model is named by --option start=PATH.
-        return {"task": task, "start": None, "training": {**training_settings(FINE_TUNING), **BERT_TRAINING}}
+        return {"task": task, "start": None, "training": {**training_settings(ONE_RUN), **BERT_TRAINING}}
     name, architecture = SYSTEMS[system]
     training = {"epochs": EPOCHS[task], "batch_size": 64, "learning_rate": 1e-3, "like_length": True}
     settings = settings_of(task, name, training, **{**architecture, "dimension": M, **changes})

@@ -268,7 +268,7 @@ def test_an_interrupted_run_with_a_change_begins_anew(train_file, tokenizer, mon
         arguments += change
     result = run(*arguments)
     assert result.exit_code == 0, result.output
-    assert result.stderr.startswith("run 1 of 3, epoch 1: ")
+    assert result.stderr.startswith("run 1 of 5, epoch 1: ")
 
 
 def test_a_finished_model_is_not_replaced_unasked(train_file, tokenizer):

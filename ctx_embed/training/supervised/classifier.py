@@ -42,7 +42,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         frozen: True fits only the head, in seconds and without torch; False trains the encoder too; None freezes it
             with fewer than 500 texts, unless one of the next five options is given.
         epochs, batch_size, learning_rate, token_dropout, runs: options of training the encoder; None as in ``ctx-embed
-            train --from``: 8 epochs of batches of 64 at 1e-3, no dropout, and the mean of the weights of 3 runs.
+            train --from``: 4 epochs of batches of 64 at 1e-3, no dropout, and the mean of the weights of 5 runs.
         class_weight: ``balanced``, or weights by label; None weighs all texts equally.
         valid_share: fraction of the texts held out to choose the epoch if fit gets no validation texts.
         random_state: seed of a training of the encoder.

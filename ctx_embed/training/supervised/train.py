@@ -97,7 +97,7 @@ class SupervisedOptions:
 
 # For an encoder that is already trained: chosen on topics, genres and reviews that are not in any evaluation set, see
 # docs/default-model.md.
-FINE_TUNING = SupervisedOptions(epochs=8, batch_size=64, learning_rate=1e-3, head="probe", runs=3)
+FINE_TUNING = SupervisedOptions(epochs=4, batch_size=64, learning_rate=1e-3, head="probe", runs=5)
 
 
 def new_encoder(

@@ -214,7 +214,7 @@ def test_a_pickle_holds_no_more_than_it_must(classifier, tmp_path):
 def test_a_trained_encoder(tmp_path):
     classifier = TextClassifier(frozen=False, epochs=2, batch_size=8).fit(TEXTS, LABELS, valid=(NEW, TRUE))
     assert [(entry["run"], entry["epoch"]) for entry in classifier.history_] == [
-        (run, epoch) for run in (1, 2, 3) for epoch in (1, 2)
+        (run, epoch) for run in (1, 2, 3, 4, 5) for epoch in (1, 2)
     ]
     assert isinstance(classifier.predictor_.encoder, TorchEncoder)
     assert classifier.predict(NEW).tolist() == TRUE
