@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from ctx_embed.second_order import products
-from ctx_embed.second_order.products import ROWS, affine, summed_outer
+from ctx_embed.second_order.products import BLOCK, ROWS, affine, summed_outer
 
 # Below, at and beyond the rows from which oneDNN is asked, with and without a remainder.
 COUNTS = [1, ROWS - 1, ROWS, ROWS + 1, 3 * ROWS, 3 * ROWS + 77]
@@ -48,7 +48,7 @@ def test_affine_is_torchs_linear_with_its_gradients(n, biased):
 
 
 @pytest.mark.parametrize(("m", "u"), [(40, 24), (24, 40), (24, 24)])
-@pytest.mark.parametrize("n", COUNTS)
+@pytest.mark.parametrize("n", [*COUNTS, 2 * BLOCK + ROWS + 1])
 @pytest.mark.usefixtures("library")
 def test_summed_outer_is_the_transposed_product_with_its_gradients(n, m, u):
     x, y, outer = drawn((n, m), (n, u), (m, u))

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 # oneDNN makes a kernel for every number of rows it meets, which takes milliseconds: they are rounded up to these.
 ROWS = 256
+# Rows whose outer products are summed at a time: over many more, oneDNN takes twice as long.
+BLOCK = 4096
 
 
 @cache
@@ -82,11 +84,12 @@ class _SummedOuter(torch.autograd.Function):
         ctx.save_for_backward(x, y)
         whole = len(x) // ROWS * ROWS
         # The narrower one first, which is the quicker way.
-        if x.shape[1] <= y.shape[1]:
-            result = _product(x[:whole].T, y[:whole].T)
-        else:
-            result = _product(y[:whole].T, x[:whole].T).T
-        return torch.addmm(result, x[whole:].T, y[whole:]) if whole < len(x) else result
+        swapped = x.shape[1] > y.shape[1]
+        first, second = (y, x) if swapped else (x, y)
+        result = first[whole:].T @ second[whole:]
+        for block, other in zip(first[:whole].split(BLOCK), second[:whole].split(BLOCK), strict=True):
+            result += _product(block.T, other.T)
+        return result.T if swapped else result
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
