@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click
@@ -47,10 +45,6 @@ RESUME = {
     "reproduce": "repeat the command to continue; finished folds are stored",
 }
 INTERRUPTED = 128 + signal.SIGINT
-
-# What OpenBLAS, NumPy's and FAISS's library of matrix products, needs of a processor for its products in AVX-512.
-PROCESSOR = Path("/proc/cpuinfo")
-AVX512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
 
 
 # What the default installation brings and requirements-light.txt leaves out.
@@ -130,22 +124,7 @@ def main() -> None:
     """
 
 
-def use_avx512() -> None:
-    """Have OpenBLAS use AVX-512 on AMD's processors too, where its builds choose AVX2: products take half the time.
-
-    It reads the variable when NumPy is imported; one that is set already stays.
-    """
-    try:
-        with PROCESSOR.open(encoding="ascii", errors="replace") as file:
-            first = file.read(8192)
-    except OSError:
-        return
-    if "AuthenticAMD" in first and set(first.split()) >= AVX512:
-        os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
-
-
 def run() -> None:
     """Run the installed command; like Ctrl-C, a signal to terminate leaves no temporary files behind."""
-    use_avx512()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     main()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -160,40 +159,3 @@ def test_a_reader_that_goes_away_ends_it_quietly():
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode != 0
-
-
-WIDE = "avx2 avx512f avx512cd avx512bw avx512dq avx512vl"
-
-
-@pytest.mark.parametrize(
-    ("processor", "already", "chosen"),
-    [
-        (f"vendor_id : AuthenticAMD\nflags : {WIDE}\n", None, "SkylakeX"),
-        (f"vendor_id : AuthenticAMD\nflags : {WIDE}\n", "Haswell", "Haswell"),
-        ("vendor_id : AuthenticAMD\nflags : avx2\n", None, None),
-        (f"vendor_id : GenuineIntel\nflags : {WIDE}\n", None, None),
-        (None, None, None),
-    ],
-)
-def test_openblas_is_told_of_avx512_where_it_misses_it(tmp_path, monkeypatch, processor, already, chosen):
-    monkeypatch.setattr(cli, "PROCESSOR", tmp_path / "cpuinfo")
-    if processor is not None:
-        (tmp_path / "cpuinfo").write_text(processor)
-    monkeypatch.setattr(cli.os, "environ", {} if already is None else {"OPENBLAS_CORETYPE": already})
-    cli.use_avx512()
-    assert cli.os.environ.get("OPENBLAS_CORETYPE") == chosen
-
-
-def test_numpy_uses_avx512_of_this_processor():
-    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
-    program = (
-        "import os; from ctx_embed.cli.main import use_avx512; use_avx512(); import numpy, threadpoolctl;"
-        "print(os.environ.get('OPENBLAS_CORETYPE'), *(l['architecture'] for l in threadpoolctl.threadpool_info()"
-        " if l['internal_api'] == 'openblas'))"
-    )
-    command = [sys.executable, "-c", program]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    wanted, *architectures = result.stdout.split()
-    if wanted == "None" or not architectures:
-        pytest.skip("this processor or NumPy needs no hint")
-    assert wanted in architectures
