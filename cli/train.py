@@ -69,7 +69,8 @@ FLAGS = {"encoder_options": "option"}
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
-    help="With --from: trainings whose weights are averaged, each with another tenth held out.  [default: 5]",
+    help="With --from: trainings whose weights are averaged, each in another order and, without --valid, with another "
+    "tenth held out.  [default: 5]",
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
@@ -103,7 +104,7 @@ def train(
     score: str | None,
     **architecture: Any,
 ) -> None:
-    """Train a classifier on labelled texts; the best epoch on validation texts is kept.
+    """Train a classifier on labelled texts; the best epoch of a run on validation texts is kept.
 
     TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
     columns --field and --label-field name; plain or gzip.
@@ -195,7 +196,9 @@ def train(
         for part in ("valid", "test"):
             if f"{part}_accuracy" in result:
                 accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]
-                figures.append(f"{part} accuracy {accuracy:.4g} (majority class {floor:.4g})")
+                # Of several runs without --valid: each on what it held out.
+                mean = "mean " if part == "valid" and not valid_file and len(result.get("best_epochs", ())) > 1 else ""
+                figures.append(f"{mean}{part} accuracy {accuracy:.4g} (majority class {floor:.4g})")
         click.echo(f"{output}: {', '.join(figures)}")
     elapsed = duration(time.monotonic() - began)
     click.echo(f"took {elapsed}; next: ctx-embed predict {shlex.quote(str(output))} FILE", err=True)

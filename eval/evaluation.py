@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +274,7 @@ class _Cell:
         if self.options.protocol == PAPER:
 
             def keep(fold: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-                return self.store.get(self._key(PAPER, seed, folds, asdict(training_options(encoder)), fold), make)
+                return self.store.get(self._key(PAPER, seed, folds, training_options(encoder).described(), fold), make)
 
             return end_to_end(encoder, examples, seed, folds, keep)
         protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)

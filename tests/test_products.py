@@ -62,6 +62,25 @@ def test_summed_outer_is_the_transposed_product_with_its_gradients(n, m, u):
         torch.testing.assert_close(gradient.double(), right, rtol=1e-4, atol=1e-4)
 
 
+def test_strided_and_expanded_arguments():
+    x, W, b = drawn((24, 2 * ROWS), (24, 40), (80,))
+    for bias in (b[::2], b[:1].expand(40)):
+        torch.testing.assert_close(affine(x.T, W.T, bias), F.linear(x.T, W.T, bias), rtol=1e-4, atol=1e-5)
+
+
+def test_other_shapes_are_left_to_torch():
+    x, W = drawn((ROWS, 16), (8, 16))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        affine(x, W[:, 1:])
+    assert torch.equal(affine(x, W, torch.ones(1)), F.linear(x, W, torch.ones(1)))
+
+
+def test_functional_gradients():
+    x, W = drawn((ROWS, 16), (8, 16))
+    found = torch.func.grad(lambda W: affine(x, W).square().sum())(W)
+    torch.testing.assert_close(found, torch.func.grad(lambda W: F.linear(x, W).square().sum())(W), rtol=1e-4, atol=1e-3)
+
+
 def test_a_remainder_is_not_seen_by_the_other_rows():
     x, W = drawn((2 * ROWS + 3, 16), (8, 16))
     torch.testing.assert_close(affine(x, W)[:ROWS], affine(x[:ROWS], W))

@@ -450,7 +450,7 @@ def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
     accuracy = sum(entry["valid_accuracy"] for entry in best) / 2
     assert record["result"]["best_epochs"] == epochs
     assert record["result"]["valid_accuracy"] == pytest.approx(accuracy)
-    shown = f"best epochs {epochs[0]}, {epochs[1]}, valid accuracy {accuracy:.4g} (majority class 0.5)"
+    shown = f"best epochs {epochs[0]}, {epochs[1]}, mean valid accuracy {accuracy:.4g} (majority class 0.5)"
     assert result.stdout == f"model: {shown}\n"
     assert run(train_file, "-o", "one", "--from", tiny_model_path, "--runs", "1", "--epochs", "2").exit_code == 0
     assert load("one").encode(["a good film"]).tolist() != load("model").encode(["a good film"]).tolist()

@@ -46,7 +46,8 @@ def compact_tables(encoder: SentenceTransformer, texts: Sequence[str]) -> Iterat
             if len(entries):
                 changed.append((module, module.embedding, module.text_tokenizer, entries))
                 rows = module.embedding.weight.detach()[torch.from_numpy(entries).long()]
-                module.embedding = nn.Embedding(len(rows), rows.shape[1], _weight=rows)
+                trained = module.embedding.weight.requires_grad
+                module.embedding = nn.Embedding(len(rows), rows.shape[1], _weight=rows).requires_grad_(trained)
                 module.text_tokenizer = _Renumbered(module.text_tokenizer, entries)  # type: ignore[assignment]
     try:
         yield

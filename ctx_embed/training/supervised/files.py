@@ -99,7 +99,7 @@ def train(
     start_folder = None if start is None else model_folder(start)
     asked = identity(
         {
-            **vars(options),
+            **options.described(),
             "encoder": encoder,
             "architecture": architecture,
             "vocabulary_size": vocabulary_size,

@@ -54,8 +54,9 @@ class SupervisedOptions:
         seed: seed of the split, the order and the head's weights.
         like_length: make batches of texts of similar length, which is several times as quick for recurrent systems on
             texts of mixed lengths, where the longest text of a batch determines its time.
-        runs: trainings from the same start, in another order and with another part held out, whose weights are averaged
-            (Wortsman et al. 2022, arXiv 2203.05482). It suits an encoder that is already trained.
+        runs: trainings from the same start, each in another order and, if no validation texts are given, with another
+            part held out, whose weights are averaged (Wortsman et al. 2022, arXiv 2203.05482). It suits an encoder that
+            is already trained.
 
     Raises:
         InputError: a number out of its range.
@@ -79,6 +80,7 @@ class SupervisedOptions:
             "token_dropout": (0 <= self.token_dropout < 1, "at least 0 and below 1"),
             "valid_share": (0 < self.valid_share < 1, "above 0 and below 1"),
             "runs": (self.runs >= 1, "at least 1"),
+            "seed": (0 <= self.seed < 2**32, "at least 0 and below 2^32"),
         }
         for name, (fits, needed) in ranges.items():
             if not fits:
@@ -89,6 +91,10 @@ class SupervisedOptions:
     def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
         """Return these options with the encoder's own head unless one is named."""
         return self if self.head else replace(self, head=getattr(encoder[0], "first_head", TokenEncoder.first_head))
+
+    def described(self) -> dict[str, Any]:
+        """Return the options by name, without ``runs`` where it is 1: what is stored without it stays found."""
+        return {name: value for name, value in vars(self).items() if name != "runs" or value != 1}
 
     def seed_of(self, run: int) -> int:
         """Return the seed of a run, counted from 0; that of the first is ``seed``."""
@@ -153,7 +159,7 @@ def train_classifier(
     class_weight: ClassWeight = None,
     progress: bool = True,
 ) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
-    """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch.
+    """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
 
     Args:
         encoder: trained in place.
@@ -207,8 +213,17 @@ def _trained(
         classifier.clear_head()
     first = copy.deepcopy(classifier.state_dict())
     state = checkpoint.load() if checkpoint is not None else None
-    history: list[dict[str, float]] = [] if state is None else state["history"]
-    total: dict[str, Tensor] | None = None if state is None else state["total"]
+    history: list[dict[str, float]] = []
+    total: dict[str, Tensor] = {}
+    if state is not None:
+        # The encoder may have been trained further, and the run may go on at another device.
+        history, first, total, state["best"] = (
+            state["history"],
+            *(
+                {name: tensor.to(encoder.device) for name, tensor in state[part].items()}
+                for part in ("first", "total", "best")
+            ),
+        )
     for run in range(len(history) // options.epochs, options.runs):
         seed = options.seed_of(run)
         learned, measured = (data, valid) if valid is not None else data.split(options.valid_share, seed)
@@ -232,19 +247,20 @@ def _trained(
                     f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}", file=sys.stderr
                 )
             if epoch + 1 == options.epochs:
-                total = best if total is None else _sum(total, best)
+                total = _sum(total, best)
             if checkpoint is not None:
                 checkpoint.save(
                     {
                         "classifier": classifier.state_dict(),
                         "optimizer": optimizer.state_dict(),
                         "history": history,
+                        "first": first,
                         "best": best,
                         "total": total,
                     }
                 )
-    assert total is not None
-    classifier.load_state_dict({name: _share(tensor, options.runs) for name, tensor in total.items()})
+    means = {name: tensor / options.runs if tensor.is_floating_point() else tensor for name, tensor in total.items()}
+    classifier.load_state_dict(means)
     classifier.eval()
     return classifier, history
 
@@ -291,8 +307,8 @@ def _epoch(
 
 
 def _sum(total: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor + more[name] if tensor.is_floating_point() else tensor for name, tensor in total.items()}
-
-
-def _share(tensor: Tensor, runs: int) -> Tensor:
-    return tensor / runs if tensor.is_floating_point() else tensor
+    """Return the sums of weights in float64, so that the mean of equal ones is the same; other tensors as they are."""
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in more.items()}
+    return {
+        name: total[name] + tensor if total and tensor.is_floating_point() else tensor for name, tensor in wide.items()
+    }

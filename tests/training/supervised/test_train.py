@@ -218,14 +218,29 @@ def test_interrupted_runs_go_on_where_they_stopped(encoder, data, tmp_path, monk
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Checkpoint, "save", interrupted)
+    # The same encoder, trained in place by then, goes on as a fresh one would.
+    model = encoder()
     with pytest.raises(KeyboardInterrupt):
-        train_classifier(encoder(), data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False)
-    again, history = train_classifier(
-        encoder(), data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False
-    )
+        train_classifier(model, data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False)
+    again, history = train_classifier(model, data, None, options, Checkpoint(tmp_path / "model", "run"), progress=False)
     assert len(saved) == 12
     assert history == whole_history
     assert same(state(again), state(whole))
+
+
+def test_weights_that_do_not_change_have_themselves_as_their_mean(encoder, data):
+    model = encoder()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    train_classifier(model, data, None, replace(OPTIONS, runs=3), progress=False)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_out_of_range(seed):
+    line = f"seed must be at least 0 and below 2^32, got {seed}"
+    assert error(lambda: SupervisedOptions(seed=seed)) == line
 
 
 def test_an_encoder_with_dropout_resumes_as_well(encoder, data, tmp_path, monkeypatch):
