@@ -21,7 +21,7 @@ def _onednn() -> Callable[..., Any] | None:
     """Return oneDNN's product on processors with AVX-512, where it is the quicker one or as quick, else None.
 
     torch multiplies float32 with MKL, which uses half the width of AMD's processors with AVX-512: 100 billion
-    operations a second on a thread, where oneDNN has 220. On Intel's the two are alike.
+    operations a second on a thread, where oneDNN has 220. On Intel's, MKL uses it whole (not measured here).
     """
     try:
         if torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512":
