@@ -216,14 +216,8 @@ def _trained(
     history: list[dict[str, float]] = []
     total: dict[str, Tensor] = {}
     if state is not None:
-        # The encoder may have been trained further, and the run may go on at another device.
-        history, first, total, state["best"] = (
-            state["history"],
-            *(
-                {name: tensor.to(encoder.device) for name, tensor in state[part].items()}
-                for part in ("first", "total", "best")
-            ),
-        )
+        # Not the present weights: the encoder may have been trained further since.
+        history, total, first = state["history"], state["total"], state["first"]
     for run in range(len(history) // options.epochs, options.runs):
         seed = options.seed_of(run)
         learned, measured = (data, valid) if valid is not None else data.split(options.valid_share, seed)
@@ -307,8 +301,12 @@ def _epoch(
 
 
 def _sum(total: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sums of weights in float64, so that the mean of equal ones is the same; other tensors as they are."""
-    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in more.items()}
+    """Return the sums of weights in float64, so that the mean of equal ones is the same; other tensors as they are.
+
+    They are on the CPU, wherever the run goes on; not every device has float64.
+    """
+    here = {name: tensor.cpu() for name, tensor in more.items()}
+    wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in here.items()}
     return {
         name: total[name] + tensor if total and tensor.is_floating_point() else tensor for name, tensor in wide.items()
     }
