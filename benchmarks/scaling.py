@@ -30,7 +30,7 @@ import numpy as np
 from common import report
 
 from ctx_embed import SearchIndex, stores
-from ctx_embed.scaling import encode_dataset
+from ctx_embed.bulk_encoding import encode_dataset
 from ctx_embed.stores.columns import vectors_of
 from ctx_embed.stores.indexing import index_parquet
 

@@ -115,7 +115,7 @@ def _to_store(
     ray_address: str | None,
     workers: int | None,
 ) -> None:
-    from ctx_embed.scaling import encode_dataset
+    from ctx_embed.bulk_encoding import encode_dataset
     from ctx_embed.stores import open as open_store
     from ctx_embed.text.unknown import warning
 

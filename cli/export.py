@@ -33,7 +33,7 @@ def onnx(model: str, output: Path) -> None:
     """
     from ctx_embed.export.onnx import export as export_onnx
     from ctx_embed.loading import load_embedder
-    from ctx_embed.runtime import Embedder
+    from ctx_embed.numpy_model import Embedder
 
     embedder = load_embedder(model, "numpy")
     assert isinstance(embedder, Embedder)

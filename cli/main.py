@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import sys
 from importlib import import_module
@@ -11,8 +10,8 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
+from ctx_embed.cli.errors import errors_in_one_line
 from ctx_embed.cli.groups import Group, running
-from ctx_embed.errors import InputError
 
 # Each command, named as its module, with its line in the help text, so that `--help` imports none of them.
 COMMANDS = {
@@ -26,7 +25,6 @@ COMMANDS = {
     "index": "Build and query search indexes.",
     "mcp": "Offer the search of an index to assistants (Model Context Protocol).",
     "predict": "Predict the labels of texts with a trained classifier.",
-    "reproduce": "Compute the papers' tables and figures.",
     "serve": "Serve embeddings and indexes over HTTP, with a search page.",
     "systems": "List the systems that can be trained, distilled and evaluated.",
     "train": "Train an encoder and a linear head on labelled text.",
@@ -42,13 +40,7 @@ RESUME = {
     "train": "repeat the command to continue after the last complete epoch",
     "distill": "repeat the command to continue where it stopped",
     "eval run": "repeat the command to continue; finished scores are stored",
-    "reproduce": "repeat the command to continue; finished folds are stored",
 }
-INTERRUPTED = 128 + signal.SIGINT
-
-
-# What the default installation brings and requirements-light.txt leaves out.
-LEFT_OUT = {"datasets", "pyarrow", "rich", "scipy", "sentence_transformers", "sklearn", "torch", "transformers"}
 
 
 class LazyGroup(Group):
@@ -83,30 +75,9 @@ class LazyGroup(Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command: print a user's or system error as one line and exit with 1; let a bug keep its traceback."""
-        try:
+        """Run a command; print a user's or system error as one line and exit with 1."""
+        with errors_in_one_line(ctx, lambda: RESUME.get(running(ctx), "nothing was changed")):
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            command = running(ctx)
-            # The first line end moves off a progress bar.
-            click.echo(f"\nInterrupted; {RESUME.get(command, 'nothing was changed')}.", err=True)
-            ctx.exit(INTERRUPTED)
-        except InputError as error:
-            # The name of a file, or a library's message, may contain line ends.
-            raise click.ClickException(" ".join(str(error).split("\n"))) from None
-        except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in LEFT_OUT:
-                raise
-            raise click.ClickException(
-                f"this needs {package}, which the light installation leaves out: pip install ctx-embed"
-            ) from None
-        except OSError as error:
-            # A full disk or a name that is too long; click quietly ends on a closed pipe.
-            if error.errno in (None, errno.EPIPE):
-                raise
-            where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror}") from None
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

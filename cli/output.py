@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
-    from ctx_embed.index.sources import Source
+    from ctx_embed.index.following.places import Source
 
 # The most characters of a text that the table of hits shows, and the fewest in a narrow terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 160, 40

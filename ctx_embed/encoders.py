@@ -93,7 +93,7 @@ def load_encoder(
         return _model2vec(name)
     if backend != "torch" and (name == DEFAULT or os.path.exists(name)):
         from ctx_embed.loading import load_embedder
-        from ctx_embed.runtime import BATCH_TEXTS, Embedder
+        from ctx_embed.numpy_model import BATCH_TEXTS, Embedder
 
         model = load_embedder(name, backend)
         if isinstance(model, Embedder):

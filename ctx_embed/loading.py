@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, described, missing_extra, unknown_name
-from ctx_embed.runtime.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError, read_json
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError, read_json
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from ctx_embed.runtime import Embedder
+    from ctx_embed.numpy_model import Embedder
 
 BACKENDS = ("numpy", "torch")
 # all-MiniLM-L6-v2 as the extra `peers` brings it.
@@ -149,7 +149,7 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
     if backend != "torch":
-        from ctx_embed.runtime import Embedder
+        from ctx_embed.numpy_model import Embedder
 
         try:
             return Embedder.load(model_folder(path))

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCardData, metadata_load
 
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.identity import IdentifiedCard
-from ctx_embed.runtime.saved import DEFAULT_MODEL, DEFAULT_NAME
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

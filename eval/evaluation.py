@@ -26,7 +26,7 @@ from ctx_embed.eval.scoring.score import (
     score_similarity,
     to_json,
 )
-from ctx_embed.eval.store import Store
+from ctx_embed.eval.stored_scores import Store
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task

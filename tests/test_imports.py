@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 LAYERS = [
     {"errors", "lazy", "texts", "files", "fingerprint", "identity", "reading", "writing"},
     {"text"},
+    {"numpy_model"},
     {"runtime"},
     {"second_order"},
     {"model_card"},
@@ -28,7 +29,7 @@ LAYERS = [
     {"index"},
     {"deduplication"},
     {"stores"},
-    {"scaling"},
+    {"bulk_encoding"},
     {"explanations"},
     {"serving"},
     {"integrations"},
@@ -109,7 +110,6 @@ COMMANDS = (
     "index",
     "mcp",
     "predict",
-    "reproduce",
     "serve",
     "systems",
     "train",
@@ -160,7 +160,7 @@ def test_public_names():
 def test_importing_a_contextualizer_hooks_into_no_optimizer():
     script = (
         "from torch.optim import optimizer\n"
-        "from ctx_embed.modules import changes\n"
+        "from ctx_embed.modules import cache_invalidation as changes\n"
         "assert not optimizer._global_optimizer_post_hooks\n"
         "changes.optimizer_steps()\n"
         "assert len(optimizer._global_optimizer_post_hooks) == 1\n"

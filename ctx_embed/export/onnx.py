@@ -11,10 +11,10 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder, require_replaceable
-from ctx_embed.runtime.saved import PHRASES, SCALES, TABLE, SavedContextualizer
+from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer
 
 if TYPE_CHECKING:
-    from ctx_embed.runtime import Embedder
+    from ctx_embed.numpy_model import Embedder
 
 OPSET = 18
 # What onnxruntime of that opset reads.

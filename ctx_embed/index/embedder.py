@@ -12,7 +12,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.manifest import Manifest
 from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.runtime import Embedder as NumpyEmbedder
+from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.texts import length_batches
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Embedder:
     """Embeds documents and queries as unit vectors.
 
     Args:
-        model: a :class:`ctx_embed.runtime.Embedder` or any SentenceTransformer.
+        model: a :class:`ctx_embed.numpy_model.Embedder` or any SentenceTransformer.
         reference: what loads it again: ``default``, an absolute path or a name; None if unknown.
     """
 

@@ -23,8 +23,8 @@ from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.hits import Hit, Hits
-from ctx_embed.index.searching import (
+from ctx_embed.index.searching.hits import Hit, Hits
+from ctx_embed.index.searching.search import (
     Options,
     Queries,
     Search,
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.explaining import Similarity
     from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
-    from ctx_embed.index.building.sync import Synced
     from ctx_embed.index.embedder import Model
-    from ctx_embed.index.reranking import Reranker
-    from ctx_embed.index.searching import SearchOptions
-    from ctx_embed.index.sources import Source
+    from ctx_embed.index.following.places import Source
+    from ctx_embed.index.following.sync import Synced
+    from ctx_embed.index.searching.reranking import Reranker
+    from ctx_embed.index.searching.search import SearchOptions
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
@@ -110,7 +110,7 @@ class SearchIndex(Collection):
         Args:
             path: the folder; its parent must exist.
             model: the model for documents and queries: None (the default model), a folder or name, or a loaded model (a
-                :class:`ctx_embed.runtime.Embedder` or a SentenceTransformer).
+                :class:`ctx_embed.numpy_model.Embedder` or a SentenceTransformer).
             factory: the kind of FAISS index: ``auto`` searches exactly up to about 50,000 vectors and then uses
                 inverted lists of 8-bit vectors; ``Flat``, ``HNSW32``, ``IVF256,PQ32`` and others are fixed kinds. Kinds
                 that need training search exactly as long as there are too few vectors to train on.
@@ -300,7 +300,7 @@ class SearchIndex(Collection):
         Returns:
             None if there is no such document, or if it has no metadata field ``source``.
         """
-        from ctx_embed.index.sources import source_of
+        from ctx_embed.index.following.places import source_of
 
         if isinstance(hit, Hit):
             self._require_open()
@@ -392,7 +392,7 @@ class SearchIndex(Collection):
         Raises:
             InputError: there is no such folder, a glob cannot be understood, or another process is writing.
         """
-        from ctx_embed.index.building.sync import merged_options, sync_folder
+        from ctx_embed.index.following.sync import merged_options, sync_folder
 
         self._require_open()
         options = merged_options(self, folder, include, exclude, documents, text_field)
@@ -541,7 +541,7 @@ class SearchIndex(Collection):
     def _reranker_of(self, model: Any) -> Reranker:
         """Return the reranker, which stays loaded until another one is asked for."""
         if self._reranker is None or (self._reranker[0] is not model and self._reranker[0] != model):
-            from ctx_embed.index.reranking import reranker_of
+            from ctx_embed.index.searching.reranking import reranker_of
 
             self._reranker = (model, reranker_of(model))
         return self._reranker[1]
@@ -572,7 +572,7 @@ class SearchIndex(Collection):
                 lambda snapshot: search.run(self._folder.documents, self._index, self._live, snapshot)
             )
         if reranker is not None:
-            from ctx_embed.index.reranking import VectorCache
+            from ctx_embed.index.searching.reranking import VectorCache
 
             found = reranked(found, reranker, VectorCache(self.path) if cache else None)
         return [chosen(candidates, options) for candidates in found]

@@ -10,7 +10,7 @@ from mteb.models.model_meta import ScoringFunction
 
 from ctx_embed.identity import revision
 from ctx_embed.integrations.shared import shared_model
-from ctx_embed.runtime.saved import DEFAULT_NAME
+from ctx_embed.numpy_model.saved import DEFAULT_NAME
 
 # What the model's own files do not say in MTEB's terms; its card has the sources. MTEB adds the training sets of the
 # model that `adapted_from` names, its teacher.

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import Self
 
 from ctx_embed import second_order
-from ctx_embed.modules.changes import optimizer_steps, parameter_mark
+from ctx_embed.modules.cache_invalidation import optimizer_steps, parameter_mark
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.second_order import Products, contributions_of_steps, shares_of_steps

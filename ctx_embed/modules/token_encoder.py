@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 from ctx_embed.errors import InputError
 from ctx_embed.model_card import Card
-from ctx_embed.modules import storage
+from ctx_embed.modules import int8_rows as storage
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer

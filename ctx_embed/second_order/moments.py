@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ctx_embed.second_order.matmul import affine, summed_outer
 from ctx_embed.second_order.paper import Steps, corrected, direct
-from ctx_embed.second_order.products import affine, summed_outer
 
 
 class Sums(NamedTuple):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctx_embed.second_order.products import affine
+from ctx_embed.second_order.matmul import affine
 
 LAYER_NORM_EPS = 1e-12
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ctx_embed.second_order.matmul import affine
 from ctx_embed.second_order.paper import Steps, attended, corrected, document_ids, multiply_, segment_sum
-from ctx_embed.second_order.products import affine
 
 
 class Products(NamedTuple):

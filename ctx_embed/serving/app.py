@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
 from ctx_embed import __version__
-from ctx_embed.runtime.contextualizer import blas
+from ctx_embed.numpy_model.contextualizer import blas
 from ctx_embed.serving.errors import HANDLERS, ErrorBody
 from ctx_embed.serving.gate import Gate
 from ctx_embed.serving.observing import Observer, forget_process

@@ -22,10 +22,10 @@ from ctx_embed.index.analysis.explaining import Similarity
 from ctx_embed.index.analysis.fields import Field
 from ctx_embed.index.analysis.topics import Topic
 from ctx_embed.index.collection import Collection
-from ctx_embed.index.hits import Hit, Hits
-from ctx_embed.index.sources import Source, named_source
+from ctx_embed.index.following.places import Source, named_source
+from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.documents import Id
-from ctx_embed.runtime.explaining import CosineParts, TokenWeight
+from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight
 from ctx_embed.texts import Document, well_formed
 
 try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.hits import Hits
+from ctx_embed.index.searching.hits import Hits
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.index.reranking import VectorCache, reranker_of
+from ctx_embed.index.searching.reranking import VectorCache, reranker_of
 from ctx_embed.loading import load_embedder
-from ctx_embed.runtime import Embedder
-from ctx_embed.runtime.saved import DEFAULT_NAME
+from ctx_embed.numpy_model import Embedder
+from ctx_embed.numpy_model.saved import DEFAULT_NAME
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
 from ctx_embed.training.supervised.predictor import Predictor
@@ -135,7 +135,7 @@ class ServedReranker:
     def scores(
         self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]], cache: VectorCache | None
     ) -> list[NDArray[Any]]:
-        """Return the scores of passages, see :class:`ctx_embed.index.reranking.Reranker`."""
+        """Return the scores of passages, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
         with self._lock:
             return self._reranker.scores(queries, passages, cache)
 

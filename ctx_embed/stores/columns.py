@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.hits import Hit
+from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Path, Value
 from ctx_embed.stores.store import Collection, Floats, Rows
 from ctx_embed.texts import well_formed

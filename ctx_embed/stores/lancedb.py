@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.index.hits import Hit
+from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Among, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.stores.columns import (
     EMBEDDING,

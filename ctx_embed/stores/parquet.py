@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import locked, sync_file, sync_folder
-from ctx_embed.index.hits import Hit
+from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, paths
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.columns import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.index.hits import Hit
+from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
 from ctx_embed.stores.store import COLLECTION, Collection, Floats, Rows, Store

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann.factories import AUTO, EXACT_ROWS
-from ctx_embed.index.hits import Hit
 from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Filter
 from ctx_embed.index.storage.manifest import MANIFEST, read_manifest
 from ctx_embed.index.writing.transaction import Embedded

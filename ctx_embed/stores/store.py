@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.hits import Hit, Hits
+from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Filter, parse
 from ctx_embed.stores.dates import with_days
 from ctx_embed.texts import well_formed

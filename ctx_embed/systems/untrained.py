@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
-from ctx_embed.runtime.saved import DEFAULT_MODEL
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from ctx_embed.systems.registry import require_options, system
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ctx_embed.encoders import Encoder, embed
 from ctx_embed.eval.bars import title
 from ctx_embed.eval.features import Features, Matrix, frozen
-from ctx_embed.eval.store import read_sealed, write_sealed
+from ctx_embed.eval.stored_scores import read_sealed, write_sealed
 
 
 class EmbeddingCache:

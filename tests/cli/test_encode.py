@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
-from ctx_embed.runtime import Embedder
+from ctx_embed.numpy_model import Embedder
 from tests.helpers.cli import Command
 
 pytestmark = pytest.mark.usefixtures("default_model")

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from ctx_embed.cli.main import main
 from ctx_embed.errors import InputError
 from ctx_embed.export.onnx import export
-from ctx_embed.runtime import Embedder
+from ctx_embed.numpy_model import Embedder
 from tests.conftest import SENTENCES
-from tests.runtime.test_embedder import ODD, saved
+from tests.numpy_model.test_embedder import ODD, saved
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

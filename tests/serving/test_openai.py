@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from ctx_embed.runtime import Embedder
+from ctx_embed.numpy_model import Embedder
 from tests.serving.server import post
 
 TEXTS = ["The cat sat on the mat.", "", "ünïcode 猫", "prices rise " * 500]

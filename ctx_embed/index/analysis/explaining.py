@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.runtime import Embedder as NumpyEmbedder
-from ctx_embed.runtime.explaining import CosineParts
+from ctx_embed.numpy_model import Embedder as NumpyEmbedder
+from ctx_embed.numpy_model.explaining import CosineParts
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ from ctx_embed.index.building.plan import (
     require_free,
 )
 from ctx_embed.index.building.readers import is_structured, read_sources
-from ctx_embed.index.building.sync import Synced, known_folder, merged_options, require_source_folder, sync_folder
+from ctx_embed.index.following.folders import Options
+from ctx_embed.index.following.sync import Synced, known_folder, merged_options, require_source_folder, sync_folder
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
 from ctx_embed.index.storage.manifest import DOCUMENTS, MANIFEST, read_manifest
-from ctx_embed.index.storage.sources import Options
 from ctx_embed.index.writing.transaction import Edit, Embedded
 from ctx_embed.reading import estimated_count
 from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, sample, tokenizer_of, unknown_share

@@ -14,11 +14,11 @@ from typing import Any
 from ctx_embed.errors import InputError
 from ctx_embed.files import locked, put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.building import progress
+from ctx_embed.index.following.folders import Options
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.dtypes import DEFAULT
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, RERANKING, VECTORS
-from ctx_embed.index.storage.sources import Options
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.reading import TEXT_FIELD
 

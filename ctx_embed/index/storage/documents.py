@@ -156,7 +156,7 @@ class DocumentStore(Database):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        # A cache of :mod:`ctx_embed.index.fulltext`: a number of rows, and which words are too common among them.
+        # For keyword search: a number of rows, and which words are too common among them.
         self.common_words: tuple[int, dict[str, bool]] = (0, {})
         # Its number of searches, and the lists of words that they have read.
         self.word_searches = 0

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
-from ctx_embed.runtime import Embedder, UnsupportedModelError
-from ctx_embed.runtime.saved import DEFAULT_MODEL
+from ctx_embed.numpy_model import Embedder, UnsupportedModelError
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from ctx_embed.text.unknown import tokenizer_of
 from ctx_embed.training.supervised.head import Floats
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.runtime.saved import require_model_folder
+from ctx_embed.numpy_model.saved import require_model_folder
 from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
 from ctx_embed.training.supervised.head import ClassWeight, Floats, Head, class_weights, fitted_head
 from ctx_embed.training.supervised.labelled import Labelled, label_accuracy

@@ -10,7 +10,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.reports.html import CAPTIONS, as_html
 from ctx_embed.eval.reports.plots import plots
 from ctx_embed.eval.reports.tables import tables
-from ctx_embed.eval.reproduce.plotting import bars
+from papers.plotting import bars
 
 
 @pytest.fixture

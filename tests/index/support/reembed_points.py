@@ -13,8 +13,8 @@ from pathlib import Path
 from ctx_embed.index.building import reembedding
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.runtime import Embedder
-from ctx_embed.runtime.saved import DEFAULT_MODEL
+from ctx_embed.numpy_model import Embedder
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from tests.index.support.hash_model import HashEmbedder
 from tests.index.support.killed_at import run_and_die
 

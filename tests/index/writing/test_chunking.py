@@ -168,7 +168,7 @@ def test_passages_fit_the_model(tiny_model):
 
 
 def test_passages_of_the_shipped_model():
-    from ctx_embed.runtime import Embedder
+    from ctx_embed.numpy_model import Embedder
 
     model = Embedder.load()
     text = "\n\n".join("The harbour opens late when there is fog, says the unfathomable clerk." for _ in range(99))

@@ -1,0 +1,117 @@
+"""`ctx-embed eval run`: score encoders on tasks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
+from ctx_embed.errors import InputError
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
+
+# Columns of tables if the output is not a terminal.
+WIDTH_OF_FILES = 200
+
+
+@click.command(
+    context_settings={"show_default": True},
+    epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16 are means over subsets, without the pairs of STSB-dev.",
+)
+@click.option(
+    "--encoder",
+    "encoders",
+    multiple=True,
+    default=["default"],
+    metavar="NAME|PATH",
+    help="default, minilm, tfidf, majority, random, a system (randomly initialised), model2vec:PATH, or a "
+    "SentenceTransformer's folder or name on the hub; may be repeated, and all are compared with the first.",
+)
+@click.option(
+    "--task",
+    "tasks",
+    multiple=True,
+    default=DEFAULT_TASKS,
+    metavar="NAME|FILE|DIR",
+    help="A task, a labelled file (label<TAB>text, CSV, JSONL, Parquet) or a folder in BEIR layout; may be repeated.",
+)
+@field_options
+@data_option
+@click.option(
+    "--protocol",
+    default="standard",
+    metavar="NAME",
+    help="Protocol of the probes: standard, quick, senteval, senteval-adam, senteval-mlp, or paper (end to end).",
+)
+@click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Seed of the folds; repeat for a mean.")
+@click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")
+@click.option("--curves", is_flag=True, help="Score the probes on smaller training parts too.")
+@click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
+@click.option("--out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
+@click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: OUT/cache]")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON instead of tables.")
+def run(
+    encoders: tuple[str, ...],
+    tasks: tuple[str, ...],
+    field: str | None,
+    label_field: str | None,
+    data: Path | None,
+    protocol: str,
+    seeds: tuple[int, ...],
+    folds: int | None,
+    curves: bool,
+    cost: bool,
+    out: Path,
+    cache: Path | None,
+    as_json: bool,
+) -> None:
+    """Score encoders on tasks, in one table.
+
+    A probe task is scored by the accuracy of a classifier on frozen embeddings, shown with that of the most frequent
+    label and published figures; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
+    by nDCG@10. If a task fails, the others still run, and the exit code is 1. An interrupted run resumes. The folder
+    --out gets results.json, results.md and plots (extra plots).
+
+    \b
+    Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB --out results
+    Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
+    """
+    from ctx_embed.eval.tasks.catalogue import find_tasks
+    from ctx_embed.eval.tasks.data import DataReader
+    from ctx_embed.files import require_file, require_folder
+
+    # Quick checks come before the slow imports, other checks before the long work.
+    require_folder(out)
+    if out.is_dir():
+        require_file(out / "results.json")
+    elif out.exists():
+        raise InputError(f"cannot write {out}: it must be a folder, got a file")
+    found = find_tasks(tasks, field, label_field)
+    reader = DataReader(data)
+
+    from ctx_embed.cli.eval.reports import print_report
+    from ctx_embed.eval.encoders.registry import load_encoder
+    from ctx_embed.eval.evaluation import Options, evaluate
+    from ctx_embed.eval.reports.write import write_report
+
+    options = Options(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
+    loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
+    report = result.report
+    # Before the tables, since their reader may close the pipe.
+    if result.scores:
+        write_report(report, out, tell)
+        if as_json:
+            click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        else:
+            print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
+    if result.failures:
+        missing = result.asked - len(result.scores)
+        what = f"{missing} of {result.asked} scores are missing" if missing else "not all could be measured"
+        raise InputError(f"{what}; see the lines above")

@@ -1,0 +1,123 @@
+"""`ctx-embed index build`."""
+
+from __future__ import annotations
+
+import click
+
+from ctx_embed.cli.index.sync import documents_option, folder_options, summary
+from ctx_embed.cli.options import backend_option, dtype_option, field_option
+from ctx_embed.cli.output import counted
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("sources", metavar="INPUT...", nargs=-1, required=True)
+@click.argument("path", metavar="INDEX")
+@click.option("--append", is_flag=True, help="Add to an existing index.")
+@click.option("--upsert", is_flag=True, help="Add to an existing index, replacing documents with the same ids.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing index once the new one is complete.")
+@click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
+@field_option
+@click.option("--from-parquet", is_flag=True, help="INPUT are directories of `encode --to`; use their embeddings.")
+@click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
+@click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
+@backend_option
+@click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
+@dtype_option("[default: float32]")
+@click.option(
+    "--chunk",
+    help="Cut documents: none, sentences, tokens:N, or passages[:N] of at most N tokens between paragraphs.  "
+    "[default: none; passages for folders and whole files]",
+)
+@documents_option
+@folder_options
+@click.option("--encoding", metavar="NAME", help="The encoding of named files of plain text.  [default: utf-8]")
+def build(
+    sources: tuple[str, ...],
+    path: str,
+    append: bool,
+    upsert: bool,
+    overwrite: bool,
+    resume: bool,
+    field: str | None,
+    from_parquet: bool,
+    embedding_field: str | None,
+    model: str | None,
+    backend: str | None,
+    factory: str | None,
+    chunk: str | None,
+    dtype: str | None,
+    documents: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    encoding: str | None,
+) -> None:
+    """Index the documents of INPUT in the folder INDEX.
+
+    INPUT is a folder, a file, or - for standard input. In a folder every file is a document, cut into passages: text,
+    Markdown and source code in any encoding, and with the extra 'documents' HTML, PDF, Word and more. The same command
+    again brings INDEX in step with the folder, see 'index sync'.
+
+    A named file is text (one document per line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a
+    header, or Parquet, plain or gzipped. Except in text, the field 'id' or '_id' is the id and all other fields become
+    metadata. A new INDEX appears only when everything is ready; until then, finished work is in INDEX.partial. An
+    error leaves INDEX unchanged.
+
+    \b
+    Example: ctx-embed index build notes/ notes.index --exclude 'drafts/'
+    Example: ctx-embed index build reviews.jsonl.gz reviews.index --field review
+    Example: ctx-embed index build --from-parquet embeddings/ articles.index
+    """
+    chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
+    if len(chosen) > 1:
+        raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " exclude each other")
+
+    mode = chosen[0] if chosen else "create"
+    if from_parquet:
+        for name, value in (
+            ("--field", field),
+            ("--embedding-field", embedding_field),
+            ("--chunk", chunk),
+            ("--documents", documents),
+            ("--include", include),
+            ("--exclude", exclude),
+            ("--encoding", encoding),
+        ):
+            if value:
+                raise click.UsageError(f"{name} and --from-parquet exclude each other")
+        from ctx_embed.stores.indexing import index_parquet
+
+        built = index_parquet(
+            sources, path, mode=mode, resume=resume, model=model, factory=factory, dtype=dtype, progress=True
+        )
+    else:
+        from ctx_embed.index.building.build import build_index
+
+        built = build_index(
+            sources,
+            path,
+            mode=mode,
+            resume=resume,
+            text_field=field,
+            embedding_field=embedding_field,
+            model=model,
+            backend=backend,
+            factory=factory,
+            chunk=chunk,
+            dtype=dtype,
+            documents=documents,
+            include=include,
+            exclude=exclude,
+            encoding=encoding,
+            progress=True,
+        )
+    from ctx_embed.text.unknown import warning
+
+    if said := warning(built.unknown_share):
+        click.echo(said, err=True)
+    if built.was_complete:
+        were = "was" if built.documents == 1 else "were"
+        click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")
+    elif built.folders is not None:
+        click.echo(summary(built.folders, path))
+    else:
+        click.echo(f"{counted(built.documents, 'document')} {'added to' if append or upsert else 'indexed in'} {path}")

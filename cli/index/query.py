@@ -1,0 +1,228 @@
+"""`ctx-embed index query` and `similar`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option, unknown_fields
+from ctx_embed.cli.options import Command, backend_option
+from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
+from ctx_embed.errors import InputError
+
+if TYPE_CHECKING:
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.searching.hits import Hits
+
+FORMATS = ("json", "jsonl", "csv")
+
+
+def _search_options(command: Command) -> Command:
+    """Add the options of a search, and of how its hits are printed."""
+    for option in (
+        click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
+        click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per hit and line."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Print a JSON array of hits, of arrays for several queries."
+        ),
+        click.option(
+            "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
+        ),
+        backend_option,
+        click.option("--model", help="Where the index's model is now.  [default: where it was at the build]"),
+        click.option("--cache", is_flag=True, help="Store the reranker's vectors of the candidates in INDEX."),
+        click.option(
+            "--candidates",
+            default=50,
+            type=click.IntRange(min=1),
+            help="The best passages that --rerank and --mmr choose from.",
+        ),
+        click.option("--rerank", metavar="MODEL", help="Score the candidates again: minilm, a name or a folder."),
+        click.option(
+            "--context", default=0, type=click.IntRange(min=0), help="Neighbouring passages to show on each side."
+        ),
+        click.option(
+            "--mmr", type=click.FloatRange(0, 1), metavar="LAMBDA", help="Varied hits: 1 relevance, 0 variety."
+        ),
+        click.option("--group", metavar="FIELD", help="Only the best hit of each document (id) or value of a field."),
+        click.option(
+            "--not", "exclude", multiple=True, metavar="TEXT|ID", help="An example to keep away from; may be repeated."
+        ),
+        click.option("--threshold", type=click.FloatRange(-1, 1), help="The lowest cosine of a hit."),
+        click.option("--where", metavar="FILTER", help="A metadata filter, e.g. 'year >= 2020 and lang = \"en\"'."),
+        click.option(
+            "--mode",
+            default="dense",
+            type=click.Choice(["dense", "words", "hybrid"]),
+            help="Find by meaning, keywords, or both.",
+        ),
+        click.option("--offset", default=0, type=click.IntRange(min=0), help="Best hits to skip."),
+        click.option("-k", default=10, type=click.IntRange(min=1), help="Hits for each query."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("path", metavar="INDEX")
+@click.argument("texts", metavar="TEXT...", nargs=-1)
+@click.option(
+    "--queries",
+    "source",
+    metavar="FILE",
+    help="Read queries from a file or - (stdin), one per line, or vectors (.npy).",
+)
+@click.option("--fuse", is_flag=True, help="Make one ranking of several queries, by reciprocal ranks.")
+@_search_options
+def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
+    """Find the documents nearest in meaning to TEXT.
+
+    Scores are cosines. With --mode hybrid and --fuse the hits are ordered by `fused`, the sum of 1 / (60 + rank) over
+    the rankings. "Words in quotation marks" must occur as a phrase with --mode words and hybrid.
+
+    \b
+    Example: ctx-embed index query reviews.index "too long, but well acted" -k 3 --json
+    Example: ctx-embed index query reviews.index "slow plot" --mode hybrid --where 'stars >= 4'
+    Example: ctx-embed index query reviews.index "a bank" --not "a river" --mmr 0.7 --group source
+    """
+    _require_one_format(options)
+    if bool(texts) == (source is not None):
+        raise click.UsageError("give either TEXT or --queries")
+    _require_filter(options["where"])
+    asked = list(texts) if source is None else _queries(source)
+    if not len(asked):
+        raise InputError(f"{source}: no queries; give at least one line of text")
+    with _opened(path, options) as index:
+        arguments = _arguments(index, options)
+        found = [index.search(asked, fuse=True, **arguments)] if fuse else index.search(asked, **arguments)
+        _print(index, found, options, single=fuse or len(texts) == 1)
+        if not all(found):
+            click.echo(_why_none(index, options), err=True)
+
+
+@click.command(cls=IdCommand, context_settings={"show_default": True})
+@click.argument("path", metavar="INDEX")
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@_search_options
+@string_option
+def similar(path: str, ids: tuple[str, ...], strings: bool, **options: Any) -> None:
+    """Find documents similar to the one with the given ID, or to several: more like this.
+
+    These documents are left out. With --mode words and hybrid their words are searched for.
+
+    Example: ctx-embed index similar reviews.index tt0133093 -k 3
+    """
+    _require_one_format(options)
+    _require_filter(options["where"])
+    like = chosen_ids(ids, strings)
+    with _opened(path, options) as index:
+        found = [index.search(like=like, **_arguments(index, options))]
+        _print(index, found, options, single=True)
+        if not all(found):
+            click.echo(_why_none(index, options), err=True)
+
+
+def _require_one_format(options: dict[str, Any]) -> None:
+    given = [name for name in FORMATS if options[f"as_{name}"]]
+    if len(given) > 1:
+        raise click.UsageError(" and ".join(f"--{name}" for name in given) + " exclude each other")
+
+
+def _require_filter(where: str | None) -> None:
+    """Check a filter before anything is loaded."""
+    from ctx_embed.index.storage.filters import parse_filter
+
+    if where is not None:
+        parse_filter(where)
+
+
+def _queries(source: str) -> Any:
+    """Return the queries in a file: texts, or vectors (queries, dimension)."""
+    if Path(source).suffix != ".npy":
+        from ctx_embed.reading import read_documents
+
+        return [document.text for document in read_documents(source)]
+    import numpy as np
+
+    try:
+        vectors = np.load(source)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source}: must be an array (queries, dimension) of numbers ({error})") from None
+    if vectors.ndim != 2:
+        raise InputError(f"{source}: must be an array (queries, dimension), got the shape {vectors.shape}")
+    return vectors
+
+
+def _opened(path: str, options: dict[str, Any]) -> SearchIndex:
+    from ctx_embed.index import SearchIndex
+
+    return SearchIndex.open(path, options["model"], options["memory_map"], options["backend"])
+
+
+def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of :meth:`SearchIndex.search`."""
+    names = ("k", "mode", "where", "threshold", "offset", "group", "mmr", "context", "rerank", "candidates", "cache")
+    # A number is the integer id of a document if there is one.
+    exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
+    return {"exclude": exclude, **{name: options[name] for name in names}}
+
+
+def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], single: bool) -> None:
+    if options["as_json"]:
+        lists = [[hit.as_dict(hits.query) for hit in hits] for hits in found]
+        click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))
+    elif options["as_jsonl"]:
+        for hits in found:
+            for hit in hits:
+                click.echo(json.dumps({"query": hits.query, **hit.as_dict(hits.query)}, ensure_ascii=False))
+    elif options["as_csv"]:
+        _print_csv(found)
+    else:
+        for number, hits in enumerate(found, 1):
+            if not single:
+                title = one_line(hits.query, SHOWN_CHARACTERS) or f"query {number}"
+                click.echo(("\n" if number > 1 else "") + title)
+            if hits:
+                print_hits(hits.query, hits, [index.source(hit) for hit in hits])
+
+
+def _print_csv(found: Sequence[Hits]) -> None:
+    """Print a row for each hit: its query, its own values, and its metadata; lists and objects are JSON."""
+    rows = [{"query": hits.query, **_flat(hit.as_dict(hits.query))} for hits in found for hit in hits]
+    first = ["query", "id", "score", "text", "snippet"]
+    names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]
+    writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {
+                name: json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else value
+                for name, value in row.items()
+            }
+        )
+
+
+def _flat(hit: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a hit and each metadata field, unless it has the name of one of them."""
+    metadata = hit.pop("metadata")
+    return {**hit, **{(f"metadata.{name}" if name in hit else name): value for name, value in metadata.items()}}
+
+
+def _why_none(index: SearchIndex, options: dict[str, Any]) -> str:
+    """Return a message about why a query has no hits."""
+    where, threshold = options["where"], options["threshold"]
+    if not index.count():
+        return "no hits: the index has no documents"
+    if where is not None and not index.count(where):
+        return f"no hits: {unknown_fields(index, where) or 'no document meets the filter'}"
+    if options["offset"]:
+        return f"no hits: there are fewer than {options['offset'] + 1}"
+    if threshold is not None:
+        return f"no hits: no cosine reaches {threshold:g}"
+    return "no hits: no document has a word of the query" if options["mode"] == "words" else "no hits"

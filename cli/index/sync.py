@@ -1,0 +1,134 @@
+"""`ctx-embed index sync`: keep an index in step with a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from ctx_embed.cli.options import Command, backend_option, field_option
+from ctx_embed.cli.output import counted
+from ctx_embed.errors import InputError, missing_extra
+
+if TYPE_CHECKING:
+    from ctx_embed.index import SearchIndex
+    from ctx_embed.index.following.sync import Synced
+
+# As in ctx_embed.documents.units, which is not imported for the help.
+UNITS = ("files", "paragraphs", "lines", "records")
+
+
+def documents_option(command: Command) -> Command:
+    """Add ``--documents``: what becomes a document."""
+    return click.option(
+        "--documents",
+        type=click.Choice(UNITS),
+        help="What becomes a document.  [default: files, and records that have a text; of named text files lines]",
+    )(command)
+
+
+def folder_options(command: Command) -> Command:
+    """Add ``--include`` and ``--exclude``: the files of a folder to read."""
+    include = click.option(
+        "--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'."
+    )
+    exclude = click.option(
+        "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
+    )
+    return include(exclude(command))
+
+
+def summary(synced: Synced, path: str) -> str:
+    """Return a line that says what was read and what was not."""
+    counts = (("added", synced.added), ("changed", synced.changed), ("removed", synced.removed))
+    changes = [(count, name) for name, count in counts if count]
+    if changes:
+        (first, name), *others = changes
+        more = [*others, *([(synced.unchanged, "unchanged")] if synced.unchanged else [])]
+        said = f"{path}: {counted(first, 'file')} {name}" + "".join(f", {count} {name}" for count, name in more)
+    else:
+        said = f"{path}: nothing changed in {counted(synced.unchanged, 'file')}"
+    if synced.documents:
+        said += f" ({counted(synced.documents, 'document')}, {counted(synced.passages, 'passage')})"
+    return f"{said}; {synced.left_out}" if synced.left_out else said
+
+
+@click.command()
+@click.argument("folder", metavar="FOLDER")
+@click.argument("path", metavar="INDEX")
+@documents_option
+@folder_options
+@field_option
+@backend_option
+@click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
+def sync(
+    folder: str,
+    path: str,
+    documents: str | None,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    field: str | None,
+    backend: str | None,
+    watch: bool,
+) -> None:
+    """Bring INDEX in step with FOLDER: read new and changed files, remove the documents of files that are gone.
+
+    Files whose size and time of change are as before are not read. Documents from elsewhere stay. Options are those of
+    the last run unless given. An interrupted run is continued by the next one.
+
+    \b
+    Example: ctx-embed index sync notes/ notes.index
+    Example: ctx-embed index sync notes/ notes.index --watch
+    """
+    if watch:
+        _require_watchfiles()
+
+    from ctx_embed.index import SearchIndex
+
+    with SearchIndex.open(path, backend=backend) as index:
+
+        def once() -> None:
+            synced = index.sync(
+                folder,
+                include=include or None,
+                exclude=exclude or None,
+                documents=documents,
+                text_field=field,
+                progress=not watch,
+            )
+            click.echo(summary(synced, path))
+
+        once()
+        if watch:
+            _watch(index, folder, once)
+
+
+def _require_watchfiles() -> None:
+    try:
+        import watchfiles  # noqa: F401
+    except ModuleNotFoundError:
+        raise missing_extra("--watch", "documents") from None
+
+
+def _watch(index: SearchIndex, folder: str, once: Callable[[], None]) -> None:
+    """Synchronise whenever something changes in the folder, except in indexes inside it."""
+    from watchfiles import watch
+
+    own = (f"{os.path.realpath(index.path)}{os.sep}", f"{os.path.realpath(index.path)}.partial")
+
+    def concerns(change: object, path: str) -> bool:
+        return not os.path.realpath(path).startswith(own)
+
+    click.echo(f"Watching {folder}; Ctrl-C ends.", err=True)
+    for _ in watch(folder, watch_filter=concerns, raise_interrupt=False):
+        _report_errors(once)
+
+
+def _report_errors(once: Callable[[], None]) -> None:
+    """Print an error and go on: another process may be writing, or the folder away; the next change tries again."""
+    try:
+        once()
+    except InputError as error:
+        click.echo(f"Error: {error}", err=True)

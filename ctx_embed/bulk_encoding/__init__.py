@@ -1,0 +1,15 @@
+"""Embedding more than one process can: the same work on the processes of one machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctx_embed.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ctx_embed.bulk_encoding.encoding import Encoded, encode_dataset
+
+__all__ = ["Encoded", "encode_dataset"]
+
+_HOMES = dict.fromkeys(__all__, "ctx_embed.bulk_encoding.encoding")
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

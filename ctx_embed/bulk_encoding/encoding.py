@@ -1,0 +1,263 @@
+"""Embed data sets of any size into a store: resumable, and each id there exactly once.
+
+The inputs are cut into pieces, and the rows of a piece into parts; both depend on the inputs alone. A part is stored by
+upserting its rows by id, and then a note that it is done. A run that was interrupted, or a worker that died, repeats
+only parts without a note, and repeating one changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from tqdm import tqdm
+
+from ctx_embed.bulk_encoding import local
+from ctx_embed.bulk_encoding.inputs import (
+    PART_ROWS,
+    Fields,
+    Piece,
+    Source,
+    document,
+    find_sources,
+    is_inside,
+    pieces,
+    raw_rows,
+    require_fields,
+)
+from ctx_embed.bulk_encoding.work import NAMED, Job, Part, Work
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.stores import Collection, Store
+from ctx_embed.stores import open as open_store
+from ctx_embed.stores.columns import fields_of
+from ctx_embed.stores.store import RUN
+from ctx_embed.text.unknown import sample, tokenizer_of, unknown_share
+from ctx_embed.texts import Document
+
+ENGINES = ("local", "ray")
+PART = "part-"
+# Rows that are read beforehand, to choose the columns of metadata: from this number of files, and of each.
+SAMPLED_FILES, SAMPLED_ROWS = 50, 1000
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The result of a run.
+
+    Args:
+        rows: the rows embedded, in all its parts.
+        count: the documents in the store now, those of earlier runs too.
+        bad: the rows that could not be embedded.
+        named: why, for some of them.
+        dimension: of the embeddings.
+        was_complete: whether an earlier run had already done all of it.
+        unknown_share: the share of the first rows' tokens that the model does not know.
+    """
+
+    rows: int
+    count: int
+    bad: int
+    named: list[str] = field(default_factory=list)
+    dimension: int = 0
+    was_complete: bool = False
+    unknown_share: float = 0.0
+
+
+def encode_dataset(
+    inputs: str | Path | Sequence[str | Path],
+    to: str | Path,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    ray_address: str | None = None,
+    text_field: str | None = None,
+    id_field: str | None = None,
+    model: str | Path | None = None,
+    backend: str | None = None,
+    part_rows: int = PART_ROWS,
+    progress: bool = False,
+) -> Encoded:
+    """Embed the texts of files into a store; repeat a call that was interrupted, and it resumes.
+
+    A row without an id gets ``FILE:NUMBER``, its line or row. A row whose id is in the store replaces the one there; of
+    rows with one id in the inputs, one stays: in a directory of Parquet the last, elsewhere the one stored last. Rows
+    that cannot be embedded, such as those without a text, are counted, and the others go on.
+
+    Workers are spawned, so that a script that calls this needs ``if __name__ == "__main__":``.
+
+    Args:
+        inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (a text a line), JSONL, CSV, TSV and
+            Parquet; the first four also as gzip.
+        to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
+        engine: ``local`` uses the processes of this machine, ``ray`` the actors of a Ray cluster.
+        workers: processes or actors of one thread each; None: one for each core.
+        ray_address: of the cluster, or ``auto``; None: Ray is started on this machine for this run.
+        text_field: the field with the text; None: ``text``.
+        id_field: the field with the id; None: ``id`` or ``_id``, in rows that have one.
+        model: a name or a folder; None: the default model. Each machine needs it at the same place.
+        backend: what runs the model, see :func:`ctx_embed.loading.load_embedder`.
+        part_rows: the most rows that are stored at once.
+        progress: whether to show a bar on standard error, if that is a terminal.
+
+    Raises:
+        InputError: an input, the model or the store cannot be used, or none of the rows can be embedded.
+    """
+    if engine not in ENGINES:
+        raise unknown_name("engine", engine, ENGINES)
+    for name, value in (("workers", workers), ("part_rows", part_rows)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{name} must be a positive integer, got {value!r}")
+    if ray_address is not None and engine != "ray":
+        raise InputError(f"ray_address is for the engine ray, got the engine {engine!r}")
+    fields = Fields(text_field, id_field)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(open_store(to)))
+        if not store.resumable:
+            raise InputError(
+                f"{to}: a search index has one writer; encode into a directory, then "
+                "`ctx-embed index build --from-parquet DIRECTORY INDEX`"
+            )
+        listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+        # The target may lie in a folder of inputs: what it holds is no input.
+        sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
+        if not sources:
+            raise InputError(f"{', '.join(map(str, listed))}: lies in the target {to}; choose another target")
+        for source in sources:
+            require_fields(source, fields)
+        sampled = _sample(sources, fields, part_rows)
+        embedder = Embedder.of(model, backend)
+        unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
+        work_on = local.run
+        if engine == "ray":
+            from ctx_embed.bulk_encoding import on_ray
+
+            stack.enter_context(on_ray.cluster(ray_address))
+            work_on = on_ray.run
+        store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
+        stack.enter_context(store.writing())
+        run = _Run(store, _signature(sources, fields, embedder, part_rows))
+        if not run.finished:
+            known, reference = embedder.fingerprint, embedder.reference
+            job = Job(str(to), run.name, reference, backend, known, fields, part_rows, store.parallel)
+            _encode(store, job, run, sources, work_on, workers, progress)
+        return run.result(embedder.dimension, unknown)
+
+
+def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[Document]:
+    """Return some documents from files all over the inputs.
+
+    Raises:
+        InputError: a file cannot be read, or none of the rows can be embedded.
+    """
+    found: list[Document] = []
+    first: str | None = None
+    step = -(-len(sources) // SAMPLED_FILES)
+    for number, source in enumerate(sources):
+        if number % step and found:
+            continue
+        piece = next(pieces(source, number, part_rows), None)
+        if piece is None:
+            continue
+        for place, raw in islice(raw_rows(piece), SAMPLED_ROWS):
+            try:
+                each = document(piece, place, raw, fields)
+                found += [] if each is None else [each]
+            except InputError as error:  # noqa: PERF203
+                first = first or str(error)
+    if not found:
+        names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
+        raise InputError(f"{names}: no texts to embed" + ("" if first is None else f"; the first row: {first}"))
+    return found
+
+
+def _signature(sources: Sequence[Source], fields: Fields, embedder: Embedder, part_rows: int) -> str:
+    model = [embedder.fingerprint, embedder.dimension]
+    content = [[asdict(source) for source in sources], asdict(fields), model, part_rows]
+    return hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest()
+
+
+class _Run:
+    """One run over some inputs, as its store remembers it."""
+
+    def __init__(self, store: Store, signature: str) -> None:
+        self.store = store
+        runs = store.notes(RUN)
+        last = list(runs)[-1].removeprefix(RUN) if runs else "none"
+        parts = store.notes(f"{PART}{last}-")
+        # Somebody may have emptied the store.
+        is_there = not any(note["rows"] for note in parts.values()) or store.count() > 0
+        if runs and runs[f"{RUN}{last}"]["signature"] == signature and is_there:
+            self.name, self.parts, self.finished = last, parts, bool(runs[f"{RUN}{last}"]["finished"])
+        else:
+            self.name, self.parts, self.finished = f"{len(runs):04d}", {}, False
+            store.write_note(f"{RUN}{self.name}", {"signature": signature, "finished": False})
+        self.was_complete = self.finished
+        self.is_first = self.name == "0000"
+        self.signature = signature
+
+    def done(self) -> tuple[dict[str, list[str]], set[str]]:
+        """Return the parts that are stored, by the keys of their pieces, and the keys of pieces that are complete."""
+        of_piece: dict[str, list[str]] = {}
+        last: dict[str, int] = {}
+        for noted, note in self.parts.items():
+            name = noted.removeprefix(PART)
+            key, _, number = name.removeprefix(f"{self.name}-").rpartition("-")
+            of_piece.setdefault(key, []).append(name)
+            if note["last"]:
+                last[key] = int(number)
+        return of_piece, {key for key, number in last.items() if len(of_piece[key]) == number + 1}
+
+    def finish(self) -> None:
+        """Let the store finish, and record that the run is done."""
+        self.parts = self.store.notes(f"{PART}{self.name}-")
+        own_ids = any(note["own_ids"] for note in self.parts.values())
+        self.store.finish(unique=self.is_first and not own_ids)
+        self.store.write_note(f"{RUN}{self.name}", {"signature": self.signature, "finished": True})
+        self.finished = True
+
+    def result(self, dimension: int, unknown: float) -> Encoded:
+        """Return the totals over all parts."""
+        notes = self.parts.values()
+        rows, bad = (sum(note[name] for note in notes) for name in ("rows", "bad"))
+        named = list(islice((line for note in notes for line in note["named"]), NAMED))
+        return Encoded(rows, self.store.count(), bad, named, dimension, self.was_complete, unknown)
+
+
+def _encode(
+    store: Store,
+    job: Job,
+    run: _Run,
+    sources: Sequence[Source],
+    work_on: Callable[[Work, int | None, Callable[[Part], None]], None],
+    workers: int | None,
+    progress: bool,
+) -> None:
+    of_piece, complete = run.done()
+    planned = list(_planned(sources, job.part_rows))
+    total = None if any(piece.rows is None for piece in planned) else sum(piece.rows or 0 for piece in planned)
+    before = sum(note["rows"] for note in run.parts.values())
+    work = Work(job, [piece for piece in planned if piece.key not in complete], of_piece)
+    seen = {name for names in of_piece.values() for name in names}
+    with tqdm(total=total, initial=before, desc="encoding", unit=" rows", disable=None if progress else True) as bar:
+
+        def finished(part: Part) -> None:
+            if part.rows is not None:
+                store.upsert(part.rows, part.name, part.note)
+            if part.name not in seen:
+                seen.add(part.name)
+                bar.update(part.note["rows"])
+
+        work_on(work, workers, finished)
+        bar.set_description("finishing")
+        run.finish()
+
+
+def _planned(sources: Sequence[Source], part_rows: int) -> Iterator[Piece]:
+    for number, source in enumerate(sources):
+        yield from pieces(source, number, part_rows)

@@ -1,0 +1,146 @@
+"""What every worker does, on whichever engine: read a piece, embed it part by part, and store each part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+from ctx_embed.bulk_encoding.inputs import PART_BYTES, Fields, Piece, Raw, document, has_own_id, raw_rows, size_of
+from ctx_embed.errors import InputError
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.stores import Rows
+from ctx_embed.stores import open as open_store
+
+# Bad rows that a part names; all are counted.
+NAMED = 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run does; every worker gets a copy.
+
+    Args:
+        target: the address of the store.
+        run: the number of the run, with which the names of its parts begin.
+        model: what loads the model.
+        backend: what runs it.
+        fingerprint: of the model.
+        fields: of the rows.
+        part_rows: the most rows of a part.
+        stores: whether workers store their parts; otherwise they hand them back.
+    """
+
+    target: str
+    run: str
+    model: str | Path | None
+    backend: str | None
+    fingerprint: str
+    fields: Fields
+    part_rows: int
+    stores: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an engine is to do.
+
+    Args:
+        job: the run.
+        pieces: what to embed.
+        done: the names of the parts that are stored already, by the keys of their pieces.
+    """
+
+    job: Job
+    pieces: Sequence[Piece]
+    done: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part that is embedded.
+
+    Args:
+        name: of the part.
+        note: what the store records about it: ``rows``, ``bad`` (counted), ``named`` (some of these), ``own_ids``
+            (whether a row brought its id) and ``last`` (whether the piece ends with it).
+        rows: what is to be stored; None if it is stored already.
+    """
+
+    name: str
+    note: dict[str, Any] = field(default_factory=dict)
+    rows: Rows | None = None
+
+
+class Worker:
+    """Embeds pieces, with one thread.
+
+    Raises:
+        InputError: the model is not the run's, or the store cannot be opened.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.embedder = Embedder.of(job.model, job.backend)
+        if self.embedder.fingerprint != job.fingerprint:
+            raise InputError(
+                f"the model {job.model} must have the fingerprint {job.fingerprint[:12]} on every machine, got "
+                f"{self.embedder.fingerprint[:12]}; copy the same folder to all"
+            )
+        self.store = open_store(job.target) if job.stores else None
+
+    def run(self, piece: Piece, done: Collection[str] = ()) -> Iterator[Part]:
+        """Yield the parts of a piece, each once it is stored.
+
+        Args:
+            piece: the piece.
+            done: the names of parts that are stored already.
+
+        Raises:
+            InputError: the file cannot be read, or the store cannot be written to.
+        """
+        rows = raw_rows(piece)
+        following = next(rows, None)
+        number = 0
+        while True:
+            raw: list[tuple[int, Raw]] = []
+            size = 0
+            while following is not None and len(raw) < self.job.part_rows and size < PART_BYTES:
+                raw.append(following)
+                size += size_of(following[1])
+                following = next(rows, None)
+            name = f"{self.job.run}-{piece.key}-{number:05d}"
+            if name not in done:
+                with threadpool_limits(1):
+                    part = self._part(piece, name, raw, last=following is None)
+                if self.store is not None and part.rows is not None:
+                    self.store.upsert(part.rows, name, part.note)
+                    part = Part(name, part.note)
+                yield part
+            number += 1
+            if following is None:
+                return
+
+    def _part(self, piece: Piece, name: str, raw: list[tuple[int, Raw]], *, last: bool) -> Part:
+        found, errors = [], []
+        own_ids = False
+        for number, row in raw:
+            try:
+                read = document(piece, number, row, self.job.fields)
+            except InputError as error:
+                errors.append(str(error))
+                continue
+            if read is not None:
+                found.append(read)
+                own_ids = own_ids or has_own_id(piece, number, str(read.id))
+        rows = Rows(
+            [str(each.id) for each in found],
+            [each.text for each in found],
+            [each.metadata for each in found],
+            self.embedder.documents([each.text for each in found]),
+        )
+        note = {"rows": len(rows), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids, "last": last}
+        return Part(name, note, rows)

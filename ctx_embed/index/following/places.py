@@ -1,0 +1,86 @@
+"""The file that a document comes from, by its metadata `source`, and the line or page of a passage in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ctx_embed.index.following.folders import folders
+from ctx_embed.index.storage.documents import DocumentStore
+
+
+class Source(NamedTuple):
+    """Where a passage comes from.
+
+    Args:
+        name: the metadata field ``source``: a path, within a folder that the index was built from if there is one.
+        path: the file, if it is found.
+        line: the number of the passage's first line in the file, from 1, if known.
+        page: the number of its page, from 1, if known.
+    """
+
+    name: str
+    path: Path | None
+    line: int | None
+    page: int | None
+
+    @property
+    def label(self) -> str:
+        """``notes/a.md:12``, ``report.pdf, page 3``."""
+        if self.line is not None:
+            return f"{self.name}:{self.line}"
+        return self.name if self.page is None else f"{self.name}, page {self.page}"
+
+    @property
+    def url(self) -> str | None:
+        """The file's URL with its line or page, as terminals and readers take it; None if there is no file."""
+        if self.path is None:
+            return None
+        place = f"#page={self.page}" if self.page is not None else "" if self.line is None else f"#{self.line}"
+        return f"{self.path.as_uri()}{place}"
+
+
+def source_of(store: DocumentStore, metadata: dict[str, Any], document: str, start: int) -> Source | None:
+    """Return the source of a passage; None if its document has no field ``source``.
+
+    Args:
+        store: the documents.
+        metadata: the document's; ``line`` and ``page`` are those of its beginning.
+        document: its text, in which a form feed ends a page.
+        start: the offset of the passage in it.
+    """
+    found = named_source(metadata, document, start)
+    if found is None:
+        return None
+    return found._replace(path=next((path for path in _candidates(store, found.name) if _is_file(path)), None))
+
+
+def named_source(metadata: dict[str, Any], document: str, start: int) -> Source | None:
+    """Return the source of a passage as :func:`source_of` does, without looking for the file."""
+    name = metadata.get("source")
+    if not isinstance(name, str) or not name or "\0" in name:
+        return None
+    line = _counted(metadata.get("line"), document.count("\n", 0, start))
+    return Source(name, None, line, _counted(metadata.get("page"), document.count("\f", 0, start)))
+
+
+def _counted(first: Any, further: int) -> int | None:
+    return first + further if isinstance(first, int) and not isinstance(first, bool) else None
+
+
+def _candidates(store: DocumentStore, name: str) -> Iterator[Path]:
+    """Yield where the file may be: in a folder that the index follows, here, or next to the index."""
+    for folder in folders(store):
+        if name.startswith(folder.prefix):
+            yield Path(folder.path) / name.removeprefix(folder.prefix)
+    # An absolute name replaces the folder before it.
+    yield Path.cwd() / name
+    yield store.path.parent.parent / name
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,340 @@
+"""One search: its checked arguments, the vectors of its queries and examples, and the choice of its hits."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ctx_embed.errors import InputError, described, unknown_name
+from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.searching.hits import Hit, hits_of
+from ctx_embed.index.searching.ranking import FUSED_RANKS, MODES, Scored, Searched, diverse, fused
+from ctx_embed.index.storage.documents import DocumentStore, Id, Mask, Stored, checked_id
+from ctx_embed.index.storage.filters import field_path, parse_filter
+from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
+from ctx_embed.index.writing.transaction import as_list, unit_vector
+from ctx_embed.texts import well_formed
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    from ctx_embed.index.searching.reranking import Reranker, VectorCache
+
+    class SearchOptions(TypedDict, total=False):
+        """The options of :meth:`SearchIndex.search` besides ``fuse``."""
+
+        mode: str
+        where: str | None
+        threshold: float | None
+        exclude: str | Id | Sequence[str | Id]
+        offset: int
+        group: str | None
+        mmr: float | None
+        context: int
+        rerank: Any
+        candidates: int
+        cache: bool
+
+
+Key: TypeAlias = Hashable
+
+# Rocchio's weight of the mean of the examples to avoid (Salton and Buckley, 1990, give 0.15 to 0.75).
+EXCLUDED_WEIGHT = 0.5
+# While too few groups are found, the ranking is made deeper by this factor.
+DEEPER = 4
+# The value of `group` that means a hit's document.
+BY_DOCUMENT = "id"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a search, see :meth:`SearchIndex.search`.
+
+    Raises:
+        InputError: a value has the wrong type or range, or the filter cannot be understood.
+    """
+
+    k: int = 10
+    mode: str = "dense"
+    where: str | None = None
+    threshold: float | None = None
+    fuse: bool = False
+    offset: int = 0
+    group: str | None = None
+    mmr: float | None = None
+    context: int = 0
+    candidates: int = 50
+
+    def __post_init__(self) -> None:
+        for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):
+            checked_count(name, getattr(self, name), least)
+        if not isinstance(self.mode, str) or self.mode not in MODES:
+            raise unknown_name("mode", self.mode, MODES)
+        if self.threshold is not None and not _is_number(self.threshold):
+            raise InputError(f"the threshold must be a cosine from -1 to 1, got {self.threshold!r}")
+        if self.mmr is not None and not (_is_number(self.mmr) and 0 <= self.mmr <= 1):
+            raise InputError(f"mmr must be a number from 0 (variety) to 1 (relevance), got {self.mmr!r}")
+        if self.group is not None:
+            if not isinstance(self.group, str):
+                raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
+            field_path(self.group)
+        if self.where is not None:
+            parse_filter(self.where)
+
+    @property
+    def wanted(self) -> int:
+        """The number of hits up to the last one returned."""
+        return int(self.offset) + int(self.k)
+
+    def pool(self, reranked: bool) -> int:
+        """Return the number of passages among which the hits are chosen."""
+        chosen = reranked or self.mmr is not None
+        return max(self.wanted, int(self.candidates)) if chosen else self.wanted
+
+
+def checked_count(name: str, value: Any, least: int) -> None:
+    """Check the value of an argument that counts something.
+
+    Raises:
+        InputError: it is no integer of at least ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, numbers.Real) and not math.isnan(value)
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What is asked for.
+
+    Args:
+        texts: a text for each query; empty for a vector.
+        vectors: their unit vectors (Q, dimension); None if the texts are not embedded yet.
+        single: whether it was one query, not a list of queries.
+        like: instead of a query, the ids of documents to find similar ones to.
+    """
+
+    texts: list[str]
+    vectors: Vectors | None = None
+    single: bool = False
+    like: tuple[Id, ...] = ()
+
+
+def checked_queries(query: Any, like: Any, mode: str, dimension: int) -> Queries:
+    """Return the queries of a search.
+
+    Args:
+        query: a text, a vector, or a list of texts or vectors; None with ``like``.
+        like: an id or a list of ids; None with ``query``.
+        mode: the search mode; words cannot be searched for with vectors.
+        dimension: the dimension of the index.
+
+    Raises:
+        InputError: the query is anything else, both or neither are given, or a vector does not fit.
+    """
+    if like is not None:
+        if query is not None:
+            raise InputError("give search either a query or like, not both")
+        ids = tuple(checked_id(identifier, 1) for identifier in _listed(like, "like", "an id or a list of ids"))
+        if not ids:
+            raise InputError("like must have at least one id, got an empty list")
+        return Queries([""], single=True, like=ids)
+    if isinstance(query, str):
+        return Queries([well_formed(query)], single=True)
+    listed = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
+    if listed and not isinstance(listed[0], str) and (_is_vector(listed) or _is_vector(listed[0])):
+        if mode != "dense":
+            raise InputError(f"mode {mode!r} needs texts; search with vectors in mode 'dense'")
+        single = not _is_vector(listed[0])
+        rows = [query] if single else listed
+        vectors = [unit_vector(row, dimension, f"query {number}") for number, row in enumerate(rows, 1)]
+        return Queries([""] * len(vectors), np.stack(vectors), single)
+    for number, text in enumerate(listed, 1):
+        if not isinstance(text, str):
+            raise InputError(f"query {number} must be a string, got {described(text)}")
+    return Queries([well_formed(text) for text in listed])
+
+
+def _listed(values: Any, name: str, needed: str) -> list[Any]:
+    return [values] if isinstance(values, str | numbers.Integral) else as_list(values, name, needed)
+
+
+def _is_vector(value: Any) -> bool:
+    """Return whether a value is a list or an array that starts with a number."""
+    if isinstance(value, str | bytes) or not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
+        return False
+    try:
+        first = value[0] if len(value) else None
+    except (KeyError, TypeError):
+        return False
+    # An element of an array is a number with `item`, in NumPy and torch.
+    return (isinstance(first, numbers.Real) and not isinstance(first, bool)) or getattr(first, "ndim", None) == 0
+
+
+def checked_examples(exclude: Any) -> list[str | int]:
+    """Return the texts and ids to avoid.
+
+    Raises:
+        InputError: one is neither a string nor a 64-bit integer.
+    """
+    listed = _listed(exclude, "exclude", "a text, an id or a list of them")
+    return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in listed]
+
+
+class Candidates(NamedTuple):
+    """The best passages for a query or for fused ones, the queries' texts, and the vectors if MMR needs them."""
+
+    hits: list[Hit]
+    texts: Sequence[str]
+    vectors: Vectors | None
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search in one state of the index, inside :meth:`IndexFolder.read`.
+
+    Args:
+        options: the options.
+        queries: the queries, embedded unless they are ``like``.
+        excluded: the ids of documents to avoid and leave out.
+        avoided: the unit vectors of texts to avoid (A, dimension).
+        pool: the number of passages to return for each query.
+    """
+
+    options: Options
+    queries: Queries
+    excluded: Sequence[Id]
+    avoided: Vectors
+    pool: int
+
+    def run(self, store: DocumentStore, index: VectorIndex, live: LiveRows, snapshot: Snapshot) -> list[Candidates]:
+        """Return the best passages for each query, or one list if the queries are fused."""
+        index.vectors.forget_unlisted(snapshot.shards)
+        searched = Searched(store, index, snapshot, live.allowed(snapshot, self.options.where))
+        texts, vectors = self.queries.texts, self.queries.vectors
+        if self.queries.like or self.excluded or len(self.avoided):
+            searched, texts, vectors = self._with_examples(searched)
+        assert vectors is not None
+        rankings = self._rankings(searched, texts, vectors)
+        found = hits_of(store, rankings, int(self.options.context))
+        asked = [texts] if self.options.fuse else [[text] for text in texts]
+        return [
+            Candidates(hits, of_query, None if self.options.mmr is None else self._vectors(searched, ranking))
+            for hits, of_query, ranking in zip(found, asked, rankings, strict=True)
+        ]
+
+    def _with_examples(self, searched: Searched) -> tuple[Searched, list[str], Vectors]:
+        """Return what to search without the examples, and the queries moved away from those to avoid."""
+        store, snapshot = searched.store, searched.snapshot
+        liked = self._documents(store, self.queries.like)
+        excluded = store.find(list(self.excluded))
+        texts, vectors = self.queries.texts, self.queries.vectors
+        if liked:
+            # A quotation in a document is no phrase that similar documents must have.
+            texts = ["\n".join(document.text for document in liked).replace('"', " ")]
+            vectors = _unit(np.mean([self._centre(searched, document) for document in liked], axis=0)[None])
+        assert vectors is not None
+        away = [*self.avoided, *(self._centre(searched, document) for document in excluded.values())]
+        if away:
+            vectors = _unit(vectors - EXCLUDED_WEIGHT * _unit(np.mean(away, axis=0)[None]))
+        allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
+        for document in [*liked, *excluded.values()]:
+            allowed[document.row : document.row + document.passages] = False
+        return replace(searched, allowed=allowed), texts, vectors
+
+    @staticmethod
+    def _documents(store: DocumentStore, ids: Sequence[Id]) -> list[Stored]:
+        found = store.find(list(ids))
+        for identifier in ids:
+            if identifier not in found:
+                raise InputError(f"like: no document has the id {identifier!r}")
+        return list(found.values())
+
+    @staticmethod
+    def _centre(searched: Searched, document: Stored) -> Vectors:
+        """Return the unit vector (dimension,) of a document: of the mean of its passages."""
+        rows = np.arange(document.row, document.row + document.passages)
+        centre: Vectors = _unit(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
+        return centre
+
+    @staticmethod
+    def _vectors(searched: Searched, ranking: Sequence[Scored]) -> Vectors:
+        rows = np.array([found.row for found in ranking], np.int64)
+        return searched.index.vectors.gather(searched.snapshot.shards, rows)
+
+    def _rankings(self, searched: Searched, texts: list[str], vectors: Vectors) -> list[list[Scored]]:
+        """Return at most ``pool`` passages for each query, by the options' mode, threshold, fusion and grouping."""
+        most = max(searched.snapshot.rows, 1)
+        depth = min(self.pool, most)
+        while True:
+            rankings = self._ranked(searched, texts, vectors, depth)
+            ended = [len(ranking) < depth for ranking in rankings]
+            if self.options.threshold is not None:
+                least = self.options.threshold
+                kept = [[found for found in ranking if found.score >= least] for ranking in rankings]
+                if self.options.mode == "dense" and not self.options.fuse:
+                    # In the order of cosines nothing deeper reaches the threshold either.
+                    ended = [len(ranking) < depth for ranking in kept]
+                rankings = kept
+            if self.options.group is None:
+                return rankings
+            groups = [self._best_of_groups(searched.store, ranking) for ranking in rankings]
+            full = [len(group) >= self.pool or end for group, end in zip(groups, ended, strict=True)]
+            if all(full) or depth == most:
+                return [group[: self.pool] for group in groups]
+            depth = min(DEEPER * depth, most)
+
+    def _ranked(self, searched: Searched, texts: list[str], vectors: Vectors, depth: int) -> list[list[Scored]]:
+        rank = MODES[self.options.mode]
+        if not self.options.fuse:
+            return rank(searched, texts, vectors, depth)
+        return [fused(rank(searched, texts, vectors, max(2 * depth, FUSED_RANKS)))[:depth]]
+
+    def _best_of_groups(self, store: DocumentStore, ranking: Sequence[Scored]) -> list[Scored]:
+        """Return the best passage of each document, or of each value of a field; without it, of each document."""
+        group = str(self.options.group)
+        path = None if group == BY_DOCUMENT else field_path(group)
+        keys = store.group_keys([found.row for found in ranking], path)
+        best: dict[Key, Scored] = {}
+        for key, found in zip(keys, ranking, strict=True):
+            best.setdefault(key, found)
+        return list(best.values())
+
+
+def reranked(found: list[Candidates], reranker: Reranker, cache: VectorCache | None) -> list[Candidates]:
+    """Return the candidates of each query in the order of a reranker's scores: the highest of any of its texts."""
+    passages = [[hit.text for hit in candidates.hits] for candidates in found]
+    ordered = []
+    for candidates, scores in zip(
+        found, reranker.scores([candidates.texts for candidates in found], passages, cache), strict=True
+    ):
+        best = scores.max(axis=0) if scores.size else np.empty(0)
+        order = np.argsort(-best, kind="stable")
+        hits = [replace(candidates.hits[place], reranked=float(best[place])) for place in order]
+        vectors = None if candidates.vectors is None else candidates.vectors[order]
+        ordered.append(Candidates(hits, candidates.texts, vectors))
+    return ordered
+
+
+def chosen(candidates: Candidates, options: Options) -> list[Hit]:
+    """Return the hits of one query: varied if ``mmr`` says so, from ``offset`` on, at most ``k``."""
+    hits, _, vectors = candidates
+    if options.mmr is not None and vectors is not None:
+        relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
+        hits = [hits[place] for place in diverse(np.array(relevance), vectors, options.wanted, options.mmr)]
+    return hits[int(options.offset) : options.wanted]
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    """Return rows (n, dimension) scaled to length 1; a zero row stays zero, so its cosines are 0."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

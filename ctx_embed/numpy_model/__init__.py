@@ -1,0 +1,7 @@
+"""The same model and files without torch: numpy and tokenizers embed texts, a third of a second after the start."""
+
+from ctx_embed.numpy_model.embedder import BATCH_TEXTS, Embedder
+from ctx_embed.numpy_model.growing.document_state import DocumentState
+from ctx_embed.numpy_model.saved import UnsupportedModelError
+
+__all__ = ["BATCH_TEXTS", "DocumentState", "Embedder", "UnsupportedModelError"]

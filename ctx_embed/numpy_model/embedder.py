@@ -1,0 +1,322 @@
+"""The embedder without torch: texts in, vectors out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.numpy_model.contextualizer import Ids, Lengths, NumpyContextualizer
+from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
+from ctx_embed.numpy_model.fingerprint import fingerprint
+from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, require_model_folder
+from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.texts import well_formed
+
+# Of a batch, whose tokens and products are in memory together; a single text may have more.
+BATCH_CHARACTERS = 1 << 20
+BATCH_TEXTS = 4096
+
+# The names under which models store prompts for queries and documents; the first one that a model has is used.
+TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+Precision = Literal["float32", "int8", "ubinary"]
+
+
+def _int8(vectors: Floats) -> NDArray[np.int8]:
+    largest = np.abs(vectors).max(1, keepdims=True)
+    return np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
+
+
+def _ubinary(vectors: Floats) -> NDArray[np.uint8]:
+    return np.packbits(vectors > 0, axis=1)
+
+
+PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
+    "float32": lambda vectors: vectors,
+    "int8": _int8,
+    "ubinary": _ubinary,
+}
+
+
+def _unit(vectors: Floats) -> Floats:
+    """Return the vectors at length 1; a zero vector stays one."""
+    lengths = np.sqrt(np.einsum("bm,bm->b", vectors, vectors))[:, None]
+    unit: Floats = vectors / np.maximum(lengths, np.float32(1e-12))
+    return unit
+
+
+def _require_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a positive integer, got {value!r}")
+
+
+def _require_known(precision: str, truncate_dim: int | None) -> None:
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", precision, PRECISIONS)
+    if truncate_dim is not None:
+        _require_positive("truncate_dim", truncate_dim)
+
+
+class Embedder:
+    """A Contextualizer that embeds texts with NumPy alone, from the same files as :func:`ctx_embed.load`.
+
+    Vectors agree with those of the SentenceTransformer within 2e-5 (unit vectors), and so do fingerprints, so that
+    indexes are shared. The token table stays on disk; rows are read when a text needs them.
+
+    Attributes:
+        saved: the model's files.
+        contextualizer: the K steps.
+        text_tokenizer: texts to packed ids, phrases among them.
+        prompts: texts by name that :meth:`encode_query` and :meth:`encode_document` put before each text.
+        default_prompt_name: of the prompt that :meth:`encode` takes unless it is given another.
+        truncate_dim: how many features vectors keep; None keeps all.
+        max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
+
+    Example:
+        >>> from ctx_embed.numpy_model import Embedder
+        >>> Embedder.load().encode(["a text", "another one"]).shape
+        (2, 320)
+    """
+
+    def __init__(self, saved: SavedContextualizer) -> None:
+        self.saved = saved
+        self.contextualizer = NumpyContextualizer(saved)
+        entries = saved.tokenizer.get_vocab_size()
+        phrases = Phrases(saved.tensors.stored(PHRASES), entries) if PHRASES in saved.tensors else None
+        self.text_tokenizer = TextTokenizer(saved.tokenizer, phrases)
+        self.prompts: dict[str, str] = dict(saved.settings.get("prompts") or {})
+        self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")
+        self.truncate_dim: int | None = saved.settings.get("truncate_dim")
+        self.max_seq_length: int | None = saved.config["max_seq_length"]
+
+    def __repr__(self) -> str:
+        name = "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
+        return f"Embedder({name!r}, {self.dimension} dimensions)"
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> Embedder:
+        """Load a saved Contextualizer.
+
+        Args:
+            path: a model folder; None or ``default`` is the model of this package.
+
+        Raises:
+            UnsupportedModelError: a model that needs torch: load it with :func:`ctx_embed.load`.
+            InputError: there is no model, or it is damaged.
+        """
+        folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(path)
+        require_model_folder(folder)
+        return cls(SavedContextualizer.read(folder))
+
+    @property
+    def dimension(self) -> int:
+        """The features of a vector."""
+        whole = self.contextualizer.dimension
+        return whole if self.truncate_dim is None else min(self.truncate_dim, whole)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, without phrases; padding and truncation are off."""
+        return self.saved.tokenizer
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Who the model is: 64 hexadecimal digits, those of :func:`ctx_embed.fingerprint.fingerprint`."""
+        return fingerprint(self.saved)
+
+    def encode(
+        self,
+        texts: str | Iterable[str],
+        batch_size: int = BATCH_TEXTS,
+        *,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+        show_progress: bool = False,
+    ) -> NDArray[Any]:
+        """Embed texts; a text gets the same vector alone and in any batch.
+
+        Args:
+            texts: a string or several.
+            batch_size: texts at a time, at most; long texts come in smaller batches. It bounds memory.
+            normalize: True gives unit vectors, also after ``truncate_dim`` has cut them; False c^K itself; None does
+                as the model's files say.
+            prompt: put before each text; None puts the default prompt there, if the model has one.
+            truncate_dim: features kept; None keeps what the model's files say.
+            precision: ``float32``, ``int8`` (each vector times 127 / its largest absolute value, so that cosines stay)
+                or ``ubinary`` (a bit a feature, eight in a byte: whether it is above 0).
+            show_progress: on standard error.
+
+        Returns:
+            (texts, dimension), (texts, dimension / 8 rounded up) of ``ubinary``; without the first axis for a single
+            string.
+
+        Raises:
+            InputError: something is no string, or an option cannot be used.
+        """
+        _require_known(precision, truncate_dim)
+        _require_positive("batch_size", batch_size)
+        single = isinstance(texts, str)
+        listed = [texts] if isinstance(texts, str) else list(texts)
+        for place, text in enumerate(listed):
+            if not isinstance(text, str):
+                raise InputError(f"text {place} must be a string, got {type(text).__name__}")
+        vectors: NDArray[Any] = np.empty((len(listed), 0), np.float32)
+        for places in self._batches(listed, batch_size, show_progress):
+            tokens = self.tokens([listed[place] for place in places], prompt)
+            converted = self.finished(self.contextualizer.embed(*tokens), normalize, truncate_dim, precision)
+            if vectors.shape[1:] != converted.shape[1:]:
+                vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
+            vectors[places] = converted
+        if not listed:
+            nothing = np.empty((0, self.contextualizer.dimension), np.float32)
+            vectors = self.finished(nothing, normalize, truncate_dim, precision)
+        return vectors[0] if single else vectors
+
+    def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
+        """Return what :meth:`encode` reads of texts, prompts included and cut to ``max_seq_length``.
+
+        Returns:
+            The ids of all texts one after the other, and how many each has.
+        """
+        if prompt is None and self.default_prompt_name is not None:
+            prompt = self._prompt(self.default_prompt_name)
+        ids, lengths = self.text_tokenizer([prompt + text for text in texts] if prompt else texts)
+        limit = self.max_seq_length
+        if limit is not None and lengths.max(initial=0) > limit:
+            warnings.warn(
+                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
+                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
+                stacklevel=3,
+            )
+            ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
+            lengths = lengths.clip(max=limit)
+        return ids, lengths
+
+    def finished(
+        self,
+        contexts: Floats,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        precision: Precision = "float32",
+    ) -> NDArray[Any]:
+        """Return what :meth:`encode` gives for contexts c^K (B, m); the options are its."""
+        _require_known(precision, truncate_dim)
+        if normalize is not False and self.saved.normalize:
+            contexts = _unit(contexts)
+        contexts = contexts[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
+        return PRECISIONS[precision](_unit(contexts) if normalize else contexts)
+
+    def state(self, stored: bytes | None = None) -> DocumentState:
+        """Return an empty text that grows, or the one that :meth:`DocumentState.to_bytes` stored.
+
+        Raises:
+            InputError: embeddings of this model cannot grow, or ``stored`` is no state of it.
+        """
+        state = DocumentState(self)
+        if stored is not None:
+            state.restore(stored)
+        return state
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """Where texts may be cut."""
+        return Cuts(self.text_tokenizer)
+
+    def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
+        """Embed queries: as :meth:`encode`, with the model's prompt for queries if it has one."""
+        return self.encode(texts, **self._for_task("query", options))
+
+    def encode_document(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
+        """Embed documents: as :meth:`encode`, with the model's prompt for documents if it has one."""
+        return self.encode(texts, **self._for_task("document", options))
+
+    def explain(self, text: str, vector: Any, task: Literal["query", "document"] = "document") -> CosineParts:
+        """Return what each token of a text adds to the cosine of its vector with another one, exactly.
+
+        Args:
+            text: embedded as :meth:`encode_query` or :meth:`encode_document` does.
+            vector: (dimension,) of another text.
+            task: which of the two.
+
+        Raises:
+            InputError: the vector has another number of features.
+        """
+        direction = np.asarray(vector, np.float64)
+        if direction.shape != (self.dimension,):
+            raise InputError(f"the vector must have shape ({self.dimension},), got {direction.shape}")
+        text = well_formed(text)
+        prompt = self._task_prompt(task)
+        if prompt is None and self.default_prompt_name is not None:
+            prompt = self._prompt(self.default_prompt_name)
+        prompt = prompt or ""
+        whole = np.zeros(self.contextualizer.dimension)
+        whole[: self.dimension] = direction / max(float(np.linalg.norm(direction)), 1e-12)
+        ids, _ = self.tokens([text], prompt)
+        parts, rest, context = token_parts(self.contextualizer, ids, whole)
+        length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)
+        tokens = []
+        # A text cut to max_seq_length has more spans than tokens.
+        spans = self.text_tokenizer.spans(prompt + text)
+        for (start, stop), part in zip(spans, (parts / length).tolist(), strict=False):
+            if start < len(prompt):
+                rest += part * length
+            else:
+                begin, end = start - len(prompt), stop - len(prompt)
+                tokens.append(TokenWeight(text[begin:end], begin, end, part))
+        return CosineParts(text, tokens, rest / length)
+
+    def similarity(self, left: Any, right: Any) -> Floats:
+        """Return the similarity of each vector on the left with each on the right, (left, right) float32.
+
+        It is the cosine, or the inner product if the model's files say ``dot``.
+        """
+        a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (left, right))
+        if self.saved.settings.get("similarity_fn_name") != "dot":
+            a, b = _unit(a), _unit(b)
+        found: Floats = a @ b.T
+        return found
+
+    def _prompt(self, name: str) -> str:
+        if name not in self.prompts:
+            raise unknown_name("prompt", name, self.prompts)
+        return self.prompts[name]
+
+    def _task_prompt(self, task: str) -> str | None:
+        """Return the prompt for queries or documents; None if the model has none."""
+        return next((self.prompts[name] for name in TASK_PROMPTS[task] if name in self.prompts), None)
+
+    def _for_task(self, task: str, options: dict[str, Any]) -> dict[str, Any]:
+        prompt = self._task_prompt(task)
+        return options if options.get("prompt") is not None or prompt is None else {**options, "prompt": prompt}
+
+    def _batches(self, texts: list[str], size: int, show_progress: bool) -> Iterator[list[int]]:
+        """Yield the places of texts in batches of at most ``size`` texts and bounded characters."""
+        bar = None
+        if show_progress:
+            from tqdm import tqdm
+
+            bar = tqdm(total=len(texts), unit=" texts", leave=False)
+        start = characters = 0
+        for place, text in enumerate(texts):
+            if place > start and (place - start == size or characters + len(text) > BATCH_CHARACTERS):
+                yield list(range(start, place))
+                if bar is not None:
+                    bar.update(place - start)
+                start, characters = place, 0
+            characters += len(text)
+        if texts:
+            yield list(range(start, len(texts)))
+        if bar is not None:
+            bar.close()

@@ -1,0 +1,117 @@
+"""Who a saved model is, without torch: the same hash as :func:`ctx_embed.fingerprint.fingerprint`, computed once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer, TokenTable
+
+# Rows of the table that are hashed at a time: 5 MB of 320 float32.
+BLOCK_ROWS = 4096
+READ_BYTES = 1 << 18
+FILE = "fingerprint.json"
+
+
+def compute(saved: SavedContextualizer) -> str:
+    """Return the sha256 over the modules' configs, the tokenizer, and sorted tensor names, dtypes, shapes and bytes.
+
+    Returns:
+        64 hexadecimal digits, those of the model that torch loads in float32.
+    """
+    digest = hashlib.sha256()
+    digest.update(json.dumps(["Contextualizer", saved.config], sort_keys=True).encode())
+    content = json.loads(saved.tokenizer.to_str())
+    content.pop("padding", None)
+    content.pop("truncation", None)
+    digest.update(json.dumps(content, sort_keys=True).encode())
+    for config in saved.normalize:
+        digest.update(json.dumps(["Normalize", config], sort_keys=True).encode())
+    for name in saved.tensors.names():
+        if name == SCALES:
+            continue
+        dtype = "torch.int32" if name == PHRASES else "torch.float32"
+        shape: tuple[int, ...] = saved.tensors.stored(name).shape
+        digest.update(f"{saved.name}.{name} {dtype} {list(shape)}\n".encode())
+        if name == TABLE:
+            table = TokenTable(saved.tensors)
+            for start in range(0, len(saved.tensors.stored(TABLE)), BLOCK_ROWS):
+                digest.update(table.rows(slice(start, start + BLOCK_ROWS)).data)
+        elif name == PHRASES:
+            digest.update(np.ascontiguousarray(saved.tensors.stored(name), dtype=np.int32).data)
+        else:
+            digest.update(np.ascontiguousarray(saved.tensors.floats(name)).data)
+    return digest.hexdigest()
+
+
+def files_key(saved: SavedContextualizer) -> str:
+    """Return the sha256 over the sha256 of each file that decides a fingerprint.
+
+    The version of tokenizers is part of it: it decides how a tokenizer is written, and so what is hashed.
+    """
+    digest = hashlib.sha256(f"tokenizers {tokenizers.__version__}\n".encode())
+    for path in saved.files:
+        of_file = hashlib.sha256()
+        # Not through the memory map, whose pages would count as the process's own.
+        with path.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                of_file.update(block)
+        digest.update(f"{path.relative_to(saved.folder).as_posix()} {of_file.hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the folder where fingerprints of this user's models are stored."""
+    if sys.platform == "win32":
+        home = os.environ.get("LOCALAPPDATA")
+    else:
+        home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "ctx-embed" / "fingerprints"
+
+
+def fingerprint(saved: SavedContextualizer) -> str:
+    """Return the fingerprint of a saved model, computed again only if one of its files has changed.
+
+    It is read from ``fingerprint.json`` in the model's folder, which the default model has, or from the user's cache,
+    and stored in the latter.
+    """
+    key = files_key(saved)
+    # Without a home folder there is no cache.
+    with suppress(RuntimeError):
+        cached = cache_folder() / f"{key[:32]}.json"
+        for path in (saved.folder / FILE, cached):
+            known = _read(path)
+            if known.get("key") == key and len(str(known.get("fingerprint"))) == 64:
+                return str(known["fingerprint"])
+        found = compute(saved)
+        _write(cached, {"key": key, "fingerprint": found})
+        return found
+    return compute(saved)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            return content
+    return {}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file whole or not at all; where that cannot be, the next process computes it again."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            beside.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""States of texts that grow, of which only the new part is read."""

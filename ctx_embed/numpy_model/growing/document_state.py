@@ -1,0 +1,220 @@
+"""Embeddings that grow: a text is read piece by piece, in constant memory, and pieces join."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+from ctx_embed.numpy_model.contextualizer import Ids
+from ctx_embed.numpy_model.growing.sums import Counts, Moments
+from ctx_embed.numpy_model.saved import Floats
+from ctx_embed.text.tokenizer import DISPUTED_SPACES, TextTokenizer
+
+if TYPE_CHECKING:
+    from ctx_embed.numpy_model.embedder import Embedder
+
+MAGIC = b"ctx-embed state 1\n"
+WORD = re.compile(rf"(?:\S|[{DISPUTED_SPACES}])+")
+# Words tokenized at a time while a cut is looked for.
+WORDS_AT_ONCE = 32
+
+
+class Cuts:
+    """Where a text may be cut so that the pieces have the tokens of the whole.
+
+    A cut is safe between two words if no phrase may reach over it: phrases join at certain pairs of entries alone.
+
+    Args:
+        tokenizer: that works word by word.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._words = TextTokenizer(tokenizer.tokenizer)
+        self._joined = set() if tokenizer.phrases is None else tokenizer.phrases.junctions()
+
+    def find(self, text: str, *, begins: bool, last: bool) -> int | None:
+        """Return a safe cut in a text, the start of a word; None if there is none.
+
+        Args:
+            text: of which the last word may go on.
+            begins: whether a word begins where the text begins; otherwise its first word may have begun before.
+            last: look for the last cut rather than the first.
+        """
+        spans = [match.span() for match in WORD.finditer(text)]
+        if spans and spans[0][0] == 0 and not begins:
+            spans = spans[1:]
+        if spans and spans[-1][1] == len(text):
+            spans = spans[:-1]
+        starts = range(0, len(spans) - 1, WORDS_AT_ONCE)
+        for start in reversed(starts) if last else starts:
+            run = spans[start : start + WORDS_AT_ONCE + 1]
+            ids, lengths = self._words([text[begin:end] for begin, end in run])
+            tokens = [part.tolist() for part in np.split(ids, lengths.cumsum()[:-1])]
+            safe = [
+                begin
+                for (begin, _), left, right in zip(run[1:], tokens, tokens[1:], strict=False)
+                if left and right and (left[-1], right[0]) not in self._joined
+            ]
+            if safe:
+                return safe[-1 if last else 0]
+        return None
+
+
+class DocumentState:
+    """A text that is still growing, of which the embedding can be had at any time; made by :meth:`Embedder.state`.
+
+    However the text is cut into pieces, even inside a word, the embedding is that of the whole text. Its size does not
+    grow with the text, apart from the words around its two ends.
+
+    Example:
+        >>> embedder = Embedder.load()
+        >>> first, second = embedder.state(), embedder.state()
+        >>> first.add("The cat sat on the m")
+        >>> second.add("at and slept.")
+        >>> first.merge(second)
+        >>> first.embedding()  # that of "The cat sat on the mat and slept."
+
+    Args:
+        embedder: that reads the text.
+
+    Raises:
+        InputError: the model's embeddings cannot grow: each token's weight depends on the length of the text
+            (``positions="relative"``), c^0 on all of it (``initial_context="uniform"``), its end is cut off
+            (``max_seq_length``), or its tokenizer joins words.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        contextualizer = embedder.contextualizer
+        reasons = {
+            'positions="relative"': contextualizer.positions == "relative",
+            'initial_context="uniform"': contextualizer.initial_context == "uniform",
+            f"max_seq_length={embedder.max_seq_length}": embedder.max_seq_length is not None,
+            "a tokenizer that joins words": not embedder.text_tokenizer.wordwise,
+        }
+        for reason, holds in reasons.items():
+            if holds:
+                raise InputError(f"embeddings of this model cannot grow: it has {reason}; embed the whole text at once")
+        self._embedder = embedder
+        # Until a first safe cut is found all of the text is the head; then sums stand between head and tail.
+        self._head = ""
+        self._tail = ""
+        self._sums = self._new_sums()
+        self._cut = False
+
+    def __repr__(self) -> str:
+        return f"DocumentState({self._embedder!r})"
+
+    def _new_sums(self) -> Any:
+        contextualizer = self._embedder.contextualizer
+        return Moments(contextualizer) if contextualizer.positions == "absolute" else Counts(contextualizer)
+
+    def add(self, text: str) -> None:
+        """Append text, without a separator.
+
+        Raises:
+            InputError: it is no string.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"text must be a string, got {type(text).__name__}")
+        cuts = self._embedder.cuts
+        if not self._cut:
+            self._head += text
+            first = cuts.find(self._head, begins=False, last=False)
+            if first is None:
+                return
+            self._head, text = self._head[:first], self._head[first:]
+            self._cut = True
+        self._tail += text
+        last = cuts.find(self._tail, begins=True, last=True)
+        if last is not None:
+            self._sums.add(self._ids(self._tail[:last]))
+            self._tail = self._tail[last:]
+
+    def merge(self, other: DocumentState) -> None:
+        """Append the text of another state, without a separator; the other one stays as it is.
+
+        Raises:
+            InputError: it is of another model.
+        """
+        if not isinstance(other, DocumentState) or other._embedder.fingerprint != self._embedder.fingerprint:
+            raise InputError("the other state must be a DocumentState of the same model")
+        if other is self:
+            other = self._embedder.state(self.to_bytes())
+        if not other._cut:
+            self.add(other._head)
+            return
+        joined = other._head
+        if self._cut:
+            joined = self._tail + joined
+        else:
+            self.add(joined)
+            joined = self._tail
+        # Here, at the end of the other one's head, its first cut is safe.
+        if self._cut:
+            self._sums.add(self._ids(joined))
+        self._cut = True
+        self._sums.merge(other._sums)
+        self._tail = other._tail
+
+    def embedding(self, **options: Any) -> NDArray[Any]:
+        """Return the embedding of the text so far.
+
+        Args:
+            **options: ``normalize``, ``truncate_dim`` and ``precision``, as those of :meth:`Embedder.encode`.
+
+        Returns:
+            (dimension,).
+        """
+        sums = self._new_sums()
+        sums.add(self._ids(self._head))
+        sums.merge(self._sums)
+        sums.add(self._ids(self._tail))
+        first = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))[0]
+        vectors: Floats = sums.context(first)[None]
+        embedding: NDArray[Any] = self._embedder.finished(vectors, **options)[0]
+        return embedding
+
+    def _ids(self, text: str) -> Ids:
+        return self._embedder.text_tokenizer([text])[0]
+
+    def to_bytes(self) -> bytes:
+        """Return what :meth:`Embedder.state` makes this state of again."""
+        stream = io.BytesIO()
+        np.savez(stream, *self._sums.arrays())
+        ends = json.dumps([self._embedder.fingerprint, self._cut, self._head, self._tail]).encode() + b"\n"
+        return MAGIC + zlib.compress(ends + stream.getvalue())
+
+    def restore(self, stored: bytes) -> None:
+        """Take the state that another one's :meth:`to_bytes` gave.
+
+        Raises:
+            InputError: it is none, a damaged one, or one of another model.
+        """
+        try:
+            if not stored.startswith(MAGIC):
+                raise ValueError("another beginning")
+            content = zlib.decompress(stored[len(MAGIC) :])
+            line, _, arrays = content.partition(b"\n")
+            fingerprint, cut, head, tail = json.loads(line)
+            with np.load(io.BytesIO(arrays)) as loaded:
+                listed = [loaded[name] for name in loaded.files]
+        except (ValueError, TypeError, AttributeError, OSError, zlib.error, BadZipFile) as error:
+            raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
+        if fingerprint != self._embedder.fingerprint:
+            raise InputError(
+                f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: load "
+                "it with its own"
+            )
+        try:
+            self._sums.restore(listed)
+        except ValueError as error:
+            raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
+        self._cut, self._head, self._tail = bool(cut), head, tail

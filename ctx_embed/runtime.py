@@ -1,0 +1,5 @@
+"""The default model without torch, by its public name: see :mod:`ctx_embed.numpy_model`."""
+
+from ctx_embed.numpy_model import BATCH_TEXTS, DocumentState, Embedder, UnsupportedModelError
+
+__all__ = ["BATCH_TEXTS", "DocumentState", "Embedder", "UnsupportedModelError"]

@@ -1,7 +1,0 @@
-"""The same model and files without torch: numpy and tokenizers embed texts, a third of a second after the start."""
-
-from ctx_embed.runtime.document_state import DocumentState
-from ctx_embed.runtime.embedder import BATCH_TEXTS, Embedder
-from ctx_embed.runtime.saved import UnsupportedModelError
-
-__all__ = ["BATCH_TEXTS", "DocumentState", "Embedder", "UnsupportedModelError"]

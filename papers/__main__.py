@@ -1,0 +1,134 @@
+"""`python -m papers`: the papers' tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ctx_embed.cli.errors import errors_in_one_line
+from ctx_embed.cli.options import OUTPUT, SEED, data_option, named_values
+
+NAMES = (
+    "table1",
+    "table2",
+    "table3",
+    "table4",
+    "lama-table3",
+    "lama-table4",
+    "lama-figure2",
+    "lama-figure3",
+    "lama-figure4",
+    "lama-figure5",
+)
+ALL = "all"
+
+
+class Reproduction(click.Command):
+    """A command whose errors are one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; an interrupted one says how to resume."""
+        with errors_in_one_line(ctx, lambda: "repeat the command to continue; finished folds are stored"):
+            return super().invoke(ctx)
+
+
+@click.command(
+    "papers",
+    cls=Reproduction,
+    context_settings={"show_default": True, "help_option_names": ["-h", "--help"]},
+    epilog=f"Names: {', '.join((*NAMES, ALL))}.",
+)
+@click.argument("name")
+@click.option("--quick", is_flag=True, help="Run a small sample of the same work, in under two minutes.")
+@click.option("--out", default="reproduction", type=OUTPUT, metavar="DIR", help="Results; the report is in DIR/NAME.")
+@data_option
+@click.option("--seed", default=0, type=SEED, help="Seed of folds, order and weights.")
+@click.option("--folds", type=click.IntRange(1, 10), help="How many of the ten folds to run.  [default: 10, quick 2]")
+@click.option(
+    "--cell", "cells", multiple=True, metavar="PATTERN", help="Run matching cells (* for any); may be repeated."
+)
+@click.option(
+    "--option",
+    "changes",
+    multiple=True,
+    callback=named_values,
+    metavar="NAME=VALUE",
+    help="Change an option of the encoder, the training or the initial weights (token_deviation, initial_b, "
+    "initial_gain) in each cell that has it, e.g. scale=sum, or draw a uniform first context at each reading "
+    "(redrawn=true); may be repeated.",
+)
+@click.option(
+    "--tokenizer", type=OUTPUT, metavar="FILE", help="A tokenizer.json to use instead of BERT's (extra peers)."
+)
+@click.option("--paper", is_flag=True, help="Use the paper's settings where ours differ (lama-table3).")
+@click.option("--list", "as_list", is_flag=True, help="List the cells without running any.")
+def reproduce(
+    name: str,
+    quick: bool,
+    paper: bool,
+    out: Path,
+    data: Path | None,
+    seed: int,
+    folds: int | None,
+    cells: tuple[str, ...],
+    changes: dict[str, Any],
+    tokenizer: Path | None,
+    as_list: bool,
+) -> None:
+    """Reproduce a table or figure of a paper and compare it with the published values.
+
+    NAME is table1 to table4 (the Contextualizer's paper), lama-... (LAMA's), or all: what is missing of every table and
+    figure, after an estimate of the hours, and one page, OUT/report.html. The command writes results.json,
+    README.md and plot.png (extra plots) to OUT/NAME; quick runs, other options, seeds and vocabularies get a subfolder
+    of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an interrupted run; further --cell or
+    --folds add to the same table, and tables that share a cell compute it once. Several shells with the same command
+    share its folds (set OMP_NUM_THREADS to each one's share of the cores).
+
+    \b
+    Example: python -m papers table3 --data DIR --folds 3
+    Example: python -m papers table2 --data DIR --cell "contextualizer_*" --option scale=sum
+    """
+    from papers import (
+        RunOptions,
+        Workplace,
+        find_experiment,
+        reproduce_all,
+        write_report,
+        write_tables,
+    )
+    from papers import reproduce as run
+    from papers.report import as_markdown, report_folder
+    from papers.runner import chosen
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    if name == ALL:
+        if cells or changes or as_list:
+            raise click.UsageError("all takes no --cell, --option or --list; name a table or figure to choose in it.")
+        page = reproduce_all(out, Workplace(data, seed, tokenizer), RunOptions(quick, folds, paper=paper), tell)
+        click.echo(page)
+        return
+    experiment = find_experiment(name)
+    if as_list:
+        for cell in chosen(experiment, cells):
+            click.echo(cell.key)
+        return
+    options = RunOptions(quick, folds, cells, paper, changes)
+    folder = report_folder(out / name, options, seed, tokenizer)
+    results = run(
+        experiment,
+        out / "cells",
+        Workplace(data, seed, tokenizer),
+        options,
+        tell,
+        lambda known: write_tables(known, folder),
+    )
+    write_report(results, folder, tell)
+    click.echo(as_markdown(results), nl=False)
+
+
+if __name__ == "__main__":
+    reproduce(prog_name="python -m papers")

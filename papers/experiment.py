@@ -1,0 +1,187 @@
+"""Experiments: cells, their computation in parts, and their presentation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from papers.inputs import Workplace
+
+# JSON values: what determines the outcome of a cell, and the outcome.
+Settings = Mapping[str, Any]
+Figures = dict[str, Any]
+UNKNOWN = "—"
+# Folds of a cross-validation.
+FOLDS = 10
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number in a paper's table or figure.
+
+    Attributes:
+        row, column: its place, which also names it.
+        settings: everything besides data and seed that determines its outcome.
+        published: the paper's value; None if we could not find it.
+        beside: other published values by name, for comparison: of other systems, data sets or measures.
+    """
+
+    row: str
+    column: str
+    settings: Settings
+    published: float | None = None
+    beside: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The name in ``--cell`` and of files: ``row_column`` in lower case, with hyphens for special characters."""
+        return "_".join(re.sub(r"[^a-z0-9.+]+", "-", part.lower()).strip("-") for part in (self.row, self.column))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A cell and its results so far: by part, and their summary; both empty before the first part."""
+
+    cell: Cell
+    parts: Mapping[str, Figures]
+    figures: Figures
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: its heading, and a function from a cell's outcome to its text, empty if unknown."""
+
+    head: str
+    show: Callable[[Outcome], str]
+
+
+# The results of an experiment's cells by their row and column; only cells that have results.
+Found = Mapping[tuple[str, str], Figures]
+
+
+class Verdict(Enum):
+    """Whether a paper's claim holds in our results; the value is the words that a report says it in."""
+
+    HOLDS = "The claim holds."
+    IN_PART = "The claim holds in part."
+    FAILS = "The claim does not hold."
+
+    @staticmethod
+    def of(*checks: bool) -> Verdict:
+        """Return the verdict on a claim of several parts, each true or false."""
+        return Verdict.HOLDS if all(checks) else Verdict.IN_PART if any(checks) else Verdict.FAILS
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a table or figure of a paper claims, and its check against our results.
+
+    Attributes:
+        text: the claim, one sentence with the paper's figures.
+        check: returns what we measured, one sentence, and the verdict; raises KeyError while cells that it needs have
+            no results.
+    """
+
+    text: str
+    check: Callable[[Found], tuple[str, Verdict]]
+
+    def line(self, outcomes: Sequence[Outcome]) -> str:
+        """Return the line that opens a report: claim, measurement and verdict."""
+        try:
+            measured, verdict = self.check(
+                {(outcome.cell.row, outcome.cell.column): outcome.figures for outcome in outcomes if outcome.figures}
+            )
+        except KeyError:
+            return f"The paper: {self.text} Measured here: not all of the cells that decide it yet."
+        return f"The paper: {self.text} Measured here: {measured} **{verdict.value}**"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure of a paper.
+
+    Attributes:
+        name: the name in ``python -m papers``.
+        title: a one-line title.
+        source: the paper.
+        claim: what the paper concludes from it.
+        notes: our choices where the paper leaves them open, a line each.
+        heads: headings of the columns that name a cell's row and column.
+        cells: the cells in the order of the table.
+        parts: returns the parts of a cell, each stored separately, from its settings and the number of folds.
+        work: computes the results of one part of a cell from its settings.
+        summary: returns the results of a cell from its settings and the results of its parts.
+        columns: the columns of the table after the two that name a cell.
+        draw: draws the plot of the outcomes that have results.
+        quick: returns a cell's settings for a small sample of the same work.
+        quick_folds: number of folds of a quick run.
+        paper: returns a cell's settings as the paper has them where ours differ; None if they do not.
+    """
+
+    name: str
+    title: str
+    source: str
+    claim: Claim
+    notes: tuple[str, ...]
+    heads: tuple[str, str]
+    cells: tuple[Cell, ...]
+    parts: Callable[[Settings, int], Sequence[str]]
+    work: Callable[[Settings, str, Workplace], Figures]
+    summary: Callable[[Settings, Mapping[str, Figures]], Figures]
+    columns: tuple[Column, ...]
+    draw: Callable[[Axes, Sequence[Outcome]], None]
+    quick: Callable[[Settings], Settings]
+    quick_folds: int = 2
+    paper: Callable[[Settings], Settings] | None = None
+
+
+def number(name: str, digits: int = 1) -> Callable[[Outcome], str]:
+    """Return a formatter of the value called ``name``, with ``digits`` decimals and commas between thousands."""
+
+    def show(outcome: Outcome) -> str:
+        value = outcome.figures.get(name)
+        return "" if value is None else f"{value:,.{digits}f}"
+
+    return show
+
+
+def published(digits: int = 1) -> Column:
+    """Return the column of the paper's values, a dash if we could not find one."""
+
+    def show(outcome: Outcome) -> str:
+        value = outcome.cell.published
+        return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+    return Column("paper", show)
+
+
+def difference(name: str, digits: int = 1) -> Column:
+    """Return the column of our value minus the paper's."""
+
+    def show(outcome: Outcome) -> str:
+        ours, theirs = outcome.figures.get(name), outcome.cell.published
+        return "" if ours is None or theirs is None else f"{ours - theirs:+.{digits}f}"
+
+    return Column("difference", show)
+
+
+def beside(name: str, digits: int = 1) -> Column:
+    """Return the column of another published value, by its name in :attr:`Cell.beside`."""
+
+    def show(outcome: Outcome) -> str:
+        value = outcome.cell.beside.get(name)
+        return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+    return Column(name, show)
+
+
+def span(values: Sequence[float]) -> str:
+    """Return the least and the greatest of some values as text: "72.4 to 74.9", or one number if they are alike."""
+    least, most = f"{min(values):.1f}", f"{max(values):.1f}"
+    return least if least == most else f"{least} to {most}"

@@ -1,0 +1,321 @@
+"""The run of an experiment: cell by cell, part by part, each stored when it is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.files import require_file
+from ctx_embed.fingerprint import identity
+from ctx_embed.systems import option_defaults, without_vocabulary
+from ctx_embed.training.supervised.train import SupervisedOptions
+from papers.cell_file import CellFile
+from papers.classifier_cells import (
+    INITIAL,
+    INPUTS,
+    MLP,
+    REDRAWN,
+    TOKENS,
+    WORDS,
+    initial_values,
+)
+from papers.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
+from papers.inputs import Workplace
+
+# Increased when the same settings would produce different results.
+FORMAT = 1
+# The largest value that weights can hold.
+LARGEST = torch.finfo(torch.float32).max
+# A value of each setting that has none by default, for :func:`_alike`.
+VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH", REDRAWN: False}
+# The hash of a cell whose data are missing, or which the changes do not fit.
+UNKNOWN_RUN = "unknown"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a run.
+
+    Args:
+        quick: run a small sample of the same work.
+        folds: how many of the ten folds to run; None runs all, in a quick run the experiment's ``quick_folds``.
+        patterns: cell names with wildcards as for files; empty runs all.
+        paper: use the paper's settings where the experiment's differ.
+        changes: new values for options of the cells' encoders and training by name, for each cell that has them. A
+            changed cell is stored in addition to the unchanged one.
+    """
+
+    quick: bool = False
+    folds: int | None = None
+    patterns: tuple[str, ...] = ()
+    paper: bool = False
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of an experiment's cells, including those of earlier runs.
+
+    Attributes:
+        experiment, options: the experiment and the options of the run.
+        folds: the largest number of folds run.
+        seed: the seed of the run.
+        tokenizer: the vocabulary's file; None is BERT's.
+        files: the files of all cells in the order of the table.
+    """
+
+    experiment: Experiment
+    options: RunOptions
+    folds: int
+    seed: int
+    tokenizer: Path | None
+    files: list[CellFile] = field(default_factory=list)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes of all cells in the order of the table."""
+        return [_outcome(self.experiment, file) for file in self.files]
+
+    @property
+    def claim(self) -> str:
+        """The paper's claim with our measurement and verdict; of a quick run the claim alone."""
+        claim = self.experiment.claim
+        return f"The paper: {claim.text}" if self.options.quick else claim.line(self.outcomes)
+
+    def refresh(self) -> None:
+        """Load the results that other runs have stored meanwhile."""
+        for file in self.files:
+            file.refresh()
+
+
+def chosen(experiment: Experiment, patterns: Sequence[str]) -> list[Cell]:
+    """Return the cells whose names match one of the patterns; all without patterns.
+
+    Raises:
+        InputError: a pattern matches no cell.
+    """
+    patterns = [pattern.lower() for pattern in patterns]
+    for pattern in patterns:
+        if not any(fnmatch(cell.key, pattern) for cell in experiment.cells):
+            known = ", ".join(cell.key for cell in experiment.cells)
+            raise InputError(f"--cell {pattern}: must match a cell of {experiment.name}: {known}")
+    return [
+        cell for cell in experiment.cells if not patterns or any(fnmatch(cell.key, pattern) for pattern in patterns)
+    ]
+
+
+def changeable(settings: Settings) -> dict[str, set[str]]:
+    """Return the names that :func:`changed` accepts for a cell, by the group of settings they belong to."""
+    names = {"training": set(settings.get("training", ())), "": {*INPUTS, "start"} & settings.keys()}
+    if "encoder" in settings:
+        names["architecture"] = {"dimension", *option_defaults(settings["encoder"])}
+        names[INITIAL] = initial_values(settings)
+    return names
+
+
+def _alike(value: Any, other: Any) -> bool:
+    """Return whether a value may replace another: a word, true or false, an integer above 0, or a number >= 0."""
+    if isinstance(other, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(other, bool)
+    if isinstance(other, str):
+        return isinstance(value, str)
+    if isinstance(other, int):
+        return isinstance(value, int) and value > 0
+    return isinstance(value, int | float) and 0 <= value <= LARGEST
+
+
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return the settings with those changes that apply to them.
+
+    Raises:
+        InputError: a value differs in kind from the one it would replace, or is out of range.
+    """
+    for group, names in changeable(settings).items():
+        for name in names & changes.keys():
+            current = VALUE_LIKE.get(name, 1.0) if group in ("", INITIAL) else settings[group].get(name)
+            unset = not group and name != "start" and changes[name] is None
+            if group != "architecture" and not unset and not _alike(changes[name], current):
+                raise InputError(f"{name} must be a value like {current}, got {changes[name]}")
+        if fitting := {name: value for name, value in changes.items() if name in names}:
+            settings = (
+                {**settings, **fitting} if not group else {**settings, group: {**settings.get(group, {}), **fitting}}
+            )
+            if fitting.get(WORDS):
+                settings = {**settings, "architecture": {**settings["architecture"], "dimension": fitting[WORDS]}}
+            # Checked now rather than when the cell's turn comes.
+            if group == "training":
+                SupervisedOptions(**settings[group])
+            elif group == "architecture":
+                try:
+                    without_vocabulary(settings["encoder"], **settings[group])
+                except RuntimeError:
+                    raise InputError(f"{fitting}: the encoder cannot be created; its sizes are too large") from None
+    return settings
+
+
+def reproduce(
+    experiment: Experiment,
+    folder: Path,
+    workplace: Workplace,
+    options: RunOptions | None = None,
+    tell: Callable[[str], None] = print,
+    after_cell: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """Compute the cells of an experiment that ``folder`` does not hold yet.
+
+    Several runs may share the same cells: each part is computed by one of them.
+
+    Args:
+        experiment: what to run.
+        folder: the folder of the cells' files, which experiments may share; created if missing.
+        workplace: data, seed and vocabulary.
+        options: which cells and folds to run, and changes to their settings.
+        tell: called with a line for each part computed.
+        after_cell: called after each cell with the results so far.
+
+    Returns:
+        All cells with their results so far for the same settings, data and seed.
+
+    Raises:
+        InputError: a pattern matches no cell, a change applies to none, ``folds`` is set for cells without folds, data
+            are missing, the folder cannot be created, or a cell's file cannot be written.
+    """
+    results, todo = prepared(experiment, folder, workplace, options, tell)
+    files = results.files
+    # Created only once all input has been checked.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
+    # Checked now rather than when results cannot be stored.
+    for place in {place for place, _ in todo}:
+        require_file(files[place].path)
+    held: list[tuple[int, str]] = []
+    with tqdm(total=len(todo), desc=experiment.name, unit=" parts", disable=None) as bar:
+
+        def say(line: str) -> None:
+            with bar.external_write_mode():
+                tell(line)
+
+        # Parts that other runs are computing are left to them; if those runs stop, the parts are computed at the end.
+        for wait, turns in ((False, todo), (True, held)):
+            for place, cell_turns in groupby(turns, key=itemgetter(0)):
+                for _, part in cell_turns:
+                    bar.set_postfix_str(f"{files[place].cell.key} {part}")
+                    if _compute(experiment, files[place], part, workplace, wait, say):
+                        bar.update()
+                    else:
+                        held.append((place, part))
+                results.refresh()
+                after_cell(results)
+    return results
+
+
+def prepared(
+    experiment: Experiment,
+    folder: Path,
+    workplace: Workplace,
+    options: RunOptions | None = None,
+    tell: Callable[[str], None] = print,
+) -> tuple[Results, list[tuple[int, str]]]:
+    """Return the results known so far, and what :func:`reproduce` has to compute: the place of a cell and a part.
+
+    Arguments and errors are those of :func:`reproduce`; nothing is written.
+    """
+    options = options or RunOptions()
+    if options.paper and experiment.paper is None:
+        raise InputError(f"the cells of {experiment.name} have no other settings of the paper; omit --paper")
+    if options.folds and all(
+        experiment.parts(cell.settings, 1) == experiment.parts(cell.settings, 2) for cell in experiment.cells
+    ):
+        raise InputError(f"the cells of {experiment.name} have no folds; omit --folds")
+    cells = chosen(experiment, options.patterns)
+    wanted = {cell.key for cell in cells}
+    known = {name for cell in cells for names in changeable(cell.settings).values() for name in names}
+    for name in options.changes:
+        if not known:
+            raise InputError(f"the cells of {experiment.name} have no options to change; omit {name}")
+        if name not in known:
+            raise unknown_name(f"option of the cells of {experiment.name}", name, known)
+    folds = options.folds or (experiment.quick_folds if options.quick else FOLDS)
+    results = Results(experiment, options, folds, workplace.seed, workplace.tokenizer)
+    files = results.files
+    for cell in experiment.cells:
+        if options.paper and experiment.paper:
+            cell = replace(cell, settings=experiment.paper(cell.settings))
+        if options.quick:
+            cell = replace(cell, settings=experiment.quick(cell.settings))
+        if cell.key in wanted:
+            files.append(_file(folder, cell, workplace, options.changes, tell))
+        else:
+            files.append(_known(folder, cell, workplace, options.changes))
+    todo = [
+        (place, part)
+        for place, file in enumerate(files)
+        if file.cell.key in wanted
+        for part in experiment.parts(file.cell.settings, folds)
+        if part not in file.parts
+    ]
+    return results, todo
+
+
+def _compute(
+    experiment: Experiment, file: CellFile, part: str, workplace: Workplace, wait: bool, tell: Callable[[str], None]
+) -> bool:
+    """Compute a part that is not stored yet; return False if another run is computing it and ``wait`` is False."""
+    name = f"{experiment.name} {file.cell.key} {part}"
+    with file.claimed(part, wait) as mine:
+        if not mine:
+            tell(f"{name}: another run is computing it")
+        elif part not in file.parts:
+            start = time.perf_counter()
+            figures = experiment.work(file.cell.settings, part, workplace)
+            figures["seconds"] = time.perf_counter() - start
+            file.keep(part, figures)
+            tell(f"{name}: {_short(figures)}")
+    return mine
+
+
+def _file(
+    folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any], tell: Callable[[str], None]
+) -> CellFile:
+    """Return the file of a cell with the changes applied, including the parts that earlier runs stored."""
+    cell = replace(cell, settings=changed(cell.settings, changes))
+    return CellFile(folder, cell, identity(FORMAT, workplace.identity(cell.settings)), tell)
+
+
+def _known(folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str, Any]) -> CellFile:
+    """Return the file of a cell that was not requested: its data may be missing, and the changes need not fit."""
+
+    def silent(line: str) -> None:
+        pass
+
+    try:
+        return _file(folder, cell, workplace, changes, silent)
+    except InputError:
+        return CellFile(folder, cell, UNKNOWN_RUN, silent)
+
+
+def _outcome(experiment: Experiment, file: CellFile) -> Outcome:
+    # All stored parts: the folds of several runs add up.
+    wanted = experiment.parts(file.cell.settings, FOLDS)
+    parts = {part: file.parts[part] for part in wanted if part in file.parts}
+    if not parts:
+        return Outcome(file.cell, {}, {})
+    figures = experiment.summary(file.cell.settings, parts)
+    return Outcome(file.cell, parts, {**figures, "seconds": sum(part["seconds"] for part in parts.values())})
+
+
+def _short(figures: Figures) -> str:
+    shown = [f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, int | float)]
+    return ", ".join(shown)

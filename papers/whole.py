@@ -1,0 +1,148 @@
+"""All tables and figures of the papers in one run, with an estimate of its hours, and one page of all reports."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from html import escape
+from pathlib import Path
+from statistics import fmean
+
+from tqdm import tqdm
+
+from ctx_embed.eval.reports.html import STYLE, table_as_html
+from ctx_embed.files import replaced_file
+from papers.catalogue import EXPERIMENTS
+from papers.cell_file import CellFile
+from papers.classifier_cells import training_seconds
+from papers.experiment import Experiment
+from papers.inputs import Workplace
+from papers.report import PLOT, command_of, report_folder, table_of, write_report, write_tables
+from papers.runner import Results, RunOptions, prepared, reproduce
+
+PAGE = "report.html"
+# Of a part that trains nothing: counting parameters takes less, timing layers more.
+OTHER_SECONDS = 30.0
+IMAGE_STYLE = "img { max-width: 56rem; width: 100%; background: #fff; } .claim { max-width: 56rem; }"
+
+
+def missing_parts(
+    folder: Path, workplace: Workplace, options: RunOptions
+) -> Iterator[tuple[Experiment, CellFile, str]]:
+    """Yield each part of all experiments that ``folder`` does not hold, once, with the first experiment that needs it.
+
+    Raises:
+        InputError: as :func:`papers.reproduce`.
+    """
+    seen = set()
+    for experiment in EXPERIMENTS.values():
+        results, todo = prepared(experiment, folder, workplace, _options_for(experiment, options), lambda line: None)
+        for place, part in todo:
+            file = results.files[place]
+            if (file.run, part) not in seen:
+                seen.add((file.run, part))
+                yield experiment, file, part
+
+
+def estimated_seconds(folder: Path, workplace: Workplace, options: RunOptions) -> dict[str, float]:
+    """Return by experiment how long its missing parts will take on this machine.
+
+    A part counts as much as the cell's stored parts on average; of a cell without any, one training step is timed.
+    """
+    seconds = dict.fromkeys(EXPERIMENTS, 0.0)
+    of_cell: dict[str, float] = {}
+    missing = list(missing_parts(folder, workplace, options))
+    for experiment, file, part in tqdm(missing, desc="estimate", unit=" parts", disable=None, leave=False):
+        if file.run not in of_cell:
+            known = [figures["seconds"] for figures in file.parts.values() if "accuracy" in figures]
+            trains = "training" in file.cell.settings
+            of_cell[file.run] = (
+                fmean(known)
+                if known
+                else training_seconds(file.cell.settings, part, workplace)
+                if trains
+                else OTHER_SECONDS
+            )
+        seconds[experiment.name] += of_cell[file.run]
+    return seconds
+
+
+def told_hours(seconds: dict[str, float]) -> str:
+    """Return the estimate as one line."""
+    if not any(seconds.values()):
+        return "nothing is missing: the page is written from what is stored"
+    each = ", ".join(f"{name} {_duration(value)}" for name, value in seconds.items() if value)
+    return f"about {_duration(sum(seconds.values()))} of computing: {each}; interrupt at any time, and repeat to resume"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(1, round(seconds / 60))} min"
+
+
+def reproduce_all(
+    out: Path, workplace: Workplace, options: RunOptions | None = None, tell: Callable[[str], None] = print
+) -> Path:
+    """Compute what is missing of every table and figure, and write their reports and one page with all of them.
+
+    Args:
+        out: its folder ``cells`` keeps the parts; each experiment has a folder of its own.
+        workplace: data, seed and vocabulary.
+        options: ``quick``, ``folds`` and ``paper`` apply to the experiments that have them.
+        tell: called with the estimate, and a line for each part computed.
+
+    Returns:
+        The page, ``OUT/report.html``, rewritten after each experiment.
+
+    Raises:
+        InputError: as :func:`papers.reproduce`.
+    """
+    options = options or RunOptions()
+    tell(told_hours(estimated_seconds(out / "cells", workplace, options)))
+    done: list[tuple[Results, Path]] = []
+    for experiment in EXPERIMENTS.values():
+        own = _options_for(experiment, options)
+        folder = report_folder(out / experiment.name, own, workplace.seed, workplace.tokenizer)
+        results = reproduce(experiment, out / "cells", workplace, own, tell, partial(write_tables, folder=folder))
+        write_report(results, folder, tell)
+        done.append((results, folder))
+        with replaced_file(out / PAGE) as temporary:
+            temporary.write_text(_page(done), encoding="utf-8")
+    return out / PAGE
+
+
+def _options_for(experiment: Experiment, options: RunOptions) -> RunOptions:
+    """Return the options that apply to an experiment."""
+    has_folds = any(len(experiment.parts(cell.settings, 2)) > 1 for cell in experiment.cells)
+    return RunOptions(
+        options.quick, options.folds if has_folds else None, paper=options.paper and experiment.paper is not None
+    )
+
+
+def _page(done: Sequence[tuple[Results, Path]]) -> str:
+    """Return all reports as one HTML page with their plots inside."""
+    title = "The papers' tables and figures, reproduced"
+    entries = "".join(
+        f'<li><a href="#{results.experiment.name}">{escape(results.experiment.title)}</a></li>' for results, _ in done
+    )
+    sections = "".join(_section(results, folder) for results, folder in done)
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}{IMAGE_STYLE}</style>'
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n<h1>{escape(title)}</h1>\n'
+        f"<ul>{entries}</ul>\n{sections}</body></html>\n"
+    )
+
+
+def _section(results: Results, folder: Path) -> str:
+    experiment = results.experiment
+    plot = folder / PLOT
+    image = ""
+    if plot.exists():
+        data = base64.b64encode(plot.read_bytes()).decode()
+        image = f'<p><img alt="{escape(experiment.title)}" src="data:image/png;base64,{data}"></p>'
+    notes = "".join(f"<li>{escape(note)}</li>" for note in (f"{experiment.source}.", *experiment.notes))
+    claim = escape(results.claim).replace("**", "")
+    return (
+        f'<section id="{experiment.name}">{table_as_html(table_of(results), f"<p class=claim>{claim}</p>")}{image}'
+        f"<p><code>{escape(command_of(results))}</code></p><ul>{notes}</ul></section>\n"
+    )

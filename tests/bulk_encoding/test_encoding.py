@@ -1,0 +1,427 @@
+"""Encoding into stores: every id once, the vectors of the shipped model, and resuming."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from pyarrow import parquet
+
+from ctx_embed import InputError, stores
+from ctx_embed.bulk_encoding import encode_dataset, encoding, work
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.stores.columns import vectors_of
+
+LINES = 60
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.of(None)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Three files: lines, objects with ids of their own, and a table."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("".join(f"a line about number {number}\n" for number in range(LINES)))
+    rows = [{"id": f"j{number}", "text": f"object {number}", "year": 2000 + number} for number in range(LINES)]
+    (folder / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"id": "bad"}\n')
+    (folder / "c.csv").write_text("text,lang\n" + "".join(f"cell {number},en\n" for number in range(LINES)))
+    return folder
+
+
+def texts_of(corpus) -> dict[str, str]:
+    return {
+        **{f"{corpus}/a.txt:{number + 1}": f"a line about number {number}" for number in range(LINES)},
+        **{f"j{number}": f"object {number}" for number in range(LINES)},
+        **{f"{corpus}/c.csv:{number + 2}": f"cell {number}" for number in range(LINES)},
+    }
+
+
+def table_of(target) -> dict[str, tuple[str, np.ndarray]]:
+    """Text and vector by id; no id may be there twice."""
+    found = {}
+    for path in sorted(target.glob("part-*.parquet")):
+        table = parquet.read_table(path)
+        for identifier, text, vector in zip(
+            table["id"].to_pylist(), table["text"].to_pylist(), vectors_of(table["embedding"]), strict=True
+        ):
+            assert identifier not in found
+            found[identifier] = (text, vector)
+    return found
+
+
+def require_exact(target, expected: dict[str, str], embedder) -> None:
+    """Every id once, with the text and the very vector that it has alone."""
+    found = table_of(target)
+    assert {identifier: text for identifier, (text, _) in found.items()} == expected
+    vectors = embedder.documents(list(expected.values()))
+    for identifier, vector in zip(expected, vectors, strict=True):
+        np.testing.assert_allclose(found[identifier][1], vector, atol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_folder_becomes_parquet_with_every_id_once(corpus, tmp_path, embedder, workers):
+    target = tmp_path / "out"
+    encoded = encode_dataset(corpus, target, workers=workers, part_rows=16)
+    assert (encoded.rows, encoded.count, encoded.bad, encoded.dimension) == (3 * LINES, 3 * LINES, 1, 320)
+    assert encoded.named == [
+        f"{corpus}/b.jsonl, line {LINES + 1}: no field 'text' (fields: 'id'); name the right one with --field"
+    ]
+    require_exact(target, texts_of(corpus), embedder)
+    assert all(path.name.startswith(("part-", "_")) for path in target.iterdir())
+    again = encode_dataset(corpus, target, workers=workers, part_rows=16)
+    assert again.was_complete
+    assert (again.rows, again.count, again.bad) == (encoded.rows, encoded.count, encoded.bad)
+
+
+def test_other_programs_read_the_parts(corpus, tmp_path):
+    encode_dataset(corpus, tmp_path / "out", workers=1)
+    glob = str(tmp_path / "out" / "part-*.parquet")
+    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
+    query = f"SELECT id, text, len(embedding), year, lang FROM '{glob}' ORDER BY id DESC LIMIT 1"
+    assert duckdb.sql(query).fetchall() == [("j9", "object 9", 320, 2009, None)]
+    polars = pytest.importorskip("polars", reason="Polars is not installed")
+    frame = polars.scan_parquet(glob).filter(polars.col("year") > 2057).select("id", "embedding").collect()
+    assert sorted(frame["id"]) == ["j58", "j59"]
+    lancedb = pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
+    from pyarrow import dataset
+
+    files = dataset.dataset(sorted((tmp_path / "out").glob("part-*.parquet")))
+    table = lancedb.connect(tmp_path / "lance").create_table("t", files.to_table())
+    assert table.count_rows() == 3 * LINES
+
+
+def test_the_cut_into_parts_does_not_matter(corpus, tmp_path, embedder):
+    for part_rows in (1000, 7):
+        encode_dataset(corpus, tmp_path / f"out{part_rows}", workers=1, part_rows=part_rows)
+        require_exact(tmp_path / f"out{part_rows}", texts_of(corpus), embedder)
+
+
+def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, embedder, monkeypatch):
+    target = tmp_path / "out"
+    embedded = []
+    part = work.Worker._part
+
+    def noted(self, piece, name, raw, *, last):
+        if len(embedded) == 5:
+            raise KeyboardInterrupt
+        embedded.append(name)
+        return part(self, piece, name, raw, last=last)
+
+    monkeypatch.setattr(work.Worker, "_part", noted)
+    with pytest.raises(KeyboardInterrupt):
+        encode_dataset(corpus, target, workers=1, part_rows=8)
+    (target / "_left.tmp").touch()
+    monkeypatch.setattr(
+        work.Worker, "_part", lambda self, *given, **last: embedded.append(given[1]) or part(self, *given, **last)
+    )
+    encoded = encode_dataset(corpus, target, workers=1, part_rows=8)
+    assert len(embedded) == len(set(embedded)) == 24
+    assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
+    require_exact(target, texts_of(corpus), embedder)
+    assert not (target / "_left.tmp").exists()
+
+
+def test_a_part_that_was_stored_without_its_note_is_stored_again_once(corpus, tmp_path, embedder):
+    target = tmp_path / "out"
+    encode_dataset(corpus, target, workers=1, part_rows=8)
+    notes = sorted(target.glob("_part-*.json"))
+    for path in (*notes[::3], target / "_run-0000.json"):
+        content = json.loads(path.read_text())
+        if "finished" in content:
+            path.write_text(json.dumps({**content, "finished": False}))
+        else:
+            path.unlink()
+    encode_dataset(corpus, target, workers=1, part_rows=8)
+    assert sorted(target.glob("_part-*.json")) == notes
+    require_exact(target, texts_of(corpus), embedder)
+
+
+def test_an_id_that_occurs_twice_stays_once_with_its_last_row(tmp_path, embedder):
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text("".join(json.dumps({"id": number % 5, "text": f"first {number}"}) + "\n" for number in range(20)))
+    second.write_text('{"id": "3", "text": "second"}\n')
+    target = tmp_path / "out"
+    encoded = encode_dataset([first, second], target, workers=1, part_rows=3)
+    assert (encoded.count, encoded.bad) == (5, 0)
+    expected = {"0": "first 15", "1": "first 16", "2": "first 17", "3": "second", "4": "first 19"}
+    require_exact(target, expected, embedder)
+    # Another run adds to what is there, and replaces by id.
+    second.write_text('{"id": "4", "text": "third"}\n{"id": "new", "text": "fourth"}\n')
+    encoded = encode_dataset(second, target, workers=1)
+    assert (encoded.rows, encoded.count) == (2, 6)
+    require_exact(target, {**expected, "4": "third", "new": "fourth"}, embedder)
+
+
+def test_ids_are_compared_in_passes(corpus, tmp_path, embedder, monkeypatch):
+    from ctx_embed.stores import parquet as module
+
+    monkeypatch.setattr(module, "IDS_AT_ONCE", 50)
+    (corpus / "d.jsonl").write_text('{"id": "j3", "text": "another"}\n{"id": "j50", "text": "other"}\n')
+    encode_dataset(corpus, tmp_path / "out", workers=1, part_rows=16)
+    require_exact(tmp_path / "out", {**texts_of(corpus), "j3": "another", "j50": "other"}, embedder)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills processes")
+def test_killed_workers_lose_nothing(corpus, tmp_path, embedder, monkeypatch):
+    from ctx_embed.bulk_encoding import local
+
+    killed = []
+    hear = local._Pool._hear
+
+    def kill_now_and_then(self, connection, count):
+        """Kill a worker at every fourth message, whatever it is doing."""
+        hear(self, connection, count)
+        heard[0] += 1
+        if heard[0] % 4 == 0 and len(killed) < 4:
+            process = list(self.processes.values())[len(killed) % len(self.processes)]
+            killed.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+
+    heard = [0]
+    monkeypatch.setattr(local._Pool, "_hear", kill_now_and_then)
+    encoded = encode_dataset(corpus, tmp_path / "out", workers=2, part_rows=4)
+    assert len(killed) == 4
+    assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
+    require_exact(tmp_path / "out", texts_of(corpus), embedder)
+
+
+def test_workers_that_always_die_end_the_run_in_one_line(corpus, tmp_path, monkeypatch):
+    from ctx_embed.bulk_encoding import local
+
+    monkeypatch.setattr(local, "MOST_DEATHS", 1)
+    monkeypatch.setattr(local, "_serve", os._exit)
+    with pytest.raises(InputError, match=r"worker processes keep dying \(the last with exit code"):
+        encode_dataset(corpus, tmp_path / "out", workers=2)
+
+
+def test_the_error_of_a_worker_is_that_of_the_run(corpus, tmp_path):
+    target = tmp_path / "out"
+    encode_dataset(corpus / "a.txt", target, workers=1)
+    (corpus / "z.txt.gz").write_bytes(b"\x1f\x8b broken")
+    with pytest.raises(InputError, match=r"z.txt.gz: broken gzip"):
+        encode_dataset(corpus, target, workers=2, part_rows=8)
+
+
+def test_two_runs_do_not_write_to_one_directory(corpus, tmp_path):
+    target = tmp_path / "out"
+    encode_dataset(corpus / "a.txt", target, workers=1)
+    with stores.open(target) as store, store.writing(), pytest.raises(InputError, match=r"another run is writing"):
+        encode_dataset(corpus, target, workers=1)
+
+
+def test_a_store_that_somebody_emptied_is_filled_again(corpus, tmp_path, embedder):
+    target = tmp_path / "out"
+    encode_dataset(corpus, target, workers=1)
+    for path in target.glob("part-*.parquet"):
+        path.unlink()
+    encoded = encode_dataset(corpus, target, workers=1)
+    assert (encoded.was_complete, encoded.rows, encoded.count) == (False, 3 * LINES, 3 * LINES)
+    require_exact(target, texts_of(corpus), embedder)
+
+
+@pytest.mark.parametrize("kind", ["lancedb", "qdrant", "postgresql"])
+def test_databases_get_every_id_once(corpus, tmp_path, kind, request):
+    if kind == "postgresql":
+        address = f"{request.getfixturevalue('postgresql')}#encoded"
+    else:
+        pytest.importorskip("qdrant_client" if kind == "qdrant" else kind, reason=f"the extra {kind} is not installed")
+        address = f"{kind}:{tmp_path / 'db'}#encoded"
+    (corpus / "d.jsonl").write_text('{"id": "j3", "text": "object 3"}\n')
+    encoded = encode_dataset(corpus, address, workers=2 if kind == "postgresql" else 1, part_rows=32)
+    assert (encoded.rows, encoded.count, encoded.bad) == (3 * LINES + 1, 3 * LINES, 1)
+    assert encode_dataset(corpus, address, workers=1, part_rows=32).was_complete
+    with stores.open(address) as store:
+        expected = texts_of(corpus)
+        hits = store.search(list(expected.values())[:: LINES // 4], k=1, exact=True)
+        assert [found[0].text for found in hits] == list(expected.values())[:: LINES // 4]
+        assert {hit.id for hit in store.search("object", k=99, where="year >= 2055")} == {
+            f"j{n}" for n in range(55, 60)
+        }
+
+
+def test_object_stores_are_read_and_written(corpus, tmp_path, embedder):
+    encoded = encode_dataset(corpus.as_uri(), (tmp_path / "out").as_uri(), workers=1)
+    assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
+    expected = {identifier.replace(str(corpus), corpus.as_uri()): text for identifier, text in texts_of(corpus).items()}
+    require_exact(tmp_path / "out", expected, embedder)
+    assert stores.open((tmp_path / "out").as_uri()).search("cell 5", k=1)[0].text == "cell 5"
+
+
+@pytest.mark.parametrize("uri", [False, True])
+def test_a_target_among_its_inputs_is_no_input(corpus, tmp_path, embedder, uri):
+    given, target = (path.as_uri() if uri else path for path in (corpus, corpus / "out"))
+    for _ in range(2):
+        encoded = encode_dataset(given, target, workers=1)
+        assert (encoded.rows, encoded.count) == (3 * LINES, 3 * LINES)
+    assert encoded.was_complete
+    with pytest.raises(InputError, match=r"out: lies in the target .*out; choose another target"):
+        encode_dataset(target, target)
+
+
+def test_another_model_is_refused(corpus, tmp_path, tiny_model_path):
+    encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1)
+    with pytest.raises(InputError, match=r"come from the model 'default' \(.* not from '.*tiny' \(.*another target"):
+        encode_dataset(corpus, tmp_path / "out", model=tiny_model_path, workers=1)
+
+
+def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
+    target = tmp_path / "out"
+    for options, message in (
+        ({"engine": "spark"}, "unknown engine 'spark': known are local, ray"),
+        ({"workers": 0}, "workers must be a positive integer, got 0"),
+        ({"ray_address": "auto"}, "ray_address is for the engine ray"),
+        ({"id_field": "key"}, r"a.txt: lines of text have no field 'key'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            encode_dataset(corpus, target, **options)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    (tmp_path / "wrong.jsonl").write_text('{"body": "x"}\n')
+    with pytest.raises(InputError, match=r"empty.txt: no texts to embed$"):
+        encode_dataset(tmp_path / "empty.txt", target)
+    with pytest.raises(InputError, match=r"no texts to embed; the first row: .*no field 'text' \(fields: 'body'\)"):
+        encode_dataset(tmp_path / "wrong.jsonl", target)
+    assert not target.exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    with pytest.raises(InputError, match=r"the folder holds other things; choose another name"):
+        encode_dataset(corpus, tmp_path / "mine")
+    from ctx_embed import SearchIndex
+
+    SearchIndex.create(tmp_path / "index").close()
+    with pytest.raises(InputError, match=r"has one writer; encode into a directory, then `ctx-embed index build"):
+        encode_dataset(corpus, tmp_path / "index")
+
+
+def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "tqdm", lambda **options: Bar(**options))
+    shown = []
+
+    class Bar:
+        def __init__(self, **options):
+            shown.append([options["total"], options["initial"]])
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def update(self, count):
+            shown[-1].append(count)
+
+        def set_description(self, text):
+            shown[-1].append(text)
+
+    encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25)
+    assert shown == [[LINES, 0, 25, 25, 10, "finishing"]]
+
+
+def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"the engine ray needs .*ctx-embed\[ray\]"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray")
+    monkeypatch.undo()
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+
+    def slow(**options):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(InputError, match=r"Ray cannot be started on this machine \(The current node timed out"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray")
+    with pytest.raises(InputError, match=r"Ray at auto: cannot be reached \(The current node timed out"):
+        encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address="auto")
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        with pytest.raises(InputError, match=rf"Ray at {address}: cannot be reached \(.*refused\); is the cluster"):
+            encode_dataset(corpus, tmp_path / "out", engine="ray", ray_address=address)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
+    """Ray would repeat what raises."""
+    import pickle
+
+    from ctx_embed.bulk_encoding.inputs import Fields, find_sources, pieces
+    from ctx_embed.bulk_encoding.on_ray import Actor
+
+    monkeypatch.chdir(tmp_path)
+    encode_dataset("in/a.txt", "out", workers=1)
+    fingerprint = Embedder.of(None).fingerprint
+    work_of = [piece for place, source in enumerate(find_sources(["in"])) for piece in pieces(source, place)]
+    (corpus / "c.csv").unlink()
+    monkeypatch.chdir("/")
+    for known, expected in ((fingerprint, [LINES, LINES, "c.csv: cannot be read"]), ("f" * 64, ["on every machine"])):
+        job = work.Job("out", "0001", None, None, known, Fields(), 100, stores=True)
+        actor = Actor(work.Work(job, work_of, {}), str(tmp_path))
+        found = [pickle.loads(row["part"][0]) for row in actor({"item": np.arange(3)})]
+        for each, wanted in zip(found, expected, strict=True):
+            assert wanted in str(each) if isinstance(each, InputError) else each.note["rows"] == wanted
+
+
+class Killer(threading.Thread):
+    """Kills a random one of Ray's actors every few moments."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(daemon=True)
+        self.seconds = seconds
+        self.over = threading.Event()
+        self.killed = 0
+
+    def run(self) -> None:
+        import psutil
+
+        random = np.random.default_rng(0)
+        while not self.over.wait(self.seconds):
+            actors = []
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if any("MapBatches" in word or "MapWorker" in word for word in process.cmdline()):
+                        actors.append(process)
+                except psutil.Error:  # noqa: PERF203
+                    continue
+            if actors:
+                try:
+                    actors[random.integers(len(actors))].kill()
+                    self.killed += 1
+                except psutil.Error:
+                    continue
+
+
+@pytest.mark.slow  # A minute: Ray starts twice, and its actors again after each kill.
+@pytest.mark.filterwarnings("ignore")
+def test_ray_loses_nothing_when_actors_and_a_node_die(tmp_path, embedder):
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    texts = [f"sentence {number} of many" for number in range(40_000)]
+    source = tmp_path / "texts.txt"
+    source.write_text("".join(f"{text}\n" for text in texts))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        lost = cluster.add_node(num_cpus=2)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        killer = Killer(1.5)
+        removal = threading.Timer(12, cluster.remove_node, [lost])
+        killer.start()
+        removal.start()
+        begun = time.monotonic()
+        encoded = encode_dataset(source, tmp_path / "out", engine="ray", workers=8, part_rows=250)
+        took = time.monotonic() - begun
+        killer.over.set()
+        removal.join()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert killer.killed, f"no actor died in {took:.0f} s"
+    assert (encoded.rows, encoded.count, encoded.bad) == (len(texts), len(texts), 0)
+    require_exact(tmp_path / "out", {f"{source}:{number}": text for number, text in enumerate(texts, 1)}, embedder)

@@ -1,0 +1,186 @@
+"""How inputs are found, cut and read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ctx_embed import InputError
+from ctx_embed.bulk_encoding import inputs
+from ctx_embed.bulk_encoding.inputs import Fields, Source, document, find_sources, pieces, raw_rows
+
+ROWS = [{"text": f"text {number}", "n": number} for number in range(10)]
+
+
+def write(folder: Path, name: str, rows=ROWS) -> Path:
+    path = folder / name
+    lines = {
+        ".txt": "".join(f"{row['text']}\n" for row in rows),
+        ".jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        ".csv": "text,n\n" + "".join(f"{row['text']},{row.get('n')}\n" for row in rows),
+    }
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(lines[Path(path.stem).suffix].encode()))
+    else:
+        path.write_text(lines[path.suffix])
+    return path
+
+
+def read(source: Source, part_rows: int = 4, fields: Fields | None = None):
+    found, errors = [], []
+    for piece in pieces(source, 7, part_rows):
+        for number, raw in raw_rows(piece):
+            try:
+                found.append(document(piece, number, raw, fields or Fields()))
+            except InputError as error:  # noqa: PERF203
+                errors.append(str(error))
+    return [each for each in found if each is not None], errors
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.parquet"])
+def test_every_row_of_every_format_is_read_once_with_an_id_of_its_place(tmp_path, name):
+    path = write(tmp_path, name)
+    [source] = find_sources([path])
+    found, errors = read(source)
+    assert errors == []
+    assert [each.text for each in found] == [row["text"] for row in ROWS]
+    # A line of a table is counted from its header.
+    first = 2 if ".csv" in name else 1
+    assert [each.id for each in found] == [f"{path}:{number}" for number in range(first, 11 + first - 1)]
+    if ".txt" not in name:
+        assert [each.metadata for each in found] == [{"n": row["n"]} for row in ROWS]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=9), max_size=30),
+    st.integers(1, 7),
+    st.sampled_from(["", "\n"]),
+)
+def test_the_cut_loses_no_line(tmp_path_factory, lines, part_rows, end):
+    path = tmp_path_factory.mktemp("lines") / "a.txt"
+    path.write_bytes(("\n".join(lines) + end).encode())
+    size, inputs.PART_BYTES, inputs._READ_BYTES = (inputs.PART_BYTES, inputs._READ_BYTES), 20, 16
+    try:
+        cut = list(pieces(*[*find_sources([path]), 0, part_rows]))
+        found = [(number, raw) for piece in cut for number, raw in raw_rows(piece)]
+    finally:
+        inputs.PART_BYTES, inputs._READ_BYTES = size
+    content = path.read_bytes()
+    whole = content.split(b"\n")
+    assert found == list(enumerate(whole[:-1] if whole[-1] == b"" else whole, 1))
+    assert [piece.start for piece in cut] == [0, *(piece.stop for piece in cut)][: len(cut)]
+    assert all(1 <= piece.rows <= part_rows for piece in cut)
+    # A piece is as short as its last line allows.
+    assert all(content[piece.start : piece.stop - 1].rfind(b"\n") < 20 for piece in cut)
+
+
+def test_pieces_are_whole_row_groups(tmp_path):
+    [source] = find_sources([write(tmp_path, "a.parquet")])
+    assert [(piece.key, piece.start, piece.stop, piece.first, piece.rows) for piece in pieces(source, 2, 4)] == [
+        ("00002-00000", 0, 2, 1, 6),
+        ("00002-00001", 2, 4, 7, 4),
+    ]
+
+
+def test_folders_globs_and_uris_name_the_same_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / ".hidden").mkdir()
+    for name in ("in/a.txt", "in/deep/b.jsonl", "in/deep/c.csv.gz", "in/.hidden/d.txt"):
+        write(tmp_path, name)
+    (tmp_path / "in" / "picture.png").touch()
+    names = ["in/a.txt", "in/deep/b.jsonl", "in/deep/c.csv.gz"]
+    assert [source.name for source in find_sources(["in"])] == names
+    assert [source.name for source in find_sources(["in/deep/*", "in/a.txt", "in/deep/b.jsonl"])] == [
+        *names[1:],
+        names[0],
+    ]
+    root = tmp_path.as_uri()
+    assert [source.name for source in find_sources([f"{root}/in"])] == [f"{root}/{name}" for name in names]
+    assert [source.name for source in find_sources([f"{root}/in/**/*.jsonl"])] == [f"{root}/in/deep/b.jsonl"]
+    assert [source.name for source in find_sources([f"{root}/in/*.*"])] == [
+        f"{root}/in/a.txt",
+        f"{root}/in/picture.png",
+    ]
+    [source] = find_sources([f"{root}/in/deep/b.jsonl"])
+    assert [each.id for each in read(source)[0]] == [f"{root}/in/deep/b.jsonl:{number}" for number in range(1, 11)]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "no input: give a file"),
+        (["-"], "standard input cannot be read twice"),
+        (["nowhere.txt"], "nowhere.txt: no such file"),
+        (["nowhere*.txt"], r"nowhere\*.txt: no such file, and nothing matches it"),
+        (["file:///nowhere/at/all"], "file:///nowhere/at/all: no such file"),
+        (["nosuch://x"], "nosuch://x: cannot be reached"),
+    ],
+)
+def test_an_input_that_is_not_there_is_one_line(given, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        find_sources(given)
+
+
+BAD = [
+    ("a.txt", b"good\n\xff\n\ngood\n", 2, ["line 2: must be UTF-8"]),
+    ("a.jsonl", b'{"text": "good"}\n{"text": \n[1]\n{"text": 3}\n{"t": "x"}\n\n', 1, [
+        "line 2: not JSON", "line 3: must be a JSON object, got a list",
+        "line 4: the field 'text' must be a string, got an int", "line 5: no field 'text' (fields: 't')",
+    ]),
+    ("a.jsonl", b'{"text": "good", "id": true}\n{"text": "g", "id": 5}\n{"text": "lone \\ud800"}\n', 2, [
+        "line 1: the id must be a string or an integer, got a bool",
+    ]),
+    ("a.csv", b'text,n\ngood,1\n"a\nb",2\nbad\n\xff,3\n"x"y,4\ngood,5\n', 3, [
+        "line 5: 1 field, but the header has 2", "line 6: must be UTF-8", "line 7: cannot be read",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "good", "messages"), BAD)
+@pytest.mark.parametrize("packed", [False, True])
+def test_bad_rows_are_named_and_the_others_read(tmp_path, name, content, good, messages, packed):
+    path = tmp_path / (name + ".gz" if packed else name)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    found, errors = read(*find_sources([path]))
+    assert len(found) == good
+    assert len(errors) == len(messages)
+    for error, message in zip(errors, messages, strict=True):
+        assert error.startswith(f"{path}, {message}")
+
+
+def test_ids_come_from_a_field(tmp_path):
+    rows = [{"text": "a", "key": "k1", "id": 5}, {"text": "b", "key": 7}, {"text": "c", "key": None}, {"text": "d"}]
+    path = write(tmp_path, "a.jsonl", rows)
+    found, errors = read(*find_sources([path]), fields=Fields(id="key"))
+    assert [(each.id, each.metadata) for each in found] == [("k1", {"id": 5}), ("7", {})]
+    assert [error.removeprefix(f"{path}, ") for error in errors] == [
+        "line 3: the id 'key' must be a string or an integer, got None",
+        "line 4: no field 'key' (fields: 'text'); name the right one with --id",
+    ]
+    assert [each.id for each in read(*find_sources([path]))[0]] == ["5", *(f"{path}:{number}" for number in (2, 3, 4))]
+
+
+def test_a_huge_cell_and_a_broken_file(tmp_path):
+    path = tmp_path / "a.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["text"], ["x" * 300_000], ["y"]])
+    assert [len(each.text) for each in read(*find_sources([path]))[0]] == [300_000, 1]
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
+    with pytest.raises(InputError, match=r"b.parquet: cannot be read \("):
+        read(*find_sources([tmp_path / "b.parquet"]))
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"text\n" * 9999)[:50])
+    with pytest.raises(InputError, match=r"c.txt.gz: broken gzip"):
+        read(*find_sources([tmp_path / "c.txt.gz"]))

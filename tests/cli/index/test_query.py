@@ -1,0 +1,153 @@
+"""The searches of `ctx-embed index`, with the model that ships."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctx_embed import SearchIndex
+from tests.helpers.cli import Command
+
+COMMAND = Command("index")
+run, succeeds, fails = COMMAND.run, COMMAND.succeeds, COMMAND.fails
+ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
+QUERY = "a criminal attack"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    path = tmp_path_factory.mktemp("articles") / "news.index"
+    succeeds("build", ARTICLES, path)
+    return path
+
+
+def hits(*arguments) -> list:
+    return json.loads(succeeds(*arguments, "--json"))
+
+
+def test_the_options_of_a_search_reach_it(index):
+    with SearchIndex.open(index) as opened:
+        for options, arguments in [
+            ({"offset": 2}, ["--offset", 2]),
+            ({"exclude": ["a23", "a sport"]}, ["--not", "a23", "--not", "a sport"]),
+            ({"group": "section"}, ["--group", "section"]),
+            ({"mmr": 0.3, "candidates": 7}, ["--mmr", 0.3, "--candidates", 7]),
+            ({"context": 1}, ["--context", 1]),
+            ({"mode": "hybrid"}, ["--mode", "hybrid"]),
+        ]:
+            expected = [hit.as_dict(QUERY) for hit in opened.search(QUERY, 4, **options)]
+            found = hits("query", index, QUERY, "-k", 4, *arguments)
+            assert [hit.pop("score") for hit in found] == pytest.approx([hit.pop("score") for hit in expected])
+            assert found == expected
+        fused = opened.search([QUERY, "a match"], 3, fuse=True)
+        assert [hit["id"] for hit in hits("query", index, QUERY, "a match", "-k", 3, "--fuse")] == [
+            hit.id for hit in fused
+        ]
+
+
+def test_vectors_from_a_file(index, tmp_path):
+    with SearchIndex.open(index) as opened:
+        vectors = opened.embedder.queries([QUERY, "a match"])
+        np.save(tmp_path / "queries.npy", vectors)
+        expected = [[hit.id for hit in found] for found in opened.search(vectors, 3)]
+    found = hits("query", index, "--queries", tmp_path / "queries.npy", "-k", 3)
+    assert [[hit["id"] for hit in hits] for hits in found] == expected
+    assert "query 1\n" in succeeds("query", index, "--queries", tmp_path / "queries.npy", "-k", 1)
+    np.save(tmp_path / "one.npy", vectors[0])
+    (tmp_path / "broken.npy").write_text("no array")
+    shape = vectors[0].shape
+    assert fails("query", index, "--queries", tmp_path / "one.npy").endswith(
+        f"must be an array (queries, dimension), got the shape {shape}"
+    )
+    assert "broken.npy: must be an array (queries, dimension) of numbers" in fails(
+        "query", index, "--queries", tmp_path / "broken.npy"
+    )
+    assert "nowhere.npy" in fails("query", index, "--queries", tmp_path / "nowhere.npy")
+
+
+def test_more_like_this(index):
+    with SearchIndex.open(index) as opened:
+        expected = [hit.id for hit in opened.search(like="a23", k=3)]
+    assert [hit["id"] for hit in hits("similar", index, "a23", "-k", 3)] == expected
+    assert "a23" not in [hit["id"] for hit in hits("similar", index, "a23", "a22", "-k", 30, "--mode", "hybrid")]
+    assert fails("similar", index, "b99") == "like: no document has the id 'b99'"
+    assert "no hits: there are fewer than 101" in run("similar", index, "a23", "--offset", 100).stderr
+
+
+def test_numbers_are_ids_if_there_are_such(tmp_path):
+    (tmp_path / "notes.txt").write_text("the cat sat\nthe dog sat\n42 is a number\n")
+    succeeds("build", "notes.txt", "notes.index")
+    assert [hit["id"] for hit in hits("similar", "notes.index", "1")] != [1]
+    assert 1 not in [hit["id"] for hit in hits("query", "notes.index", "the dog", "--not", "1")]
+    assert len(hits("query", "notes.index", "the dog", "--not", "42")) == 3
+
+
+def test_csv_has_a_column_for_each_field(tmp_path):
+    rows = [
+        {"text": 'a "quoted", text', "id": "x", "tags": ["a", "b"], "score": 3, "year": 2020},
+        {"text": "another\nline", "id": "y", "ok": True},
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    succeeds("build", "rows.jsonl", "rows.index")
+    printed = succeeds("query", "rows.index", "a quoted text", "--csv")
+    first, second = csv.DictReader(io.StringIO(printed))
+    assert first["text"] == 'a "quoted", text'
+    assert (first["query"], first["id"], first["tags"]) == ("a quoted text", "x", '["a", "b"]')
+    assert (first["metadata.score"], first["year"], first["ok"]) == ("3", "2020", "")
+    assert float(first["score"]) > float(second["score"])
+    assert second["ok"] == "true"
+    assert run("query", "rows.index", "a", "--csv", "--json").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--group", "a b"], "field 'a b': expected the end at character 3, got 'b'; an example: year"),
+        (["--not", "x", "--mode", "words"], "exclude needs mode 'dense' or 'hybrid', got 'words'"),
+        (["--where", "year >"], "filter 'year >': expected a number, a \"string\", true or false at the end"),
+    ],
+)
+def test_mistakes_are_one_line(index, arguments, message):
+    assert fails("query", index, QUERY, *arguments).startswith(message)
+
+
+def test_listing_counting_and_facets(index):
+    listed = run("list", index, "--where", "section = 'sport'", "--offset", 1, "-k", 2)
+    rows = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [row["metadata"]["section"] for row in rows] == ["sport", "sport"]
+    assert listed.stderr == "2 of 5 documents\n"
+    assert succeeds("count", index) == "24\n"
+    assert succeeds("count", index, "--where", "section = 'sport'") == "5\n"
+    assert "no document has a field 'yeer' (fields: section, year)" in run("count", index, "--where", "yeer = 1").stderr
+    printed = succeeds("facets", index, "section", "-k", 2).splitlines()
+    assert [line.split() for line in printed] == [["5", "culture"], ["5", "economy"]]
+    found = json.loads(succeeds("facets", index, "year", "--where", "section = 'sport'", "--json"))
+    assert sum(row["documents"] for row in found) == 5
+    assert run("facets", index, "yeer").stderr == (
+        "no values: no document has a field 'yeer' (fields: section, year)\n"
+    )
+
+
+def test_setting_metadata(tmp_path):
+    (tmp_path / "notes.txt").write_text("the cat sat\nthe dog sat\n")
+    succeeds("build", "notes.txt", "notes.index")
+    arguments = ["-m", "n=5", "-m", "name=Ann=x", "-m", 'tags=["a", "b"]', "-m", "ok=true"]
+    assert succeeds("set", "notes.index", "0", *arguments) == "metadata of 1 document set in notes.index\n"
+    document = json.loads(succeeds("get", "notes.index", "0"))
+    assert document["metadata"] == {"n": 5, "name": "Ann=x", "tags": ["a", "b"], "ok": True}
+    assert succeeds("set", "notes.index", "--where", "n = 5", "-m", "n=null", "-m", "x=1").startswith("metadata of 1 ")
+    assert json.loads(succeeds("get", "notes.index", "0"))["metadata"] == {
+        "name": "Ann=x",
+        "tags": ["a", "b"],
+        "ok": True,
+        "x": 1,
+    }
+    assert fails("set", "notes.index", "7", "-m", "n=5") == "no document has the id 7"
+    assert "metadata field 'n' cannot be stored as JSON" in fails("set", "notes.index", "1", "-m", "n=NaN")
+    assert "Invalid value for '-m'" in fails("set", "notes.index", "1", "-m", "n", code=2)
+    assert "give either IDs or --where FILTER" in fails("set", "notes.index", "-m", "n=5", code=2)

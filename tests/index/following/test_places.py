@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from ctx_embed import SearchIndex
+from ctx_embed.cli.index import documents as index_documents
+from ctx_embed.index.following.folders import Options, follow
+from tests.helpers.cli import Command
+
+COMMAND = Command("index")
+
+
+@pytest.fixture
+def index(tmp_path, hash_model, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.md").write_text("# Title\n\nFirst line.\nSecond line.\n")
+    with SearchIndex.create(tmp_path / "notes.index", hash_model, chunk="sentences") as index:
+        index.add(
+            ["First line.\nSecond line.", "One page.\fAnother page.", "lost", "plain"],
+            ["a", "b", "c", 4],
+            [{"source": "notes/a.md", "line": 3}, {"source": "b.pdf", "page": 7}, {"source": "\0"}, {"line": 2}],
+        )
+        yield index
+
+
+def test_a_passage_knows_its_line_and_its_page(index, tmp_path, monkeypatch):
+    file = tmp_path / "notes" / "a.md"
+    hit = next(hit for hit in index.search("Second line.", 9) if hit.text == "Second line.")
+    source = index.source(hit)
+    assert source == ("notes/a.md", file, 4, None)
+    assert source.label == "notes/a.md:4"
+    assert source.url == f"{file.as_uri()}#4"
+    assert index.source("a").line == 3
+    monkeypatch.chdir("/")
+    assert index.source("a").path == file
+    page = index.source(next(hit for hit in index.search("Another page.", 9) if hit.text == "Another page."))
+    assert (page.label, page.path, page.url) == ("b.pdf, page 8", None, None)
+    assert index.source("c") is index.source(4) is index.source("nothing") is None
+
+
+def test_files_are_found_in_the_folders_of_the_index(index, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
+    with index.writer.editing() as edit:
+        follow(edit.store, str(tmp_path / "elsewhere"), "", Options())
+    source = index.source("b")
+    assert source.path == tmp_path / "elsewhere" / "b.pdf"
+    assert source.url.endswith("/elsewhere/b.pdf#page=7")
+
+
+def test_hits_show_their_sources(index, capsys, monkeypatch):
+    from ctx_embed.cli.output import print_hits
+
+    hits = index.search("Second line.", 2, context=1)
+    sources = [index.source(hit) for hit in hits]
+    print_hits("second", hits, sources)
+    header, first, around, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["cosine", "id", "source", "text"]
+    assert first.split()[:3] == ["1.0000", "a", "notes/a.md:4"]
+    assert around.strip() == "First line. Second line."
+    assert "\x1b" not in first
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    print_hits("second", hits, sources)
+    printed = capsys.readouterr().out
+    assert f"\x1b]8;;{sources[0].url}\x1b\\notes/a.md:4" in printed
+
+
+def test_opening_the_file_of_a_document(index, tmp_path, monkeypatch):
+    assert COMMAND.succeeds("open", index.path, "a") == f"{tmp_path / 'notes' / 'a.md'}:3\n"
+    assert "file 'b.pdf' of the document 'b' is not found" in COMMAND.fails("open", index.path, "b")
+    assert "has no metadata field 'source'" in COMMAND.fails("open", index.path, "4")
+    assert "no document has the id 'x'" in COMMAND.fails("open", index.path, "x")
+    command = index_documents.opening_command
+    for name in ("VISUAL", "EDITOR", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(index_documents.sys, "platform", "linux")
+    monkeypatch.setattr(index_documents.shutil, "which", lambda name: f"/usr/bin/{name}")
+    file = tmp_path / "a.md"
+    assert command(file, 3, None) is None
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert command(file, 3, None) == ["/usr/bin/xdg-open", str(file)]
+    monkeypatch.setenv("EDITOR", "vim -R")
+    assert command(file, 3, None) == ["vim", "-R", "+3", str(file)]
+    assert command(file, None, None) == ["vim", "-R", str(file)]
+    assert command(file, None, 2) == ["/usr/bin/xdg-open", str(file)]
+    monkeypatch.setenv("VISUAL", "code")
+    assert command(file, 3, None) == ["code", "--goto", f"{file}:3"]

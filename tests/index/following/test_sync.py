@@ -1,0 +1,543 @@
+"""An index follows a folder: what is new, changed and gone, and nothing else, also after interruptions."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.documents import formats
+from ctx_embed.index.building import sync as module
+from ctx_embed.index.building.build import build_index
+from tests.documents.samples import FIRST, SECOND, mbox, pdf
+from tests.index.support.hash_model import HashModel
+
+LONG = "\n\n".join(f"## Part {number}\n\n" + f"word{number} " * 150 for number in range(4))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "notes"
+    for name, content in {
+        "a.md": f"# Title\n\n{LONG}",
+        "sub/b.txt": "one line\n\nanother line\n",
+        "sub/code.py": "def f():\n    return 1\n",
+        "table.csv": "text,n\nfirst,1\nsecond,2\n",
+        "plain.csv": "name,n\nx,1\n",
+        "rows.jsonl": '{"id": "r1", "text": "a record"}\n{"text": "without id"}\n',
+        ".hidden": "no",
+        "empty.txt": " \n",
+        "image.png": "\0\1",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model, chunk="passages:200") as index:
+        yield index
+
+
+def ids(index) -> list:
+    return sorted(map(str, index.ids()))
+
+
+IDS = ["a.md", "plain.csv", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]
+
+
+def test_a_folder_becomes_documents(index, folder):
+    synced = index.sync(folder)
+    assert ids(index) == IDS
+    assert (synced.added, synced.documents, synced.unchanged, synced.files) == (6, 8, 0, 6)
+    assert synced.skipped == {"hidden": 1, "empty": 1, "binary": 1}
+    assert index.verify() == []
+    metadata = index.get("a.md").metadata
+    modified = metadata.pop("modified")
+    assert metadata == {"source": "a.md", "title": "Title", "line": 1}
+    assert modified.startswith("20")
+    assert modified.endswith("+00:00")
+    assert index.get("table.csv:3").metadata["n"] == 2
+    assert index.get("table.csv:3").metadata["line"] == 3
+    assert index.get("plain.csv").text == "name,n\nx,1\n"
+    hits = [hit for hit in index.search("anything", k=50) if hit.id == "a.md"]
+    assert sorted(hit.text.split("\n")[0] for hit in hits) == ["# Title", "## Part 1", "## Part 2", "## Part 3"]
+    assert synced.passages == 7 + len(hits)
+
+
+def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
+    index.sync(folder)
+    index.add(["by hand"], ["own"])
+    seen = len(hash_model.seen)
+    read = []
+    hashed = module.content_hash
+    monkeypatch.setattr(module, "content_hash", lambda path: read.append(os.path.basename(path)) or hashed(path))
+    again = index.sync(folder)
+    assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 6)
+    assert again.skipped == {"hidden": 1, "empty": 1, "binary": 1}
+    assert read == []
+    (folder / "sub" / "b.txt").write_text("one line\n\nchanged")
+    (folder / "new.md").write_text("new")
+    os.utime(folder / "a.md", (1, 1))
+    os.remove(folder / "table.csv")
+    again = index.sync(folder)
+    assert (again.added, again.changed, again.removed, again.unchanged) == (1, 1, 1, 4)
+    assert sorted(set(read)) == ["a.md", "b.txt", "new.md"]
+    assert hash_model.seen[seen:] == ["new", "one line\n\nchanged"]
+    expected = sorted({*IDS, "new.md", "own"} - {"table.csv:2", "table.csv:3"})
+    assert ids(index) == expected
+    assert index.get("a.md").metadata["modified"] == "1970-01-01T00:00:01+00:00"
+    assert index.verify() == []
+    shutil.rmtree(folder / "sub")
+    assert index.sync(folder).removed == 2
+    assert "sub/b.txt" not in index
+
+
+def test_a_record_that_is_gone_is_removed_and_others_stay(index, folder, hash_model):
+    index.sync(folder)
+    (folder / "rows.jsonl").write_text('{"id": "r2", "text": "another"}\n{"text": "without id"}\n')
+    seen = len(hash_model.seen)
+    assert index.sync(folder).changed == 1
+    assert "r1" not in index
+    assert index.get("r2").text == "another"
+    assert hash_model.seen[seen:] == ["another"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("files", ["a.md", "plain.csv", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]),
+        ("lines", ["plain.csv:1", "plain.csv:2", "sub/b.txt:1", "sub/b.txt:3"]),
+        ("paragraphs", ["sub/b.txt:1", "sub/b.txt:3", "sub/code.py:1"]),
+        ("records", ["a.md", "r1", "rows.jsonl:2", "sub/b.txt", "sub/code.py", "table.csv:2", "table.csv:3"]),
+    ],
+)
+def test_what_a_document_is(index, folder, unit, expected):
+    synced = index.sync(folder, documents=unit)
+    found = ids(index)
+    assert set(expected) <= set(found)
+    if unit in ("files", "records"):
+        assert found == expected
+    assert list(synced.failed) == (["plain.csv"] if unit == "records" else [])
+    if unit in ("lines", "paragraphs"):
+        assert index.get("sub/b.txt:3").text == "another line"
+        assert index.get("sub/b.txt:3").metadata["line"] == 3
+    # Another choice replaces all documents of the folder, and is kept.
+    assert index.sync(folder, documents="files").changed == (0 if unit == "files" else synced.added)
+    index.sync(folder)
+    assert ids(index) == ["a.md", "plain.csv", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]
+
+
+def test_pages_and_messages(index, folder):
+    pdf(folder / "report.pdf")
+    mbox(folder / "mail.mbox")
+    index.sync(folder)
+    document = index.get("report.pdf")
+    assert document.metadata["page"] == 1
+    passages = [hit for hit in index.search("x", k=50) if hit.id == "report.pdf"]
+    assert {hit.text: document.metadata["page"] + hit.document.count("\f", 0, hit.start) for hit in passages} == {
+        FIRST: 1,
+        SECOND: 2,
+    }
+    assert index.get("mail.mbox:2").metadata["title"] == "Second"
+    index.sync(folder, documents="paragraphs")
+    assert index.get("report.pdf:2").metadata["page"] == 2
+
+
+def test_globs_are_stored_and_what_they_leave_out_is_removed(index, folder):
+    index.sync(folder, include=["*.md", "*.txt"])
+    assert ids(index) == ["a.md", "sub/b.txt"]
+    index.sync(folder)
+    assert ids(index) == ["a.md", "sub/b.txt"]
+    assert index.sync(folder, exclude=["sub/"]).removed == 1
+    assert ids(index) == ["a.md"]
+    with pytest.raises(InputError, match="include must be a list of globs, got"):
+        index.sync(folder, include="*.md")
+
+
+def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder):
+    (folder / "bad.pdf").write_text("%PDF-1.4 nothing")
+    (folder / "bad.jsonl").write_text('{"text": "fine"}\n{broken\n')
+    (folder / "twice.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b", "id": 1}\n')
+    pdf(folder / "secret.pdf", password="x")
+    (folder / "a.md").unlink()
+    (folder / "a.md").symlink_to(folder / "nothing")
+    for _ in range(2):
+        failed = index.sync(folder).failed
+        assert list(failed) == ["a.md", "bad.jsonl", "bad.pdf", "secret.pdf", "twice.jsonl"]
+        assert failed["secret.pdf"] == "password-protected"
+        assert failed["bad.jsonl"].startswith("line 2: not JSON")
+        assert failed["twice.jsonl"] == "line 2: the id 1 comes twice"
+        assert "fine" not in [index.get(name).text for name in index.ids()]
+    # A file that breaks loses its documents: they are no longer what it says.
+    (folder / "rows.jsonl").write_text("{")
+    index.sync(folder)
+    assert "r1" not in index
+    (folder / "rows.jsonl").write_text('{"id": "r1", "text": "mended"}\n')
+    assert index.sync(folder).added == 1
+    assert index.get("r1").text == "mended"
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ('{"text": "x", "id": 123456789012345678901234567890}', "document 2: the id 1234.* does not fit into 64 bits"),
+        (r'{"text": "x", "id": "\ud800"}', r"document 2: the id '\\ud800' has a lone surrogate"),
+        ('{"text": "x", "m": NaN}', "document 2: the metadata field 'm' cannot be stored as JSON"),
+        (
+            '{"text": "x", "m": ' + "[" * 150 + "]" * 150 + "}",
+            "document 2: the metadata is nested more than 100 levels",
+        ),
+        ('{"text": "x", "id": "bad.jsonl:1"}', "the id 'bad.jsonl:1' comes twice"),
+    ],
+)
+def test_a_record_that_cannot_be_stored_stops_nothing(index, folder, record, reason):
+    (folder / "bad.jsonl").write_text('{"text": "fine"}\n' + record + "\n")
+    synced = index.sync(folder)
+    assert list(synced.failed) == ["bad.jsonl"]
+    assert re.match(reason, synced.failed["bad.jsonl"])
+    assert ids(index) == IDS
+
+
+def test_a_table_without_records_is_empty(index, folder):
+    (folder / "none.csv").write_text("text,n\n")
+    synced = index.sync(folder)
+    assert (synced.added, synced.skipped["empty"]) == (6, 2)
+
+
+def test_tables_of_other_encodings(index, folder):
+    (folder / "prices.csv").write_bytes("id,text\n1,Le café coûte cher à Orléans.\n".encode("latin-1"))
+    (folder / "wages.jsonl").write_bytes('{"id": "w", "text": "Die Löhne steigen."}\n'.encode("utf-16"))
+    assert not index.sync(folder).failed
+    assert index.get(1).text == "Le café coûte cher à Orléans."
+    assert index.get("w").text == "Die Löhne steigen."
+
+
+@pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
+def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
+    index.sync(folder, include=["/*.jsonl", "/plain.csv"])
+    read = module.record_documents
+
+    def changing(file, text_field):
+        documents = read(file, text_field)
+        if file.source != "table.csv":
+            return documents
+        calls = []
+
+        def again():
+            calls.append(1)
+            if len(calls) > 1:
+                os.unlink(file.path) if now is None else (folder / "table.csv").write_text(now)
+            return documents()
+
+        return again
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "record_documents", changing)
+        synced = index.sync(folder, include=[])
+        assert synced.failed == {"table.csv": "changed while it was read"}
+        assert ids(index) == sorted({*IDS} - {"table.csv:2", "table.csv:3"})
+        assert index.get("r1").text == "a record"
+    (folder / "table.csv").write_text("text,n\nfirst,1\nsecond,2\n")
+    assert index.sync(folder).added == 1
+    assert ids(index) == IDS
+    assert index.verify() == []
+
+
+def test_a_change_of_the_same_size_while_a_file_is_read(index, folder, monkeypatch):
+    hashed = module.content_hash
+
+    def changing(path):
+        if path.endswith("b.txt"):
+            (folder / "sub" / "b.txt").write_text("two lines\n\nanother line\n"[: len("one line\n\nanother line\n")])
+        return hashed(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "content_hash", changing)
+        index.sync(folder)
+    assert index.get("sub/b.txt").text.startswith("one line")
+    assert index.sync(folder).changed == 1
+    assert index.get("sub/b.txt").text.startswith("two line")
+    assert index.sync(folder).unchanged == 6
+
+
+def test_messages_are_one_printable_line(index, folder):
+    (folder / "a\nb\x1b[31m.pdf").write_text("no")
+    long = folder / ("d" * 200) / ("e" * 200)
+    long.mkdir(parents=True)
+    (long / "broken.pdf").write_text("no")
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("no")
+    message = index.sync(folder).left_out
+    assert message.isprintable()
+    assert "a?b?[31m.pdf (not PDF" in message
+    assert "caf?.txt (its name is not UTF-8)" in message
+    assert "broken.pdf (not PDF" in message
+    assert "d" * 100 not in message
+
+
+def test_a_format_without_its_library_is_read_once_that_is_installed(index, folder, monkeypatch):
+    pdf(folder / "report.pdf")
+    with monkeypatch.context() as patched:
+        patched.setattr(formats, "_installed", lambda module: module != "pypdf")
+        synced = index.sync(folder)
+        assert synced.lacking == {".pdf": 1}
+        assert 'left out 1 .pdf, which needs the extra documents: pip install "ctx-embed[documents]"' in synced.left_out
+    assert index.sync(folder).added == 1
+    assert "report.pdf" in index
+
+
+def test_an_id_that_belongs_to_another_document(index, folder):
+    index.add(["by hand"], ["sub/b.txt"])
+    synced = index.sync(folder)
+    assert synced.failed == {"sub/b.txt": "the id 'sub/b.txt' belongs to a document from elsewhere"}
+    assert index.get("sub/b.txt").text == "by hand"
+    index.delete("sub/b.txt")
+    assert index.sync(folder).added == 1
+    assert index.get("sub/b.txt").text.startswith("one line")
+
+
+def test_an_id_that_moves_to_another_file(index, folder):
+    index.sync(folder)
+    (folder / "a0.jsonl").write_text('{"id": "r1", "text": "moved"}\n')
+    (folder / "rows.jsonl").write_text('{"id": "r3", "text": "other"}\n')
+    index.sync(folder)
+    index.sync(folder)
+    assert index.get("r1").text == "moved"
+    assert index.get("r3").text == "other"
+
+
+def test_a_second_folder_is_named(index, folder, tmp_path):
+    index.sync(folder)
+    other = tmp_path / "more"
+    other.mkdir()
+    (other / "a.md").write_text("of the other")
+    index.sync(other)
+    assert index.get("more/a.md").metadata["source"] == "more/a.md"
+    assert index.get("a.md").metadata["title"] == "Title"
+    (other / "a.md").unlink()
+    assert index.sync(other).removed == 1
+    assert ids(index) == IDS
+    third = tmp_path / "deep" / "more"
+    third.mkdir(parents=True)
+    with pytest.raises(InputError, match="the index follows another folder of this name"):
+        index.sync(third)
+
+
+def test_a_moved_folder_is_followed(index, folder, tmp_path):
+    index.sync(folder)
+    moved = tmp_path / "elsewhere"
+    folder.rename(moved)
+    (moved / "sub" / "b.txt").unlink()
+    synced = index.sync(moved)
+    assert (synced.added, synced.changed, synced.removed) == (0, 0, 1)
+    assert ids(index) == [identifier for identifier in IDS if identifier != "sub/b.txt"]
+    assert index.source("a.md").path == moved / "a.md"
+
+
+def test_a_folder_that_is_gone_is_no_other_folder(index, folder, tmp_path):
+    index.sync(folder)
+    folder.rename(tmp_path / "unmounted")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.md").write_text("not that file")
+    assert index.sync(other).added == 1
+    assert ids(index) == sorted([*IDS, "other/a.md"])
+
+
+def test_a_copy_of_a_folder_is_another_folder(index, folder, tmp_path):
+    index.sync(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / "rows.jsonl").unlink()
+    index.sync(tmp_path / "copy")
+    assert {"a.md", "copy/a.md"} <= set(ids(index))
+
+
+def test_a_folder_that_cannot_be_listed_keeps_its_documents(index, folder, monkeypatch):
+    index.sync(folder)
+    (folder / "sub.txt").write_text("sorts before the files in sub/")
+    listed = os.scandir
+
+    def failing(path):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    synced = index.sync(folder)
+    assert synced.removed == 0
+    assert synced.failed == {"sub": "cannot be listed (Permission denied)"}
+    assert ids(index) == sorted([*IDS, "sub.txt"])
+
+
+def test_an_index_inside_its_folder_is_not_read(folder, hash_model):
+    path = folder / "own.index"
+    build_index(folder, path, model=hash_model)
+    assert build_index(folder, path, model=hash_model).folders.skipped["search index"] == 1
+    with SearchIndex.open(path, hash_model) as index:
+        assert ids(index) == IDS
+        with pytest.raises(InputError, match="lies in the index itself"):
+            index.sync(path / "vectors")
+
+
+class Interrupting(HashModel):
+    """A model that is interrupted, as by Ctrl-C, when it is asked for the n-th time."""
+
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def encode_document(self, texts, **options):
+        self.calls -= 1
+        if self.calls < 0:
+            raise KeyboardInterrupt
+        return super().encode_document(texts, **options)
+
+
+@pytest.fixture
+def many(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number:02}.txt").write_text(f"text {number}")
+    return folder
+
+
+@pytest.fixture
+def small_steps(monkeypatch):
+    monkeypatch.setattr(module, "STEP_DOCUMENTS", 8)
+
+
+def test_an_interrupted_run_is_continued(index, many, hash_model, small_steps):
+    index.embedder.model = Interrupting(2)
+    with pytest.raises(KeyboardInterrupt):
+        index.sync(many)
+    assert len(index) == 16
+    index.embedder.model = hash_model
+    synced = index.sync(many)
+    assert (synced.added, synced.unchanged) == (24, 16)
+    assert len(index) == 40
+    assert index.verify() == []
+
+
+def test_an_interrupted_build_of_a_folder_resumes(tmp_path, many, hash_model, small_steps):
+    path = tmp_path / "built"
+    with pytest.raises(KeyboardInterrupt):
+        build_index(many, path, model=Interrupting(3))
+    assert not path.exists()
+    with pytest.raises(InputError, match="holds an interrupted build; continue it with --resume"):
+        build_index(many, path, model=hash_model)
+    built = build_index(many, path, model=hash_model, resume=True)
+    assert (built.documents, built.folders.added, built.folders.unchanged) == (40, 16, 24)
+    assert hash_model.seen == [f"text {number}" for number in range(24, 40)]
+    assert not path.with_name("built.partial").exists()
+    assert build_index(many, path, model=hash_model).folders.unchanged == 40
+
+
+def test_a_build_from_folders_and_files(tmp_path, folder, hash_model):
+    lines = tmp_path / "lines.txt"
+    lines.write_text("line one\nline two\n")
+    path = tmp_path / "built"
+    built = build_index([lines, folder], path, model=hash_model)
+    assert (built.documents, built.folders.documents) == (10, 8)
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.get(1).text == "line two"
+        assert "notes/a.md" in index
+        assert index.describe()["chunk"] == "passages"
+    with pytest.raises(InputError, match="already exists; add to it with --append"):
+        build_index([lines, folder], path, model=hash_model)
+    assert build_index(folder, path, model=hash_model, mode="append").folders.unchanged == 6
+    built = build_index([lines, folder], path, model=hash_model, mode="append")
+    assert built.documents == 2
+    assert build_index(folder, path, model=hash_model, mode="overwrite").documents == 8
+
+
+def test_named_files_of_other_formats(tmp_path, hash_model):
+    path = tmp_path / "built"
+    pdf(tmp_path / "report.pdf")
+    build_index(tmp_path / "report.pdf", path, model=hash_model)
+    with SearchIndex.open(path, hash_model) as index:
+        (name,) = index.ids()
+        assert name == (tmp_path / "report.pdf").as_posix()
+        assert len(index.search("x")) == 2
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
+    for unit, count in ((None, 3), ("lines", 3), ("paragraphs", 2), ("files", 1)):
+        assert (
+            build_index(tmp_path / "a.txt", path, model=hash_model, mode="overwrite", documents=unit).documents == count
+        )
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(
+        InputError, match=r"latin.txt, line 1: must be UTF-8 .*; convert the file, or name its encoding with"
+    ):
+        build_index(tmp_path / "latin.txt", path, model=hash_model, mode="overwrite")
+    build_index(tmp_path / "latin.txt", path, model=hash_model, mode="overwrite", encoding="latin-1")
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.get(0).text == "café"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sources": []}, "no source of documents: give a file, a folder or - (standard input)"),
+        ({"sources": ["-", "-"]}, "standard input is named twice, but can be read only once"),
+        ({"sources": "a.txt", "include": ["*.md"]}, "--include and --exclude choose files of a folder; name one"),
+        ({"sources": ".", "embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
+        (
+            {"sources": "a.txt", "documents": "line"},
+            "unknown unit of documents 'line': did you mean 'lines'? known are",
+        ),
+        ({"sources": "a.txt", "documents": "records"}, "a.txt: records are those of JSONL, CSV, TSV and Parquet files"),
+        ({"sources": "a.pdf"}, "a.pdf: no such file"),
+        ({"sources": "empty"}, "empty: no file that can be read; skipped 1 hidden"),
+    ],
+)
+def test_sources_that_cannot_be_used(tmp_path, monkeypatch, hash_model, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".x").write_text("x")
+    with pytest.raises(InputError) as caught:
+        build_index(**{"path": "built", "model": hash_model, **arguments})
+    assert str(caught.value).startswith(message)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "empty"]
+
+
+def test_sync_needs_a_folder(index, tmp_path):
+    for name, message in (("missing", "no such folder"), ("file", "must be a folder, got a file")):
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(InputError) as caught:
+            index.sync(tmp_path / name)
+        assert str(caught.value) == f"{tmp_path / name}: {message}"
+
+
+def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "other", hash_model):
+        pass
+    latin = tmp_path / os.fsdecode(b"caf\xe9")
+    latin.mkdir()
+    (latin / "a.txt").write_text("text")
+    for folder, message in (
+        (tmp_path / "other", "must be a folder of documents, got a search index"),
+        (latin, "the path of the folder must be UTF-8; rename it"),
+    ):
+        for run in (index.sync, lambda folder: build_index(folder, tmp_path / "built", model=hash_model)):
+            with pytest.raises(InputError) as caught:
+                run(folder)
+            assert str(caught.value) == f"{folder}: {message}"
+    assert not any(path.name.startswith("built") for path in tmp_path.iterdir())
+
+
+def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tmp_path):
+    from ctx_embed.index.following.folders import folders
+
+    assert folders(index._folder.documents) == []
+    index.sync(folder, exclude=["sub/"])
+    (followed,) = folders(index._folder.documents)
+    assert (followed.path, followed.prefix, followed.options.exclude) == (str(folder), "", ("sub/",))
+    assert json.loads((index.path / "manifest.json").read_text())["format_version"] == 2
+    assert sorted(path.name for path in index.path.iterdir())[:1] == ["documents.sqlite"]

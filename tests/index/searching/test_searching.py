@@ -1,0 +1,260 @@
+"""The searches of an index, with the model that ships."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.searching import search as searching
+from ctx_embed.index.searching.ranking import Scored, diverse, fused
+
+ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
+TEXTS = [
+    "The central bank raised its interest rate. Savers get more for their money. Loans cost more.",
+    "The boat lay on the bank of the river. Fish swam in the clear water. The angler waited.",
+    "A bank lends money to a company. The company pays interest every year.",
+]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    rows = [json.loads(line) for line in ARTICLES.read_text(encoding="utf-8").splitlines()]
+    with SearchIndex.create(tmp_path_factory.mktemp("articles") / "index") as index:
+        metadata = [{name: row[name] for name in ("year", "section")} for row in rows]
+        index.add([row["text"] for row in rows], [row["id"] for row in rows], metadata)
+        yield index
+
+
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """An index of three documents cut into eight sentences."""
+    with SearchIndex.create(tmp_path_factory.mktemp("cut") / "index", chunk="sentences") as index:
+        index.add(TEXTS, ["rates", "river", "lending"], [{"source": "a"}, {"source": "b"}, {"source": "a"}])
+        yield index
+
+
+def ids(hits) -> list:
+    return [hit.id for hit in hits]
+
+
+def test_a_vector_finds_what_its_text_finds_without_the_model(index, cut):
+    texts = ["a criminal attack", "a football match"]
+    vectors = index.embedder.queries(texts)
+    expected = index.search(texts, 5)
+    for query in (vectors, 3 * vectors, vectors.tolist(), list(vectors)):
+        found = index.search(query, 5)
+        assert [ids(hits) for hits in found] == [ids(hits) for hits in expected]
+    for query in (vectors[0], vectors[0].tolist(), vectors[0].astype(np.float64)):
+        found = index.search(query, 5)
+        assert ids(found) == ids(expected[0])
+        assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected[0]], abs=1e-6)
+    with SearchIndex.open(cut.path) as other:
+        assert len(other.search(vectors[0])) == 8
+        assert other._embedder is None
+
+
+def test_similar_documents_leave_the_document_out(index):
+    text = index.get("a23").text
+    assert ids(index.search(like="a23", k=3)) == ids(index.search(text, 4))[1:]
+    several = index.search(like=["a23", "a12"], k=30)
+    assert len(several) == 22
+    assert not {"a23", "a12"} & set(ids(several))
+    for mode in ("words", "hybrid"):
+        assert "a23" not in ids(index.search(like="a23", mode=mode, k=30))
+    assert ids(index.search(like="a23", where="section = 'sport'", k=30, mode="words"))
+
+
+def test_the_passages_of_a_similar_document_count_together(cut):
+    hits = cut.search(like="rates", k=10)
+    assert set(ids(hits)) == {"river", "lending"}
+    assert hits[0].id == "lending"
+    assert len(hits) == 5
+
+
+def test_excluded_examples_push_away(index):
+    text = index.get("a13").text
+    query, avoided = index.embedder.queries(["an injured athlete", text])
+    moved = query - searching.EXCLUDED_WEIGHT * avoided
+    hits = index.search("an injured athlete", 24, exclude=text)
+    assert hits == index.search("an injured athlete", 24, exclude=[text])
+    for hit in hits:
+        vector = index.embedder.documents([hit.text])[0]
+        assert hit.score == pytest.approx(float(vector @ moved / np.linalg.norm(moved)), abs=1e-5)
+    place = ids(index.search("an injured athlete", 24)).index("a13")
+    assert ids(hits).index("a13") > place
+    by_id = index.search("an injured athlete", 24, exclude="a13")
+    assert ids(by_id) == [name for name in ids(hits) if name != "a13"]
+    assert len(index.search("an injured athlete", 24, exclude=["a13", "computers"], mode="hybrid")) == 23
+    assert len(index.search(like="a12", exclude=("a13",), k=24)) == 22
+
+
+def test_several_queries_become_one_ranking(index):
+    queries = ["a criminal attack", "a football match", "stars and planets"]
+    hits = index.search(queries, 6, fuse=True)
+    assert hits == index.search(index.embedder.queries(queries), 6, fuse=True)
+    lists = index.search(queries, 24)
+    sums, best = {}, {}
+    for found in lists:
+        for rank, hit in enumerate(found, 1):
+            sums[hit.id] = sums.get(hit.id, 0) + 1 / (60 + rank)
+            best[hit.id] = max(best.get(hit.id, -1), hit.score)
+    assert ids(hits) == sorted(sums, key=lambda name: -sums[name])[:6]
+    for hit in hits:
+        assert hit.fused == pytest.approx(sums[hit.id])
+        assert hit.score == best[hit.id]
+    both = index.search(queries, 6, fuse=True, mode="hybrid")
+    parts = index.search(queries, 24, mode="hybrid")
+    total = sum(hit.fused for found in parts for hit in found if hit.id == both[0].id)
+    assert both[0].fused == pytest.approx(total)
+    assert index.search("a criminal attack", 3, fuse=True)[0].id == "a23"
+
+
+def test_rankings_are_fused_by_hand():
+    first = [Scored(0.9, 7), Scored(0.8, 3)]
+    second = [Scored(0.7, 3), Scored(0.1, 5)]
+    assert fused([first, second]) == [
+        Scored(0.8, 3, 1 / 62 + 1 / 61),
+        Scored(0.9, 7, 1 / 61),
+        Scored(0.1, 5, 1 / 62),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["dense", "words", "hybrid"])
+def test_an_offset_continues_the_ranking(index, mode):
+    whole = index.search("a new record for a runner", 10, mode=mode)
+    pages = [index.search("a new record for a runner", 3, offset=offset, mode=mode) for offset in (0, 3, 6, 9)]
+    assert [hit for page in pages for hit in page] == index.search("a new record for a runner", 12, mode=mode)
+    assert pages[0] == whole[:3]
+    assert index.search("x", 5, offset=1000, mode=mode) == []
+
+
+def test_mmr_by_hand():
+    vectors = np.array([[1, 0], [0.98, 0.199], [0, 1]], np.float32)
+    relevance = np.array([0.9, 0.85, 0.5])
+    assert diverse(relevance, vectors, 3, 1.0) == [0, 1, 2]
+    assert diverse(relevance, vectors, 3, 0.5) == [0, 2, 1]
+    assert diverse(relevance, vectors, 2, 0.0) == [0, 2]
+    assert diverse(relevance, vectors, 9, 0.95) == [0, 1, 2]
+    assert diverse(np.empty(0), np.empty((0, 2), np.float32), 3, 0.5) == []
+
+
+def test_mmr_avoids_repetition(tmp_path):
+    texts = ["The striker scored two goals.", "The striker scored two goals!", "the striker scored two goals"]
+    query = "the goalkeeper and the striker of a football match"
+    with SearchIndex.create(tmp_path / "index") as index:
+        index.add([*texts, "The goalkeeper saved a penalty.", "Bread is made from rye."])
+        assert set(ids(index.search(query, 3))) == {0, 1, 2}
+        varied = index.search(query, 2, mmr=0.6)
+        assert ids(varied)[1] == 3
+        assert index.search(query, 5, mmr=1.0) == index.search(query, 5)
+        assert index.search("goals", 2, mmr=0.6, offset=1) == index.search("goals", 3, mmr=0.6)[1:]
+
+
+def test_groups_have_their_best_passage(cut):
+    plain = cut.search("interest on money", 8)
+    assert len(plain) == 8
+    groups = cut.search("interest on money", 8, group="id")
+    assert sorted(ids(groups)) == ["lending", "rates", "river"]
+    for hit in groups:
+        assert hit == next(other for other in plain if other.id == hit.id)
+    assert [hit.metadata["source"] for hit in cut.search("interest on money", 8, group="source")] == ["a", "b"]
+    assert sorted(ids(cut.search("interest on money", 8, group="nothing"))) == ["lending", "rates", "river"]
+    assert cut.search("interest on money", 1, group="id", offset=1) == groups[1:2]
+    hybrid = cut.search("interest", 8, group="id", mode="hybrid")
+    assert len(hybrid) == 3
+
+
+def test_groups_are_found_below_many_passages_of_one_document(tmp_path, hash_model, monkeypatch):
+    monkeypatch.setattr(searching, "DEEPER", 2)
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["same"] * 50 + ["other"] * 50 + ["third"], metadata=[{"n": n // 50} for n in range(101)])
+        hits = index.search("same", 3, group="n")
+        assert [hit.metadata["n"] for hit in hits] == [0, *[hit.metadata["n"] for hit in hits[1:]]]
+        assert {hit.metadata["n"] for hit in hits} == {0, 1, 2}
+        high = index.search("same", 3, group="n", threshold=0.99)
+        assert [hit.metadata["n"] for hit in high] == [0]
+
+
+def test_context_is_the_text_around_a_passage(cut):
+    hit = cut.search("fish", 1, context=1)[0]
+    assert hit.text == "Fish swam in the clear water."
+    assert hit.context == TEXTS[1]
+    hit = cut.search("the angler", 1, context=1)[0]
+    assert hit.text == "The angler waited."
+    assert hit.context == "Fish swam in the clear water. The angler waited."
+    assert cut.search("fish", 1)[0].context is None
+
+
+def test_phrases_must_occur(index, cut):
+    assert ids(index.search('"asked for a ransom" football', mode="words")) == ["a23"]
+    assert ids(index.search("\u201casked for a ransom\u201d football", mode="words")) == ["a23"]
+    assert "a23" in ids(index.search("asked for a ransom football", mode="words"))
+    assert len(index.search("asked for a ransom football", mode="words")) > 1
+    assert ids(index.search('"ransom a for" football', mode="words")) == []
+    assert ids(index.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[0]) == ["a23"]
+    assert len(index.search(['"asked for a ransom"', "football"], 5, mode="hybrid")[1]) == 5
+    assert ids(index.search('"ransom a for"', mode="hybrid")) == []
+    assert ids(index.search('"asked for" "a ransom"', mode="hybrid", where="year = 2021")) == ["a23"]
+    assert ids(index.search('"asked for" "a ransom"', mode="hybrid", where="year = 2022")) == []
+    # A dense query reads the marks as any other text.
+    assert len(index.search('"ransom a for"', 5)) == 5
+    # An inch, an apostrophe and a lone mark begin no phrase.
+    for query in ('a 5" ransom and a 6" hospital', 'ransom "', '" ransom', '""', '" "'):
+        assert ("a23" in ids(index.search(query, mode="words"))) == ("ransom" in query)
+    assert cut.search(like="river", mode="words") == cut.search(like=["river"], mode="words")
+
+
+def test_common_words_beside_a_phrase_may_be_missing(index, monkeypatch):
+    from ctx_embed.index.searching import fulltext
+
+    monkeypatch.setattr(fulltext, "LARGE", 3)
+    assert ids(index.search('"asked for a ransom" zebra', mode="words")) == ["a23"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"offset": -1}, "offset must be an integer of at least 0, got -1"),
+        ({"offset": 1.0}, "offset must be an integer of at least 0, got 1.0"),
+        ({"context": True}, "context must be an integer of at least 0, got True"),
+        ({"candidates": 0}, "candidates must be an integer of at least 1, got 0"),
+        ({"mmr": 1.5}, "mmr must be a number from 0 (variety) to 1 (relevance), got 1.5"),
+        ({"mmr": "high"}, "mmr must be a number from 0 (variety) to 1 (relevance), got 'high'"),
+        ({"group": 5}, "group must be 'id' or a metadata field, got an int"),
+        ({"group": "a b"}, "field 'a b': expected the end at character 3, got 'b'; an example: year"),
+        ({"exclude": 5}, "exclude: no document has the id 5"),
+        ({"exclude": [None]}, "document 1: the id must be a string or an integer, got None"),
+        ({"exclude": "x", "mode": "words"}, "exclude needs mode 'dense' or 'hybrid', got 'words'"),
+        ({"like": "a23"}, "give search either a query or like, not both"),
+        ({"query": None, "like": "b1"}, "like: no document has the id 'b1'"),
+        ({"query": None, "like": []}, "like must have at least one id, got an empty list"),
+        ({"query": [0.5, 1.0]}, "query 1 must have shape ({dimension},), got (2,)"),
+        ({"query": np.zeros}, "query 1 must have a finite length above 0, got 0.0"),
+        ({"query": [0.5, "a"]}, "query 1 must be a list of numbers"),
+        ({"query": np.ones((2, 2, 8))}, "query 1 must be a string, got a ndarray"),
+        ({"query": np.ones, "mode": "hybrid"}, "mode 'hybrid' needs texts; search with vectors in mode 'dense'"),
+    ],
+)
+def test_what_cannot_be_searched_for_is_one_line(index, arguments, message):
+    dimension = index.describe()["dimension"]
+    message = message.replace("{dimension}", str(dimension))
+    if callable(make := arguments.get("query")):
+        arguments = {**arguments, "query": make(dimension)}
+    with pytest.raises(InputError) as caught:
+        index.search(**{"query": "a text", **arguments})
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_without_documents_finds_nothing(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        assert index.search(["a", "b"], fuse=True) == []
+        assert index.search([], fuse=True) == []
+        assert index.search(np.ones(8)) == []
+        assert index.search("a", mmr=0.5, group="id", offset=3) == []
+        with pytest.raises(InputError, match="no document has the id 0"):
+            index.search(like=0)

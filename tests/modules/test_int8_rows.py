@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from ctx_embed.modules import Contextualizer
+from ctx_embed.modules.int8_rows import dequantized, from_store, quantized, to_store
+
+
+def test_by_hand():
+    table = torch.tensor([[127.0, -127.0, 1.4, -0.6], [0.0, 0.0, 0.0, 0.0], [0.5, -0.25, 0.0, 0.1]])
+    levels, scales = quantized(table)
+    assert levels.dtype == torch.int8
+    assert scales.dtype == torch.float16
+    assert levels.tolist() == [[127, -127, 1, -1], [0, 0, 0, 0], [127, -64, 0, 25]]
+    torch.testing.assert_close(dequantized(levels, scales), table, atol=0.5, rtol=0)
+
+
+@given(st.integers(0, 2**31), st.floats(1e-6, 100))
+def test_rounding_is_near_and_once(seed, size):
+    table = torch.randn(5, 7, generator=torch.Generator().manual_seed(seed)) * size
+    rounded = dequantized(*quantized(table))
+    half_a_level = table.abs().amax(1, keepdim=True).clamp(min=0.008) / 127 * 0.502
+    assert bool(((rounded - table).abs() <= half_a_level).all())
+    assert torch.equal(dequantized(*quantized(rounded)), rounded)
+    stored = to_store({"embedding.weight": rounded, "b": table})
+    assert stored["embedding.weight"].dtype == torch.int8
+    restored = from_store(stored)
+    assert restored.keys() == {"embedding.weight", "b"}
+    assert torch.equal(restored["embedding.weight"], rounded)
+
+
+def test_a_table_that_int8_would_change_is_stored_as_it_is(tokenizer, tmp_path):
+    module = Contextualizer(tokenizer, 4, steps=1, rank=2)
+    module.save(str(tmp_path))
+    assert load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype == torch.float32
+    module.round_table()
+    module.save(str(tmp_path))
+    assert load_file(tmp_path / "model.safetensors")["embedding.weight"].dtype == torch.int8
+    loaded = Contextualizer.load(str(tmp_path))
+    assert torch.equal(loaded.embedding.weight, module.embedding.weight)
+    half = module.half()
+    assert to_store(half.state_dict())["embedding.weight"].dtype == torch.float16

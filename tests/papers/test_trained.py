@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from ctx_embed.eval.scoring.probes import folds_of
+from ctx_embed.systems import AttentionWeights
+from papers import find_experiment
+from papers.attended_words import most_attended, words_of
+from papers.classifier_cells import (
+    accuracy_summary,
+    fold_parts,
+    initial_encoder,
+    quick_training,
+    settings_from,
+    settings_of,
+    train_and_test,
+    trained,
+)
+from papers.runner import changed, chosen
+from papers.tables import contextualizer
+
+TINY = {**settings_of("MR", "mean", {"epochs": 3, "learning_rate": 0.05}, dimension=8), "speed": True}
+
+
+def test_mean_and_deviation_by_hand():
+    parts = {
+        "speed": {"ms": 2.5, "training_ms": 7.5, "parameters": 9, "seconds": 100.0},
+        "fold 1": {"accuracy": 70.0, "parameters": 9, "seconds": 1.0},
+        "fold 2": {"accuracy": 74.0, "parameters": 9, "seconds": 3.0},
+        "fold 4": {"accuracy": 78.0, "parameters": 9, "seconds": 2.0},
+    }
+    assert accuracy_summary({}, parts) == {
+        "ms": 2.5,
+        "training_ms": 7.5,
+        "parameters": 9,
+        "accuracy": 74.0,
+        "tests": 3,
+        "seconds_each": 2.0,
+        "std": 4.0,
+        "standard_error": pytest.approx(4 / 3**0.5),
+    }
+    assert "std" not in accuracy_summary({}, {"fold 1": parts["fold 1"]})
+    assert "accuracy" not in accuracy_summary({}, {"speed": parts["speed"]})
+
+
+def test_parts():
+    assert fold_parts(TINY, 2) == ["speed", "fold 1", "fold 2"]
+    assert fold_parts({}, 1) == ["fold 1"]
+
+
+def test_a_fold_tests_its_own_rows(workplace):
+    figures = train_and_test(TINY, "fold 3", workplace)
+    rows = workplace.labelled("MR", "MR")
+    classes = np.array([int(label) for label in rows.labels])
+    train, test = folds_of(np.arange(40), classes, 10, 0)[2]
+    classifier, _ = trained(
+        TINY, workplace, type(rows)([rows.labels[i] for i in train], [rows.texts[i] for i in train]), 2
+    )
+    expected = [classifier.predict([rows.texts[i]])[0] == rows.labels[i] for i in test]
+    assert figures["accuracy"] == 100 * np.mean(expected) == 100.0
+    assert len(figures["loss"]) == 3
+    assert figures["loss"][2] < figures["loss"][0]
+    assert figures["parameters"] == 0
+
+
+def test_speed_and_test_part(workplace):
+    times = train_and_test(TINY, "speed", workplace)
+    assert 0 < times["ms"] < times["training_ms"]
+    of_test = train_and_test({**TINY, "task": "R8"}, "test", workplace)
+    assert 0 <= of_test["accuracy"] <= 100
+    assert of_test["best_epoch"] in (1, 2, 3)
+
+
+def test_folds_have_different_initial_weights_and_repeat(workplace):
+    settings = quick_training(contextualizer("MR", 1, 4))
+    first, again, other = (train_and_test(settings, part, workplace)["loss"] for part in ("fold 1", "fold 1", "fold 2"))
+    assert first == again != other
+
+
+def test_each_encoders_head_is_that_of_train():
+    heads = {name: settings_of("MR", name)["training"]["head"] for name in ("contextualizer", "transformer", "dan")}
+    assert heads == {"contextualizer": "zeros", "transformer": "random", "dan": "random"}
+    assert settings_of("MR", "dan", {"head": "zeros"})["training"]["head"] == "zeros"
+
+
+def test_settings_of_the_default_model():
+    settings = settings_from("CR", "default")
+    assert settings["training"]["head"] == "probe"
+    assert "seed" not in settings["training"]
+
+
+def test_tokens_cut_and_rows_sample(workplace, tokenizer):
+    whole = workplace.labelled("MR", "MR")
+    for cut, text in zip(workplace.labelled("MR", "MR", 7).texts, whole.texts, strict=True):
+        assert text.startswith(cut)
+        assert tokenizer.encode(cut).tokens == tokenizer.encode(text).tokens[:7]
+    sample = workplace.labelled("MR", "MR", None, 10)
+    assert sorted(sample.labels) == ["0"] * 5 + ["1"] * 5
+    assert set(sample.texts) <= set(whole.texts)
+    assert workplace.labelled("MR", "MR", 1000).texts == whole.texts
+
+
+def test_the_vocabularys_own_padding_and_truncation_are_not_read(workplace, tokenizer, tmp_path):
+    padding = Tokenizer.from_str(tokenizer.to_str())
+    padding.enable_padding(length=40)
+    padding.enable_truncation(5)
+    padding.save(str(tmp_path / "padding.json"))
+    other = replace(workplace, tokenizer=tmp_path / "padding.json")
+    assert other.labelled("MR", "MR", 7) == workplace.labelled("MR", "MR", 7)
+
+
+def test_words_are_joined_and_weighed():
+    weights = np.array([[0.1, 0.3, 0.2, 0.4], [0.3, 0.1, 0.2, 0.4]], np.float32)
+    attention = AttentionWeights(("un", "##know", "##n", "film"), weights, ("head", "token"))
+    words = dict(words_of(attention))
+    assert words == {"unknown": pytest.approx(4 * 0.2), "film": pytest.approx(4 * 0.4)}
+    assert list(words_of(AttentionWeights((), np.zeros((2, 0), np.float32), ("head", "token")))) == []
+
+
+def test_words_of_a_class_stand_in_more_of_its_texts():
+    attention = {
+        "0": {"dull": [9, 1.2], "film": [5, 3.0], ".": [9, 9.0], "bad": [6, 1.5]},
+        "1": {"film": [7, 2.0], "dull": [2, 4.0]},
+    }
+    assert most_attended(attention, "0") == ["bad", "dull"]
+    assert most_attended(attention, "1") == ["film"]
+
+
+def test_changed_initial_values(workplace):
+    """Only the named initial values change."""
+    changes = {"token_deviation": 1, "initial_b": 0, "initial_gain": 0.1}
+    (cell,) = chosen(find_experiment("table3"), ["ones_k-5"])
+    plain = initial_encoder(cell.settings, workplace, 0)[0].state_dict()
+    other = initial_encoder(changed(cell.settings, changes), workplace, 0)[0].state_dict()
+    table = plain.pop("embedding.weight")
+    assert 0.025 < table.std() < 0.035
+    torch.testing.assert_close(other.pop("embedding.weight"), table / 0.03)
+    assert (plain.pop("attention.b").unique(), other.pop("attention.b").unique()) == (1, 0)
+    assert plain.pop("attention.gain").unique() == 1
+    torch.testing.assert_close(other.pop("attention.gain").unique(), torch.tensor([0.1]))
+    assert plain.keys() == other.keys()
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+
+
+def test_a_redrawn_context_differs_at_each_reading(workplace):
+    ones, uniform = chosen(find_experiment("table3"), ["ones_k-1", "uniform_k-1"])
+    seeded = initial_encoder(uniform.settings, workplace, 0)
+    redrawn = initial_encoder(changed(uniform.settings, {"redrawn": True}), workplace, 0)
+    text = "a film about a house by the sea"
+    assert (seeded.encode(text) == seeded.encode(text)).all()
+    assert abs(redrawn.encode(text) - redrawn.encode(text)).max() > 0.01
+    assert changed(ones.settings, {"redrawn": True}) == ones.settings
+
+
+def test_initial_values_of_other_systems(workplace):
+    (cell,) = chosen(find_experiment("table4"), ["dan_mr"])
+    settings = changed(cell.settings, {"token_deviation": 0.5, "initial_b": 0})
+    assert settings["initial"] == {"token_deviation": 0.5}
+    assert 0.4 < initial_encoder(settings, workplace, 0)[0].embedding.weight.std() < 0.6
