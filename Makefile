@@ -1,4 +1,5 @@
-# make demo: the main job on the shipped model; make test: the tests; make docs: the site; make check: what CI runs;
+# make demo: the main job on the shipped model; make test: the tests; make docs: the site;
+# make size: installed lines and the files of a query; make check: what CI runs;
 # make check-slow: the same with the tests that take minutes;
 # make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
 PYTHON ?= python3
@@ -7,7 +8,7 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check check-slow lint docs clients clean
+.PHONY: demo test check check-slow lint docs size clients clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
@@ -15,7 +16,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -q -n $(WORKERS) --dist loadfile $(TESTS)
 
-check: lint test docs
+check: lint test docs size
 
 check-slow: TESTS = --slow
 check-slow: check
@@ -24,6 +25,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+size: $(VENV)/installed-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.size
 
 docs: $(VENV)/installed-dev
 	HF_HUB_OFFLINE=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html

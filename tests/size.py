@@ -1,0 +1,103 @@
+"""How large the house is: `make size` compares installed lines, and files that one query runs, with tests/size.toml.
+
+Both may exceed their mark by 3 %. To raise a mark, commit tests/size.toml alone and say what users get for it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+MARKS = ROOT / "tests" / "size.toml"
+TOLERANCE = 0.03
+
+# Runs a command and prints the files of the project whose functions ran, except while a module of it was imported.
+_TRIP = """
+import sys, threading
+from pathlib import Path
+import ctx_embed
+from ctx_embed.cli.main import run
+
+root = str(Path(ctx_embed.__file__).resolve().parent)
+ran = set()
+
+def imports(frame):
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and root in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+def profile(frame, event, argument):
+    name = frame.f_code.co_filename
+    if event == "call" and root in name and name not in ran and not imports(frame):
+        ran.add(name)
+
+sys.argv[0] = "ctx-embed"
+threading.setprofile(profile)
+sys.setprofile(profile)
+try:
+    run()
+finally:
+    sys.setprofile(None)
+    threading.setprofile(None)
+    print(*sorted(ran), sep="\\n", file=sys.stderr)
+"""
+
+
+def installed_lines() -> int:
+    """Return the number of lines of Python that a wheel installs."""
+    files = (path for top in ("ctx_embed", "cli", "eval") for path in (ROOT / top).rglob("*.py"))
+    return sum(len(path.read_bytes().splitlines()) for path in files)
+
+
+def files_of(*arguments: str) -> list[str]:
+    """Return the files of the project whose functions run in a command of ``ctx-embed``.
+
+    Raises:
+        subprocess.CalledProcessError: the command fails.
+    """
+    command = [sys.executable, "-c", _TRIP, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()
+
+
+def query_files() -> int:
+    """Return the number of files that a query of an index of samples runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = str(Path(folder) / "news.index")
+        files_of("index", "build", "docs/samples/articles.jsonl", index)
+        return len(files_of("index", "query", index, "cyber attack on a clinic", "-k", "3"))
+
+
+def report(sizes: Mapping[str, int], marks: Mapping[str, int]) -> tuple[str, bool]:
+    """Return a line for each size with its mark, and whether all are within their mark and 3 %."""
+    lines, fits = [], True
+    for name, size in sizes.items():
+        mark = marks[name]
+        within = size <= mark * (1 + TOLERANCE)
+        fits = fits and within
+        verdict = "ok" if within else f"more than {TOLERANCE:.0%} above its mark; make it smaller"
+        lines.append(f"{name.replace('_', ' ')}: {size:,} (mark {mark:,}, {size / mark - 1:+.1%}): {verdict}")
+    return "\n".join(lines), fits
+
+
+def main() -> None:
+    """Print both sizes; exit with 1 if one exceeds its mark by more than 3 %."""
+    marks = tomllib.loads(MARKS.read_text(encoding="utf-8"))
+    text, fits = report({"installed_lines": installed_lines(), "query_files": query_files()}, marks)
+    print(text)
+    sys.exit(not fits)
+
+
+if __name__ == "__main__":
+    main()

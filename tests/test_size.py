@@ -1,0 +1,38 @@
+"""The sizes that `make size` prints are counted, and a size above its mark is told from one within it."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests import size
+
+
+def test_lines_are_counted_once_although_two_folders_are_linked():
+    lines = size.installed_lines()
+    cli = sum(len(path.read_bytes().splitlines()) for path in (size.ROOT / "cli").rglob("*.py"))
+    package = sum(
+        len(path.read_bytes().splitlines())
+        for path in (size.ROOT / "ctx_embed").rglob("*.py")
+        if path.relative_to(size.ROOT / "ctx_embed").parts[0] not in ("cli", "eval")
+    )
+    assert package + cli < lines < package + 3 * cli
+
+
+def test_the_files_of_a_command_are_those_that_it_runs(tmp_path):
+    files = size.files_of("index", "build", "docs/samples/articles.jsonl", str(tmp_path / "news.index"))
+    assert any(name.endswith("cli/index/build.py") for name in files)
+    assert not any("serving" in name for name in files)
+
+
+def test_a_size_may_exceed_its_mark_by_3_percent():
+    assert size.report({"query_files": 103}, {"query_files": 100}) == ("query files: 103 (mark 100, +3.0%): ok", True)
+    text, fits = size.report({"query_files": 104}, {"query_files": 100})
+    assert text == "query files: 104 (mark 100, +4.0%): more than 3% above its mark; make it smaller"
+    assert not fits
+
+
+def test_a_command_that_fails_is_an_error():
+    with pytest.raises(subprocess.CalledProcessError):
+        size.files_of("nothing")
