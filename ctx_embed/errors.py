@@ -7,7 +7,12 @@ turns it into one line and exit code 1. Any other exception is a bug of ours and
 from __future__ import annotations
 
 import difflib
+import json
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
+
+_DISTRIBUTION = "ctx-embed"
 
 
 class InputError(ValueError):
@@ -43,9 +48,32 @@ def described(value: object) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
+def installation(extra: str = "", origin: str | None = None) -> str:
+    """Return the command that installs this package again, from where it came from: a clone, a wheel or an index.
+
+    Args:
+        extra: an extra to install with it.
+        origin: the ``direct_url.json`` of an installation (PEP 610); None reads that of this one.
+    """
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    if origin is None:
+        try:
+            origin = metadata.distribution(_DISTRIBUTION).read_text("direct_url.json")
+        except metadata.PackageNotFoundError:
+            origin = None
+    fields = json.loads(origin) if origin else {}
+    url = urlsplit(fields.get("url", ""))
+    path = Path(url2pathname(url.path))
+    editable = "-e " if fields.get("dir_info", {}).get("editable") else ""
+    source = str(path) if url.scheme == "file" and path.exists() else _DISTRIBUTION
+    if not extra:
+        return f"pip install {editable}{shlex.quote(source)}"
+    return f'pip install {editable}"{source}[{extra}]"'
+
+
 def missing_extra(what: str, extra: str) -> InputError:
-    """Return the error for what needs an extra that is not installed, with the commands that install it."""
-    return InputError(
-        f'{what} needs the extra {extra}: pip install "ctx-embed[{extra}]", '
-        f'or in a clone of the repository: pip install -c constraints.txt ".[{extra}]"'
-    )
+    """Return the error for what needs an extra that is not installed, with the command that installs it."""
+    return InputError(f"{what} needs the extra {extra}: {installation(extra)}")

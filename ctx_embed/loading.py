@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, described, missing_extra, unknown_name
+from ctx_embed.errors import InputError, described, installation, missing_extra, unknown_name
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError, read_json
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def load(
     try:
         from sentence_transformers import SentenceTransformer
     except ModuleNotFoundError as error:
-        raise InputError(f"{path or 'the default model'} on torch needs {error.name}: pip install ctx-embed") from None
+        raise InputError(f"{path or 'the default model'} on torch needs {error.name}: {installation()}") from None
 
     from ctx_embed.identity import IdentifiedCard
     from ctx_embed.model_card import Card

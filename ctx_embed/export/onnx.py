@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer
 
@@ -157,7 +157,7 @@ def export(embedder: Embedder, output: str | Path) -> float:
         import onnx
         import onnxruntime
     except ModuleNotFoundError as error:
-        raise InputError(f'export onnx needs {error.name}: pip install "ctx-embed[onnx]"') from None
+        raise missing_extra(f"export onnx: {error.name}", "onnx") from None
     output = Path(output)
     require_replaceable(output, MODEL)
     saved = embedder.saved

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_folder, require_replaceable
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def export(model: SentenceTransformer, output: str | Path) -> None:
     try:
         from model2vec import StaticModel
     except ModuleNotFoundError as error:
-        raise InputError(f'export static needs {error.name}: pip install "ctx-embed[peers]"') from None
+        raise missing_extra(f"export static: {error.name}", "peers") from None
     from sentence_transformers.sentence_transformer.modules import Normalize
 
     from ctx_embed.systems.mean import MeanEmbedding

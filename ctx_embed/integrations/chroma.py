@@ -1,4 +1,4 @@
-"""Chroma's embedding function: pip install "ctx-embed[chroma]"."""
+"""Chroma's embedding function (the extra ``chroma``)."""
 
 from __future__ import annotations
 

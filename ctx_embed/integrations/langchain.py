@@ -1,4 +1,4 @@
-"""LangChain's ``Embeddings``: pip install "ctx-embed[langchain]"."""
+"""LangChain's ``Embeddings`` (the extra ``langchain``)."""
 
 from __future__ import annotations
 

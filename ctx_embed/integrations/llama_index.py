@@ -1,4 +1,4 @@
-"""LlamaIndex's ``BaseEmbedding``: pip install "ctx-embed[llama-index]"."""
+"""LlamaIndex's ``BaseEmbedding`` (the extra ``llama-index``)."""
 
 from __future__ import annotations
 

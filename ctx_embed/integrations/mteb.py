@@ -1,4 +1,4 @@
-"""MTEB's description of a model: pip install "ctx-embed[mteb]"."""
+"""MTEB's description of a model (the extra ``mteb``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search index as the vector store of LangChain: pip install "ctx-embed[integrations]".
+"""A search index as the vector store of LangChain (extra integrations).
 
 python langchain_search.py INDEX [MODEL]
 """

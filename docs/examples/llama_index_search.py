@@ -1,4 +1,4 @@
-"""A search index as the retriever of LlamaIndex: pip install "ctx-embed[integrations]".
+"""A search index as the retriever of LlamaIndex (extra integrations).
 
 python llama_index_search.py INDEX [MODEL]
 """

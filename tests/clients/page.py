@@ -17,7 +17,7 @@ class Client(NamedTuple):
 
     Args:
         name: its heading.
-        packages: what its line of pip installs beside ctx-embed; extras of ctx-embed as ``ctx-embed[extra]``.
+        packages: what its line of pip installs beside ctx-embed; extras of ctx-embed as ``.[extra]``.
         code: its block.
         use: code that runs after it and asserts what comes out.
     """
@@ -45,7 +45,7 @@ def clients() -> dict[str, Client]:
         name = section.split("\n", 1)[0]
         line = re.search(r"^    pip install (.*)$", section, flags=re.MULTILINE)
         (code,) = _blocks(section)
-        found[name] = Client(name, shlex.split(line[1]) if line else ["ctx-embed"], code, USES[name])
+        found[name] = Client(name, shlex.split(line[1]) if line else ["."], code, USES[name])
     return found
 
 

@@ -29,9 +29,7 @@ def install(client: Client, constraint: str | None) -> Path:
     if not python.exists():
         venv = [uv, "venv", "--quiet", "--python", sys.executable] if uv else [sys.executable, "-m", "venv"]
         subprocess.run([*venv, str(folder)], check=True)
-    packages = [
-        str(ROOT) + name.removeprefix("ctx-embed") if name.startswith("ctx-embed") else name for name in client.packages
-    ]
+    packages = [str(ROOT) + name.removeprefix(".") if name.startswith(".") else name for name in client.packages]
     installer = [uv, "pip", "install", "--python", str(python)] if uv else [str(python), "-m", "pip", "install"]
     options = ["--quiet", *(["--constraint", constraint] if constraint else [])]
     subprocess.run([*installer, *options, *packages], check=True)

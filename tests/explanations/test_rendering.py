@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from ctx_embed import explanations
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, installation
 from ctx_embed.explanations import ContextPath, Explanation
 from ctx_embed.explanations.page import html
 from ctx_embed.explanations.plot import png
@@ -232,10 +232,7 @@ def test_without_matplotlib(monkeypatch, tmp_path):
     monkeypatch.setattr(builtins, "__import__", lacking)
     with pytest.raises(InputError) as caught:
         explanations.write([TWO], tmp_path / "out.png")
-    assert str(caught.value) == (
-        'a PNG needs the extra plots: pip install "ctx-embed[plots]", '
-        'or in a clone of the repository: pip install -c constraints.txt ".[plots]"'
-    )
+    assert str(caught.value) == f"a PNG needs the extra plots: {installation('plots')}"
     assert list(tmp_path.iterdir()) == []
 
 

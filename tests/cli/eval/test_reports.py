@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ctx_embed.cli.main import main
+from ctx_embed.errors import installation
 
 TASKS = {"MR": "probe", "STSB": "similarity"}
 
@@ -126,10 +127,7 @@ def test_report_without_the_extra_for_plots(folders, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     found = call("report", folders[0])
     assert found.exit_code == 0
-    assert found.stderr == (
-        'a plot needs the extra plots: pip install "ctx-embed[plots]", '
-        'or in a clone of the repository: pip install -c constraints.txt ".[plots]"\n'
-    )
+    assert found.stderr == f"a plot needs the extra plots: {installation('plots')}\n"
     assert "<svg" not in (folders[0] / "report.html").read_text()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.documents import formats
+from ctx_embed.errors import installation
 from ctx_embed.index.building import sync as module
 from ctx_embed.index.building.build import build_index
 from tests.documents.samples import FIRST, SECOND, mbox, pdf
@@ -287,7 +288,7 @@ def test_a_format_without_its_library_is_read_once_that_is_installed(index, fold
         patched.setattr(formats, "_installed", lambda module: module != "pypdf")
         synced = index.sync(folder)
         assert synced.lacking == {".pdf": 1}
-        assert 'left out 1 .pdf, which needs the extra documents: pip install "ctx-embed[documents]"' in synced.left_out
+        assert f"left out 1 .pdf, which needs the extra documents: {installation('documents')}" in synced.left_out
     assert index.sync(folder).added == 1
     assert "report.pdf" in index
 
