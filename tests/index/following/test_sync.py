@@ -12,8 +12,8 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.documents import formats
 from ctx_embed.errors import installation
-from ctx_embed.index.building import sync as module
 from ctx_embed.index.building.build import build_index
+from ctx_embed.index.following import sync as module
 from tests.documents.samples import FIRST, SECOND, mbox, pdf
 from tests.index.support.hash_model import HashModel
 

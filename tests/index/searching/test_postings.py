@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.index import fulltext, postings
+from ctx_embed.index.searching import fulltext, postings
 from ctx_embed.index.searching.fulltext import search_words
 from tests.index.support.hash_model import HashModel
 
