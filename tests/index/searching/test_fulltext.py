@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.searching import fulltext, snippet
+from ctx_embed.index import snippet
+from ctx_embed.index.searching import fulltext
 
 TEXTS = ["the cats were running", "a dog ran", "café in Paris", "running shoes for a cat and a running cat", ""]
 
