@@ -202,12 +202,9 @@ class Client(Collection):
         """Return the pairs of documents that say nearly the same, most similar first."""
         return [Pair(**pair) for pair in self._post("duplicates", {"threshold": threshold, "most": most})["pairs"]]
 
-    def topics(self, count: int | None = None, seed: int = 0, *, write: str | None = None) -> list[Topic]:
-        """Cluster the documents and return the clusters with their typical words, largest first, without their ids.
-
-        ``write`` names a metadata field in which to store the label of each document's topic.
-        """
-        found = self._post("topics", {"count": count, "seed": seed, "write": write})["topics"]
+    def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
+        """Cluster the documents and return the clusters with their typical words, largest first, without their ids."""
+        found = self._post("topics", {"count": count, "seed": seed})["topics"]
         return [
             Topic(topic["size"], topic["words"], list(map(tuple, topic["examples"])), topic["label"]) for topic in found
         ]

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ctx_embed.serving.errors import RETRY_AFTER, ApiError, error_response
 from ctx_embed.serving.service import Service
-from ctx_embed.serving.settings import LOOPBACK, Keys
+from ctx_embed.serving.settings import LOOPBACK
 
 # What needs no key: probes have none, and the page asks for one itself.
 PROBES = ("/healthz", "/readyz")
@@ -27,16 +27,6 @@ def sent_key(scope: Scope) -> bytes:
             kind, _, key = bytes(value).partition(b" ")
             return key.strip() if kind.lower() == b"bearer" else b""
     return b""
-
-
-def require_write_key(keys: Keys, scope: Scope) -> None:
-    """Raise an error unless a request has sent a key that may write, or none is needed.
-
-    Raises:
-        ApiError: it has not (403).
-    """
-    if not keys.allows(sent_key(scope), True):
-        raise ApiError(403, "this key may read only; changes need a write key", "read_only_key")
 
 
 class Gate:
@@ -65,8 +55,8 @@ class Gate:
             return
         key = sent_key(scope)
         if self.keys.allows(key, False):
-            if path.endswith(WRITES):
-                require_write_key(self.keys, scope)
+            if path.endswith(WRITES) and not self.keys.allows(key, True):
+                raise ApiError(403, "this key may read only; changes need a write key", "read_only_key")
             return
         said = "unknown API key" if key else "an API key is needed; send it as Authorization: Bearer KEY"
         raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})

@@ -122,12 +122,6 @@ def test_documents_are_added_from_a_stream(index):
     assert index.delete([numbered, "own"]) == 2
 
 
-def test_the_labels_of_topics_are_stored(index):
-    topics = index.topics(2, write="theme")
-    assert sorted(index.facets("theme")) == sorted((topic.label, topic.size) for topic in topics)
-    assert index.update_metadata(index.ids(), {"theme": None}) == 6
-
-
 def test_the_whole_is_explored(index):
     assert {field.name for field in index.fields()} == {"year", "lang", "topic", "tame"}
     assert {len(field.values) for field in index.fields(1) if field.values} == {1}

@@ -82,8 +82,6 @@ def test_a_cross_encoder_reranks(cross_encoder, index_path):
         assert index.search([query, "pets"], 3, rerank="cross")[0] == hits
         assert index.search(query, 3, rerank="cross", fuse=True)[0].id == hits[0].id
         assert index.search(query, 3)[0].reranked is None
-        with pytest.raises(InputError, match="a CrossEncoder has none"):
-            index.search(query, rerank="cross", cache=True)
         # A path in a request would load whatever is there.
         with pytest.raises(InputError, match=r"unknown reranker '.*': known are cross"):
             index.search(query, rerank=str(folder))
@@ -104,9 +102,8 @@ def test_minilm_reranks(index_path):
         best, other = post(f"{server.url}/v1/rerank", json=body).json()["results"]
         assert (best["index"], other["index"]) == (1, 0)
         assert best["relevance_score"] == pytest.approx(float(vectors[2] @ vectors[0]), abs=1e-5)
-        (hit,) = index.search(query, 1, rerank="minilm", cache=True)
+        (hit,) = index.search(query, 1, rerank="minilm")
         assert (hit.id, hit.reranked) == (1, pytest.approx(best["relevance_score"], abs=1e-5))
-        assert index.search(query, 1, rerank="minilm", cache=True)[0] == hit
 
 
 @pytest.mark.parametrize(

@@ -302,45 +302,6 @@ def test_a_threshold_and_an_impossible_filter(visit):
     hits(page, 10)
 
 
-# Changing the index
-
-
-def test_a_document_is_added_found_deleted_and_brought_back(visit, folder):
-    page = visit("/?q=a+parrot+learns+to+whistle")
-    hits(page)
-    page.get_by_role("button", name="Add document").click()
-    dialog = page.get_by_role("dialog", name="Add a document to house")
-    expect(dialog.get_by_label("Text")).to_be_focused()
-    dialog.get_by_role("button", name="Add", exact=True).click()
-    expect(dialog.get_by_role("alert")).to_have_text("Write the text of the document first.")
-    dialog.get_by_label("Text").fill("The parrot has learned to whistle the anthem.")
-    dialog.get_by_label("kind").fill("note")
-    dialog.get_by_label("year").fill("2026")
-    dialog.get_by_label("tags").fill("birds, music")
-    dialog.get_by_label("Name of a further field").fill("heard by")
-    dialog.get_by_label("Value", exact=True).fill("everyone")
-    dialog.get_by_role("button", name="Add", exact=True).click()
-    expect(page.locator("#message")).to_contain_text("Added document 45.")
-    expect(page.locator(".hit .text").first).to_have_text("The parrot has learned to whistle the anthem.")
-    added = {"kind": "note", "year": 2026, "tags": ["birds", "music"], "heard by": "everyone"}
-    with SearchIndex.open(folder / "house") as index:
-        assert index.get(45).metadata == added
-    page.locator(".hit").first.get_by_role("button", name="Delete").click()
-    dialog = page.get_by_role("dialog", name="Delete this document?")
-    expect(dialog).to_contain_text("whistle the anthem")
-    dialog.get_by_role("button", name="Cancel").click()
-    page.locator(".hit").first.get_by_role("button", name="Delete").click()
-    dialog.get_by_role("button", name="Delete").click()
-    expect(page.locator("#message")).to_contain_text("Deleted document 45.")
-    expect(page.locator(".hit .text").first).not_to_contain_text("parrot")
-    page.get_by_role("button", name="Undo").click()
-    expect(page.locator("#message")).to_have_text("Document 45 is back.")
-    expect(page.locator(".hit .text").first).to_contain_text("parrot")
-    with SearchIndex.open(folder / "house") as index:
-        assert index.get(45).metadata == added
-        index.delete(45)
-
-
 # Topics, near-duplicates, several indexes
 
 
@@ -406,10 +367,6 @@ def test_everything_is_reached_from_the_keyboard(visit):
         page.keyboard.type("radiator")
     expect(page.locator(".hit .text").first).to_contain_text("radiator")
     page.keyboard.press("ArrowDown")
-    page.keyboard.press("Delete")
-    expect(page.get_by_role("dialog")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("Escape")
     expect(page.locator("#query")).to_be_focused()
     page.keyboard.press("Escape")
@@ -454,9 +411,6 @@ def test_each_view_is_readable_named_and_fits(visit, view):
     if "boiler" in view:
         page.locator(".explain").first.click()
         page.locator(".sides").wait_for()
-        page.get_by_role("button", name="Add document").click()
-        assert page.evaluate(CHECKS) == []
-        page.keyboard.press("Escape")
     for width, scheme in [(1280, "light"), (1280, "dark"), (360, "dark"), (360, "light")]:
         page.set_viewport_size({"width": width, "height": 740})
         page.emulate_media(color_scheme=scheme)
@@ -489,8 +443,7 @@ def test_markup_in_texts_and_queries_stays_text(visit):
     assert hit.locator(".text").inner_text() == MARKUP
     hit.get_by_role("button", name="Explain").click()
     page.locator(".sides").wait_for()
-    hit.get_by_role("button", name="Delete").click()
-    assert page.locator("img, main script, dialog script, .text b").count() == 0
+    assert page.locator("img, main script, .text b").count() == 0
     assert "taken over" not in page.title().replace("document.title", "")
 
 
@@ -527,7 +480,7 @@ def test_failures_are_told_and_can_be_tried_again(visit):
     expect(page.get_by_role("alert")).to_have_text("No explanation: it needs torch")
 
 
-def test_a_server_with_keys_asks_for_one_and_allows_what_it_allows(visit, folder, tmp_path):
+def test_a_server_with_keys_asks_for_one_and_keeps_it_for_the_tab(visit, folder, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("read looking\nwrite changing\n")
     with serving(folder / "letters", "--api-key-file", keys) as server:
@@ -538,13 +491,10 @@ def test_a_server_with_keys_asks_for_one_and_allows_what_it_allows(visit, folder
         page.locator("#api-key").fill("looking")
         page.get_by_role("button", name="Continue").click()
         hits(page, 10)
-        expect(page.get_by_role("button", name="Add document")).to_be_hidden()
-        assert page.locator(".delete").count() == 0
         page.reload()
         hits(page, 10)
         page.get_by_role("button", name="API key").click()
         page.locator("#api-key").fill("changing")
         page.get_by_role("button", name="Continue").click()
-        expect(page.locator(".hit .delete")).to_have_count(10)
-        expect(page.get_by_role("button", name="Add document")).to_be_visible()
+        hits(page, 10)
         assert page.evaluate("Object.values(localStorage).join() + document.cookie") == ""

@@ -52,5 +52,22 @@ export function announce(text) {
   }, 350);
 }
 
+let hiding;
+
+/** Show a line at the bottom of the page for a while. */
+export function tell(text) {
+  const box = byId("message");
+  clearTimeout(hiding);
+  const hide = () => {
+    box.hidden = true;
+  };
+  box.replaceChildren(
+    el("span", {}, text),
+    el("button", { type: "button", class: "quiet square", "aria-label": "Close this message", onclick: hide }, icon("close")),
+  );
+  box.hidden = false;
+  hiding = setTimeout(hide, 8000);
+}
+
 /** Return a count with its noun: "1 document", "1,204 documents". */
 export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;

@@ -78,8 +78,6 @@ function side(id, text, ranges, actions) {
       {},
       el("span.hint", {}, `id ${id}`),
       button("More like this", () => actions.like({ id, text }), { class: "link", "aria-label": `More like this: document ${id}` }),
-      actions.remove &&
-        button("Delete", () => actions.remove({ id, text }), { class: "link delete", "aria-label": `Delete: document ${id}` }),
     ),
   );
 }

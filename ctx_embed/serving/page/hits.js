@@ -91,7 +91,7 @@ function body(hit, words) {
 /**
  * Return a list item for each hit.
  * @param {Array} hits as the server gives them
- * @param {object} actions like(hit), explain(hit, place), and remove(hit) if the key allows it
+ * @param {object} actions like(hit) and explain(hit, place)
  */
 export function hitItems(hits, actions) {
   const words = new Set(hits.flatMap((hit) => [...markedWords(hit.snippet)]));
@@ -121,7 +121,6 @@ export function hitItems(hits, actions) {
           toggle,
           more("More like this", () => actions.like(hit), "like"),
           explain,
-          actions.remove && more("Delete", () => actions.remove(hit), "delete"),
         ),
         explanation,
       ),

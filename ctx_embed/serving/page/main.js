@@ -1,8 +1,7 @@
 // The page: reads the state from the address, asks the server, and shows what it answers.
 
 import { ApiError, hasKey, ofIndex, request, setKey, whenBusy } from "./api.js";
-import { announce, button, byId, counted, el } from "./dom.js";
-import { addDocument, removeDocument, tell } from "./editing.js";
+import { announce, button, byId, counted, el, tell } from "./dom.js";
 import { explained } from "./explain.js";
 import { duplicatesView, topicsView } from "./explore.js";
 import { asField, chosenCount, showFilters } from "./facets.js";
@@ -22,7 +21,6 @@ let indexes = [];
 let fields = [];
 let fieldsOf = {};
 let server = { keys: false };
-let canWrite = false;
 let running = null;
 let asking = false;
 let started = false;
@@ -56,7 +54,6 @@ function show() {
   byId("layout").classList.toggle("wide", !searching);
   byId("filters").hidden = !searching;
   byId("filters-toggle").hidden = !searching;
-  byId("add").hidden = !canWrite;
   document.title = [state.query || (state.view === "search" ? "Search" : state.view === "topics" ? "Topics" : "Near-duplicates"), state.index].filter(Boolean).join(" · ");
   return run();
 }
@@ -179,7 +176,7 @@ async function likedDocument(signal) {
 async function welcome(where, mine) {
   const documents = described()?.documents ?? 0;
   let line = `${counted(documents, "document")}. Write a question, a phrase or a few words; results appear as you type.`;
-  if (documents === 0) line = canWrite ? "This index has no documents yet. Add the first one." : "This index has no documents yet.";
+  if (documents === 0) line = "This index has no documents yet.";
   else if (where !== null) {
     const { count } = await ofIndex(state.index, "count", { where }, mine.signal);
     if (running !== mine) return;
@@ -193,7 +190,6 @@ async function welcome(where, mine) {
       el("p", {}, line),
       documents > 0 && el("p", {}, "Or look at its ", viewLink("topics", "topics"), " and its ", viewLink("duplicates", "near-duplicates"), "."),
       el("div", { id: "suggestions" }),
-      documents === 0 && canWrite && button("Add document", () => byId("add").click(), { class: "primary" }),
     ),
   );
   announce(where === null ? "" : line);
@@ -230,7 +226,7 @@ function showHits(hits, asked, liked, milliseconds) {
   const summary = hits.length
     ? `${counted(hits.length, "result")}${filtered}${documents ? ` from ${counted(documents, "document")}` : ""}, ${Math.max(Math.round(milliseconds), 1)} ms`
     : "No results";
-  const list = el("ol.hits", {}, hitItems(hits, { ...actions, explain: (...parts) => explain(asked, liked, ...parts), remove: canWrite && actions.remove }));
+  const list = el("ol.hits", {}, hitItems(hits, { ...actions, explain: (...parts) => explain(asked, liked, ...parts) }));
   results.replaceChildren(
     ...(liked ? [likeBanner(liked)] : []),
     el("p.summary", {}, summary),
@@ -289,20 +285,7 @@ const actions = {
     return go({ view: "search", like: hit.id, query: "" }).then(() => scrollTo({ top: 0 }));
   },
   search: (text) => go({ view: "search", query: text, like: undefined }),
-  get remove() {
-    return canWrite ? (hit) => removeDocument(state.index, hit, changed) : undefined;
-  },
 };
-
-async function changed() {
-  fieldsOf = {};
-  try {
-    indexes = (await request("indexes")).indexes;
-  } catch {
-    // The search that follows says what is wrong.
-  }
-  await run();
-}
 
 // Starting ----------------------------------------------------------------------------------------------------------
 
@@ -343,10 +326,8 @@ function showIndexes() {
 async function start() {
   try {
     server = await request("server");
-    const access = server.keys ? await request("access") : { read: true, write: true };
     byId("key").hidden = !server.keys;
-    canWrite = access.write;
-    if (!access.read) throw new ApiError(401, "A key is needed.");
+    if (server.keys && !(await request("access")).read) throw new ApiError(401, "A key is needed.");
     indexes = (await request("indexes")).indexes;
   } catch (error) {
     failed(error);
@@ -383,7 +364,6 @@ byId("filters-toggle").addEventListener("click", (event) => {
   const open = byId("filters").classList.toggle("open");
   event.currentTarget.setAttribute("aria-expanded", String(open));
 });
-byId("add").addEventListener("click", () => addDocument(state.index, fields, changed));
 byId("key").addEventListener("click", () => askForKey(""));
 document.addEventListener("click", (event) => {
   const link = event.target.closest?.("a[data-view]");
@@ -416,10 +396,10 @@ function move(step) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || byId("dialog").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   const hit = document.activeElement?.closest?.(".hit");
   const onHit = hit !== null && hit === document.activeElement;
-  const inField = document.activeElement?.matches?.("input:not([type=radio], [type=checkbox], [type=range]), textarea, select");
+  const inField = document.activeElement?.matches?.("input:not([type=radio], [type=checkbox], [type=range]), select");
   const click = (kind) => hit.querySelector(kind)?.click();
   const keys = {
     "/": () => !inField && state.view === "search" && query.select() === undefined && query.focus() === undefined,
@@ -428,7 +408,6 @@ document.addEventListener("keydown", (event) => {
     Enter: () => onHit && click(hit.querySelector(".open") ? ".open" : ".explain") === undefined,
     m: () => onHit && click(".like") === undefined,
     e: () => onHit && click(".explain") === undefined,
-    Delete: () => onHit && click(".delete") === undefined,
     Escape: () => {
       if (hit) query.focus();
       else if (state.like !== undefined && !state.query) go({ like: undefined });

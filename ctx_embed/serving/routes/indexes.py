@@ -12,7 +12,6 @@ from pydantic.config import JsonDict
 from ctx_embed.errors import InputError
 from ctx_embed.index import Hit, SearchIndex, snippet
 from ctx_embed.serving.errors import ApiError
-from ctx_embed.serving.gate import require_write_key
 from ctx_embed.serving.indexes import ServedIndex
 from ctx_embed.serving.json import Answer, Body, JsonRoute
 from ctx_embed.serving.service import service_of
@@ -55,7 +54,6 @@ class SearchBody(Body):
     context: int = Field(0, description="Neighbouring passages to return with a hit.")
     rerank: str | None = Field(None, description="A reranker of the server, which scores the best passages again.")
     candidates: int = Field(50, description="The best passages that `rerank` and `mmr` choose from.")
-    cache: bool = Field(False, description="Whether to store the reranker's vectors of passages with the index.")
     snippets: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
@@ -141,7 +139,6 @@ class TopicsBody(Body):
 
     count: int | None = None
     seed: int = 0
-    write: str | None = Field(None, description="A metadata field for the label of each document's topic.")
 
 
 class ExplainBody(Body):
@@ -316,12 +313,7 @@ async def duplicates(request: Request, name: str, body: DuplicatesBody) -> Answe
 @router.post("/{name}/topics", summary="Cluster the documents")
 async def topics(request: Request, name: str, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
-    index = index_of(request, name)
-    if body.write is None:
-        found = await index.analyse(lambda opened: opened.topics(body.count, body.seed))
-    else:
-        require_write_key(service_of(request).keys, request.scope)
-        found = await index.change(lambda opened: opened.topics(body.count, body.seed, write=body.write))
+    found = await index_of(request, name).analyse(lambda index: index.topics(body.count, body.seed))
     # The ids of all documents would make the answer as long as the index.
     facts = [asdict(replace(topic, documents=[])) for topic in found]
     return Answer({"topics": [{name: fact[name] for name in fact if name != "documents"} for fact in facts]})

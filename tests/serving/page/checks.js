@@ -10,9 +10,9 @@
     const by = element.getAttribute("aria-labelledby");
     if (by) return document.getElementById(by)?.textContent ?? "";
     if (element.labels?.length) return element.labels[0].textContent;
-    return element.matches("input, select, textarea") ? "" : element.textContent;
+    return element.matches("input, select") ? "" : element.textContent;
   };
-  for (const control of document.querySelectorAll("a, button, input, select, textarea, summary, dialog[open], nav, aside")) {
+  for (const control of document.querySelectorAll("a, button, input, select, summary, nav, aside")) {
     if (isShown(control) && !nameOf(control).trim()) wrong.push(`no name: ${label(control)}`);
   }
   for (const image of document.querySelectorAll("svg, img")) {
@@ -60,7 +60,7 @@
   let texts = 0;
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
-    if (!(own || element.matches("input, textarea, select")) || !isShown(element) || element.closest(".hidden-label, .skip")) continue;
+    if (!(own || element.matches("input, select")) || !isShown(element) || element.closest(".hidden-label, .skip")) continue;
     const style = getComputedStyle(element);
     const back = behind(element);
     const ratio = contrast(over(colour(style.color), back), back);
