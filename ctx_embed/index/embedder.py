@@ -14,6 +14,7 @@ from ctx_embed.index.storage.manifest import Manifest
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.texts import length_batches
+from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -134,12 +135,11 @@ class Embedder:
                 raise InputError(
                     f"the model must return embeddings of shape ({self.dimension},), got {embeddings.shape[1:]}"
                 )
-            lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
-            if not np.isfinite(lengths).all():
-                text = texts[batch[int(np.argmin(np.isfinite(lengths[:, 0])))]]
+            finite = np.isfinite(embeddings).all(1)
+            if not finite.all():
+                text = texts[batch[int(np.argmin(finite))]]
                 raise InputError(f"the model returns NaN or infinity for the text {text[:40]!r}")
-            # A zero vector stays zero: its cosine with every vector is then 0.
-            vectors[batch] = embeddings / np.where(lengths > 0, lengths, 1)
+            vectors[batch] = unit_rows(embeddings.astype(np.float64))
         return vectors
 
     def _embedded(self, encode: Callable[..., Any], texts: Sequence[str]) -> Iterator[tuple[list[int], Any]]:

@@ -21,6 +21,7 @@ from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedCon
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import well_formed
+from ctx_embed.vectors import unit_rows
 
 # Of a batch, whose tokens and products are in memory together; a single text may have more.
 BATCH_CHARACTERS = 1 << 20
@@ -46,13 +47,6 @@ PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "int8": _int8,
     "ubinary": _ubinary,
 }
-
-
-def _unit(vectors: Floats) -> Floats:
-    """Return the vectors at length 1; a zero vector stays one."""
-    lengths = np.sqrt(np.einsum("bm,bm->b", vectors, vectors))[:, None]
-    unit: Floats = vectors / np.maximum(lengths, np.float32(1e-12))
-    return unit
 
 
 def _require_positive(name: str, value: Any) -> None:
@@ -214,9 +208,9 @@ class Embedder:
         """Return what :meth:`encode` gives for contexts c^K (B, m); the options are its."""
         _require_known(precision, truncate_dim)
         if normalize is not False and self.saved.normalize:
-            contexts = _unit(contexts)
+            contexts = unit_rows(contexts)
         contexts = contexts[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
-        return PRECISIONS[precision](_unit(contexts) if normalize else contexts)
+        return PRECISIONS[precision](unit_rows(contexts) if normalize else contexts)
 
     def state(self, stored: bytes | None = None) -> DocumentState:
         """Return an empty text that grows, or the one that :meth:`DocumentState.to_bytes` stored.
@@ -284,7 +278,7 @@ class Embedder:
         """
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (left, right))
         if self.saved.settings.get("similarity_fn_name") != "dot":
-            a, b = _unit(a), _unit(b)
+            a, b = unit_rows(a), unit_rows(b)
         found: Floats = a @ b.T
         return found
 

@@ -10,6 +10,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from ctx_embed.eval.features import Matrix
+from ctx_embed.vectors import unit_rows
 
 
 def unit(X: Matrix) -> Matrix:
@@ -17,9 +18,7 @@ def unit(X: Matrix) -> Matrix:
     if sparse.issparse(X):
         return normalize(X)
     # scikit-learn would not scale very short rows.
-    dense = np.asarray(X, np.float64)
-    lengths = np.linalg.norm(dense, axis=1, keepdims=True)
-    return dense / np.where(lengths > 0, lengths, 1.0)
+    return unit_rows(np.asarray(X, np.float64))
 
 
 def paired(A: Matrix, B: Matrix) -> NDArray[np.float64]:

@@ -20,6 +20,7 @@ from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
 from ctx_embed.index.writing.transaction import as_list, unit_vector
 from ctx_embed.texts import well_formed
+from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
@@ -241,11 +242,11 @@ class Search:
         if liked:
             # A quotation in a document is no phrase that similar documents must have.
             texts = ["\n".join(document.text for document in liked).replace('"', " ")]
-            vectors = _unit(np.mean([self._centre(searched, document) for document in liked], axis=0)[None])
+            vectors = unit_rows(np.mean([self._centre(searched, document) for document in liked], axis=0)[None])
         assert vectors is not None
         away = [*self.avoided, *(self._centre(searched, document) for document in excluded.values())]
         if away:
-            vectors = _unit(vectors - EXCLUDED_WEIGHT * _unit(np.mean(away, axis=0)[None]))
+            vectors = unit_rows(vectors - EXCLUDED_WEIGHT * unit_rows(np.mean(away, axis=0)[None]))
         allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
         for document in [*liked, *excluded.values()]:
             allowed[document.row : document.row + document.passages] = False
@@ -263,7 +264,7 @@ class Search:
     def _centre(searched: Searched, document: Stored) -> Vectors:
         """Return the unit vector (dimension,) of a document: of the mean of its passages."""
         rows = np.arange(document.row, document.row + document.passages)
-        centre: Vectors = _unit(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
+        centre: Vectors = unit_rows(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
         return centre
 
     @staticmethod
@@ -332,9 +333,3 @@ def chosen(candidates: Candidates, options: Options) -> list[Hit]:
         relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
         hits = [hits[place] for place in diverse(np.array(relevance), vectors, options.wanted, options.mmr)]
     return hits[int(options.offset) : options.wanted]
-
-
-def _unit(vectors: Vectors) -> Vectors:
-    """Return rows (n, dimension) scaled to length 1; a zero row stays zero, so its cosines are 0."""
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)

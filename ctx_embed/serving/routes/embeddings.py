@@ -16,6 +16,7 @@ from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.json import Answer, dumps
 from ctx_embed.serving.models import Floats
 from ctx_embed.serving.service import Service, service_of
+from ctx_embed.vectors import unit_rows
 
 router = APIRouter(prefix="/v1", tags=["embeddings"], default_response_class=Answer)
 
@@ -100,9 +101,7 @@ def _cut(vectors: Floats, dimensions: Any) -> Floats:
     whole = vectors.shape[1]
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= whole:
         raise _refused(f"dimensions must be an integer from 1 to {whole}, got {dimensions!r:.60}", "dimensions")
-    part = vectors[:, :dimensions]
-    lengths = np.linalg.norm(part, axis=1, keepdims=True)
-    return np.ascontiguousarray(part / np.where(lengths > 0, lengths, 1))
+    return np.ascontiguousarray(unit_rows(vectors[:, :dimensions]))
 
 
 @router.post(

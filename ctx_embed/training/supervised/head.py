@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.vectors import unit_rows
 
 Floats = NDArray[Any]
 ClassWeight = Mapping[Any, float] | str | None
@@ -55,7 +56,7 @@ class Head:
         Raises:
             InputError: they are not finite.
         """
-        logits = (unit(embeddings) if self.normalized else embeddings) @ self.weight.T + self.bias
+        logits = (unit_rows(embeddings) if self.normalized else embeddings) @ self.weight.T + self.bias
         if not np.isfinite(logits).all():
             raise InputError("the classifier's outputs are not finite; train it with a lower learning rate")
         return np.asarray(logits)
@@ -125,12 +126,6 @@ def _tensors(folder: Path) -> Path:
     return folder / "classifier.safetensors"
 
 
-def unit(embeddings: Floats) -> Floats:
-    """Return the rows scaled to length 1; rows of zeros are unchanged."""
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    return np.asarray(embeddings / np.where(lengths > 0, lengths, 1))
-
-
 def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) -> NDArray[np.float64] | None:
     """Return the weight of each class in the loss, (classes,); None: all are 1.
 
@@ -178,7 +173,7 @@ def fitted_head(
         labels: the classes.
         weights: from :func:`class_weights`.
     """
-    X = unit(embeddings.astype(np.float64))
+    X = unit_rows(embeddings.astype(np.float64))
     targets = data.targets(labels)
     deviations = X.std(0) + 1e-9
     together = np.full_like(deviations, np.sqrt((deviations**2).mean()))

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from ctx_embed.training.supervised.head import PROBE_C, Head, class_weights, fitted_head, logistic, unit
+from ctx_embed.training.supervised.head import PROBE_C, Head, class_weights, fitted_head, logistic
 from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error
 
 RNG = np.random.default_rng(0)
@@ -37,15 +38,15 @@ def test_a_head_over_embeddings_of_length_one():
 
 
 def test_the_faint_feature_is_found_where_it_is_the_one_that_tells():
-    faint = Labelled([str(value) for value in unit(X)[:, 7] > 0], TEXTS)
+    faint = Labelled([str(value) for value in unit_rows(X)[:, 7] > 0], TEXTS)
     head = fitted_head(X, faint, ["False", "True"])
     found = head.chosen(head.logits(X))
     assert np.mean([a == b for a, b in zip(found, faint.labels, strict=True)]) > 0.8
     # Not at the price of what the large features tell: these are scaled together.
-    large = Labelled([str(value) for value in unit(X)[:, 0] > 0], TEXTS)
-    deviations = unit(X).std(0)
+    large = Labelled([str(value) for value in unit_rows(X)[:, 0] > 0], TEXTS)
+    deviations = unit_rows(X).std(0)
     weight, bias = logistic(
-        unit(X), large.targets(["False", "True"]), np.full(8, np.sqrt((deviations**2).mean())), None
+        unit_rows(X), large.targets(["False", "True"]), np.full(8, np.sqrt((deviations**2).mean())), None
     )
     head = fitted_head(X, large, ["False", "True"])
     assert head.weight == pytest.approx(weight, abs=1e-5)
