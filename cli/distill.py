@@ -20,10 +20,10 @@ from ctx_embed.cli.options import (
     chosen_options,
     corpus_files,
     data_option,
-    duration,
     encoder_options,
     field_options,
 )
+from ctx_embed.progress import duration
 
 
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:

@@ -12,6 +12,7 @@ import click
 from ctx_embed import __version__
 from ctx_embed.cli.errors import errors_in_one_line
 from ctx_embed.cli.groups import Group, running
+from ctx_embed.progress import restart
 
 # Each command, named as its module, with its line in the help text, so that `--help` imports none of them.
 COMMANDS = {
@@ -76,6 +77,7 @@ class LazyGroup(Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
+        restart()
         with errors_in_one_line(ctx, lambda: RESUME.get(running(ctx), "nothing was changed")):
             return super().invoke(ctx)
 

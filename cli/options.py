@@ -34,14 +34,6 @@ WEIGHT = _Finite(min=0)
 DECAY = _Finite(min=0, max=1, max_open=True)
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in readable form: 12 s, 3 min 5 s, 2 h 10 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def data_option(command: Command) -> Command:
     """Add ``--data``: the folder of real data."""
     return click.option(

@@ -20,10 +20,10 @@ from ctx_embed.cli.options import (
     SEED,
     architecture_options,
     chosen_options,
-    duration,
     encoder_options,
     field_options,
 )
+from ctx_embed.progress import duration
 
 OF_SYSTEM = {"encoder", "encoder_options", "score", "dimension", *CONTEXTUALIZER_OPTIONS}
 FROM_SCRATCH = {"tokenizer", "vocabulary_size", *OF_SYSTEM}

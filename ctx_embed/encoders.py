@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError, described, missing_extra, unknown_name
+from ctx_embed.progress import Meter
 from ctx_embed.text.unknown import tokenizer_of
 from ctx_embed.texts import BATCH_TEXTS, length_batches, well_formed
 
@@ -165,7 +165,7 @@ def embed(
         encoder: any.
         texts: at least one.
         batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
-        title: of the progress bar.
+        title: names the work in the progress.
 
     Raises:
         InputError: the encoder returns another number of rows than texts, rows of different lengths or without numbers,
@@ -175,7 +175,7 @@ def embed(
         raise InputError(f"encoder {encoder.name!r} has no embeddings without a task, on whose texts it is fitted")
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
-    with tqdm(total=len(texts), desc=title, unit=" texts", leave=False, disable=None) as bar:
+    with Meter(title, len(texts), leave=False) as meter:
         for places in length_batches(texts, batch_size):
             rows = _checked(encoder, [texts[place] for place in places])
             if embeddings is None:
@@ -186,7 +186,7 @@ def embed(
                     f"some texts and {rows.shape[1]} for others"
                 )
             embeddings[places] = rows
-            bar.update(len(places))
+            meter.update(len(places))
     if embeddings is None:
         raise InputError("no texts to embed")
     return embeddings

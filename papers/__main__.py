@@ -90,6 +90,7 @@ def reproduce(
     Example: python -m papers table3 --data DIR --folds 3
     Example: python -m papers table2 --data DIR --cell "contextualizer_*" --option scale=sum
     """
+    from ctx_embed.progress import say
     from papers import (
         RunOptions,
         Workplace,
@@ -102,13 +103,10 @@ def reproduce(
     from papers.report import as_markdown, report_folder
     from papers.runner import chosen
 
-    def tell(line: str) -> None:
-        click.echo(line, err=True)
-
     if name == ALL:
         if cells or changes or as_list:
             raise click.UsageError("all takes no --cell, --option or --list; name a table or figure to choose in it.")
-        page = reproduce_all(out, Workplace(data, seed, tokenizer), RunOptions(quick, folds, paper=paper), tell)
+        page = reproduce_all(out, Workplace(data, seed, tokenizer), RunOptions(quick, folds, paper=paper), say)
         click.echo(page)
         return
     experiment = find_experiment(name)
@@ -123,10 +121,10 @@ def reproduce(
         out / "cells",
         Workplace(data, seed, tokenizer),
         options,
-        tell,
+        say,
         lambda known: write_tables(known, folder),
     )
-    write_report(results, folder, tell)
+    write_report(results, folder, say)
     click.echo(as_markdown(results), nl=False)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from ctx_embed.eval.tasks.probe import SENTIMENT
+from ctx_embed.progress import Meter
 from ctx_embed.systems import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained
 from papers.experiment import (
@@ -93,10 +92,8 @@ def attention_by_class(settings: Settings, part: str, workplace: Workplace) -> F
     found: dict[str, dict[str, list[float]]] = {label: {} for label in classifier.labels}
     texts: dict[str, dict[str, int]] = {label: {} for label in classifier.labels}
     classifier.eval()
-    bar = tqdm(
-        zip(test.labels, test.texts, strict=True), total=len(test.texts), desc="texts", disable=None, leave=False
-    )
-    for label, text in bar:
+    meter = Meter("explaining", len(test.texts), leave=False)
+    for label, text in meter.each(zip(test.labels, test.texts, strict=True)):
         (attention,) = attention_weights(classifier.encoder, [text])
         seen = set()
         for word, weight in words_of(attention):

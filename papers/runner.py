@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import require_file
 from ctx_embed.fingerprint import identity
+from ctx_embed.progress import Meter
 from ctx_embed.systems import option_defaults, without_vocabulary
 from ctx_embed.training.supervised.train import SupervisedOptions
 from papers.cell_file import CellFile
@@ -201,19 +201,14 @@ def reproduce(
     for place in {place for place, _ in todo}:
         require_file(files[place].path)
     held: list[tuple[int, str]] = []
-    with tqdm(total=len(todo), desc=experiment.name, unit=" parts", disable=None) as bar:
-
-        def say(line: str) -> None:
-            with bar.external_write_mode():
-                tell(line)
-
+    with Meter(experiment.name, len(todo), "parts") as meter:
         # Parts that other runs are computing are left to them; if those runs stop, the parts are computed at the end.
         for wait, turns in ((False, todo), (True, held)):
             for place, cell_turns in groupby(turns, key=itemgetter(0)):
                 for _, part in cell_turns:
-                    bar.set_postfix_str(f"{files[place].cell.key} {part}")
-                    if _compute(experiment, files[place], part, workplace, wait, say):
-                        bar.update()
+                    meter.note(f"{files[place].cell.key} {part}")
+                    if _compute(experiment, files[place], part, workplace, wait, tell):
+                        meter.update()
                     else:
                         held.append((place, part))
                 results.refresh()

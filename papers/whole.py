@@ -9,10 +9,9 @@ from html import escape
 from pathlib import Path
 from statistics import fmean
 
-from tqdm import tqdm
-
 from ctx_embed.eval.reports.html import STYLE, table_as_html
 from ctx_embed.files import replaced_file
+from ctx_embed.progress import Meter
 from papers.catalogue import EXPERIMENTS
 from papers.cell_file import CellFile
 from papers.classifier_cells import training_seconds
@@ -53,7 +52,7 @@ def estimated_seconds(folder: Path, workplace: Workplace, options: RunOptions) -
     seconds = dict.fromkeys(EXPERIMENTS, 0.0)
     of_cell: dict[str, float] = {}
     missing = list(missing_parts(folder, workplace, options))
-    for experiment, file, part in tqdm(missing, desc="estimate", unit=" parts", disable=None, leave=False):
+    for experiment, file, part in Meter("estimating", len(missing), "parts", leave=False).each(missing):
         if file.run not in of_cell:
             known = [figures["seconds"] for figures in file.parts.values() if "accuracy" in figures]
             trains = "training" in file.cell.settings

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ctx_embed.bulk_encoding import local
 from ctx_embed.bulk_encoding.inputs import (
     PART_ROWS,
@@ -33,6 +31,7 @@ from ctx_embed.bulk_encoding.inputs import (
 from ctx_embed.bulk_encoding.work import NAMED, Job, Part, Work
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.index.embedder import Embedder
+from ctx_embed.progress import Meter
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
@@ -244,17 +243,17 @@ def _encode(
     before = sum(note["rows"] for note in run.parts.values())
     work = Work(job, [piece for piece in planned if piece.key not in complete], of_piece)
     seen = {name for names in of_piece.values() for name in names}
-    with tqdm(total=total, initial=before, desc="encoding", unit=" rows", disable=None if progress else True) as bar:
+    with Meter("encoding", total, "rows", done=before, shown=progress) as meter:
 
         def finished(part: Part) -> None:
             if part.rows is not None:
                 store.upsert(part.rows, part.name, part.note)
             if part.name not in seen:
                 seen.add(part.name)
-                bar.update(part.note["rows"])
+                meter.update(part.note["rows"])
 
         work_on(work, workers, finished)
-        bar.set_description("finishing")
+        meter.now("finishing")
         run.finish()
 
 

@@ -138,7 +138,7 @@ def _leaders(
 def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
     """Yield the pairs of distinct texts whose sequences of characters are similar."""
     seen: NDArray[np.int64] = np.empty(0, np.int64)
-    with texts.bar(BANDS, "comparing", "bands") as bar:
+    with texts.meter(BANDS, "comparing", "bands") as meter:
         for band in range(BANDS):
             keys = [seen[:0]]
             for left, right in texts.candidates(band):
@@ -147,7 +147,7 @@ def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
             new = np.setdiff1d(np.concatenate(keys), seen)
             seen = np.union1d(seen, new)
             yield _confirmed(texts, new // len(texts), new % len(texts), threshold)
-            bar.update()
+            meter.update()
 
 
 def _confirmed(texts: StoredTexts, left: Rows, right: Rows, threshold: float) -> Pairs:
@@ -177,18 +177,18 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
     vectors = ShardFolder(texts.folder / "vectors", embedder.dimension, "int8")
     shards: list[Shard] = []
     count = len(texts.distinct)
-    with texts.bar(count, "embedding") as bar:
+    with texts.meter(count, "embedding") as meter:
         for first in range(0, count, TEXTS_AT_ONCE):
             block = [texts[row] for row in texts.distinct[first : first + TEXTS_AT_ONCE].tolist()]
             shards = vectors.append(shards, embedder.documents(block))
             vectors.remove_unlisted(shards)
-            bar.update(len(block))
+            meter.update(len(block))
     snapshot = Snapshot(1, 0, count, shards)
     index = VectorIndex(texts.folder / "faiss", vectors, AUTO)
     if index.factory_for(count) != "Flat":
         index.build(snapshot)
     index.refresh(snapshot)
-    with texts.bar(count, "comparing") as bar:
+    with texts.meter(count, "comparing") as meter:
         for first in range(0, count, ROWS_AT_ONCE):
             rows = np.arange(first, min(first + ROWS_AT_ONCE, count))
             found = list(near_pairs(index, snapshot, rows, None, meaning, PROBED_LISTS))
@@ -197,7 +197,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
             left, right = texts.distinct[places].T
             same = texts.digits[left] == texts.digits[right]
             yield left[same], right[same], scores[same]
-            bar.update(len(rows))
+            meter.update(len(rows))
 
 
 def _write_groups(path: Path, texts: StoredTexts, leaders: Rows, similarities: NDArray[np.float64]) -> None:

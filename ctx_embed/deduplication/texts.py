@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from ctx_embed.deduplication.signatures import BANDS, band_keys, hash_of, hash_of_digits, normalized
+from ctx_embed.progress import Meter
 from ctx_embed.reading import estimated_count
 from ctx_embed.texts import well_formed
 
@@ -50,9 +50,9 @@ class StoredTexts:
         """Close the file."""
         self._file.close()
 
-    def bar(self, total: int | None, does: str, unit: str = "rows") -> Any:
-        """Return a progress bar."""
-        return tqdm(total=total, desc=does, unit=f" {unit}", disable=None if self.progress else True)
+    def meter(self, total: int | None, what: str, unit: str = "rows") -> Meter:
+        """Return the meter of a step."""
+        return Meter(what, total, unit, shown=self.progress)
 
     def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
         """Store texts, which come from ``files``, and the keys of those that equal no earlier one."""
@@ -61,7 +61,7 @@ class StoredTexts:
         stream = iter(texts)
         row = 0
         with ExitStack() as stack:
-            bar = stack.enter_context(self.bar(estimated_count(files) if self.progress else None, "reading"))
+            meter = stack.enter_context(self.meter(estimated_count(files) if self.progress else None, "reading"))
             bands = [stack.enter_context(self._band(number).open("wb")) for number in range(BANDS)]
             while block := [well_formed(text) for text in islice(stream, TEXTS_AT_ONCE)]:
                 contents = [text.encode() for text in block]
@@ -75,7 +75,7 @@ class StoredTexts:
                 digits.append(np.array([hash_of_digits(text) for text in plain], np.int64))
                 lengths.append(np.array([len(content) for content in contents], np.int64))
                 row += len(block)
-                bar.update(len(block))
+                meter.update(len(block))
         if row:
             self.equal, self.digits = np.concatenate(equal), np.concatenate(digits)
             self._ends = np.cumsum(np.concatenate(lengths))

@@ -18,6 +18,7 @@ from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_par
 from ctx_embed.numpy_model.fingerprint import fingerprint
 from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, require_model_folder
+from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import well_formed
@@ -297,20 +298,14 @@ class Embedder:
 
     def _batches(self, texts: list[str], size: int, show_progress: bool) -> Iterator[list[int]]:
         """Yield the places of texts in batches of at most ``size`` texts and bounded characters."""
-        bar = None
-        if show_progress:
-            from tqdm import tqdm
-
-            bar = tqdm(total=len(texts), unit=" texts", leave=False)
         start = characters = 0
-        for place, text in enumerate(texts):
-            if place > start and (place - start == size or characters + len(text) > BATCH_CHARACTERS):
-                yield list(range(start, place))
-                if bar is not None:
-                    bar.update(place - start)
-                start, characters = place, 0
-            characters += len(text)
-        if texts:
-            yield list(range(start, len(texts)))
-        if bar is not None:
-            bar.close()
+        with Meter("encoding", len(texts), shown=show_progress, leave=False) as meter:
+            for place, text in enumerate(texts):
+                if place > start and (place - start == size or characters + len(text) > BATCH_CHARACTERS):
+                    yield list(range(start, place))
+                    meter.update(place - start)
+                    start, characters = place, 0
+                characters += len(text)
+            if texts:
+                yield list(range(start, len(texts)))
+                meter.update(len(texts) - start)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from ctx_embed.errors import InputError
 from ctx_embed.files import require_replaceable
+from ctx_embed.progress import say
 
 RECORD = "training.json"
 MODEL = "modules.json"
@@ -64,5 +62,5 @@ def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | N
             f"{output}: a model exists already and this command would make another; replace it with --overwrite, or "
             "choose another name"
         )
-    tqdm.write(f"nothing to do: this command has made {output} already", file=sys.stderr)
+    say(f"nothing to do: this command has made {output} already")
     return record

@@ -11,9 +11,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
+from ctx_embed.progress import Meter
 from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
@@ -26,7 +26,7 @@ REPEATED_AT_ONCE = 1000
 def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> Counter[str]:
     """Return how often each word, normalised and split as by the tokenizer, occurs in the texts."""
     raw: Counter[str] = Counter()
-    for text in tqdm(texts, desc="vocabulary", unit=" texts", disable=None if progress else True):
+    for text in Meter("vocabulary", shown=progress).each(texts):
         raw.update(well_formed(text).split())
     counts: Counter[str] = Counter()
     for word, count in raw.items():

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.bars import title
 from ctx_embed.eval.encoders.registry import Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scoring.score import Examples
+from ctx_embed.progress import Meter
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
@@ -69,8 +69,8 @@ def end_to_end(
 
     hits = np.zeros(len(classes), np.intp)
     accuracies = []
-    bar = tqdm(splits, desc=title("training"), unit=" folds", leave=False, disable=None)
-    for number, (_, test_rows) in enumerate(bar):
+    meter = Meter(title("training"), len(splits), "folds", leave=False)
+    for number, (_, test_rows) in enumerate(meter.each(splits)):
         right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
         hits[test_rows] = right
         accuracies.append(100.0 * float(np.mean(right)))

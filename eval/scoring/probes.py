@@ -11,19 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold, train_test_split
 from threadpoolctl import threadpool_limits
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.bars import title
 from ctx_embed.eval.features import Features, Rows
 from ctx_embed.eval.scoring.classifiers import Fit
 from ctx_embed.eval.scoring.statistics import Interval, wilson
+from ctx_embed.progress import Meter
 from ctx_embed.reading import header_hint
 
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
@@ -174,9 +173,10 @@ class Protocol:
                     for train, _ in splits
                 ]
                 flat = [split for folds in inner for split in folds]
-                right = iter(_bar(pool.map(count_right, flat), "penalties", len(flat)))
+                right = Meter(title("penalties"), len(flat), "fits", leave=False).each(pool.map(count_right, flat))
                 chosen = [grid[self._pick([next(right) for _ in folds], folds)] for folds in inner]
-            predicted = list(_bar(pool.map(final, splits, chosen), "fits", len(splits)))
+            meter = Meter(title("folds"), len(splits), "fits", leave=False)
+            predicted = list(meter.each(pool.map(final, splits, chosen)))
         return _score_of(classes, splits, predicted, chosen, parts)
 
     def _pick(self, right: list[list[int]], folds: list[tuple[Rows, Rows]]) -> int:
@@ -237,7 +237,3 @@ def check_classes(y: Sequence[str], folds: int, where: str = "") -> None:
             f"{where}the class {label!r} has {fewest} {'row' if fewest == 1 else 'rows'}; "
             f"{folds}-fold cross-validation needs at least {folds} of each class" + (f"; {hint}" if hint else "")
         )
-
-
-def _bar(results: Any, what: str, total: int) -> Any:
-    return tqdm(results, desc=title(what), total=total, leave=False, disable=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 from pyarrow import parquet
 
 from ctx_embed import InputError, stores
-from ctx_embed.bulk_encoding import encode_dataset, encoding, work
+from ctx_embed.bulk_encoding import encode_dataset, work
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.stores.columns import vectors_of
 
@@ -302,28 +303,16 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
         encode_dataset(corpus, tmp_path / "index")
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoding, "tqdm", lambda **options: Bar(**options))
-    shown = []
-
-    class Bar:
-        def __init__(self, **options):
-            shown.append([options["total"], options["initial"]])
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def update(self, count):
-            shown[-1].append(count)
-
-        def set_description(self, text):
-            shown[-1].append(text)
-
-    encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25)
-    assert shown == [[LINES, 0, 25, 25, 10, "finishing"]]
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    encode_dataset(corpus / "a.txt", tmp_path / "out", workers=1, part_rows=25, progress=True)
+    assert "finishing: 100%|" in sys.stderr.getvalue()
+    assert f" {LINES}/{LINES} [" in sys.stderr.getvalue()
 
 
 def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, monkeypatch):

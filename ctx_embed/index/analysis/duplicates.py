@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann.exact import Rows
@@ -17,6 +16,7 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
+from ctx_embed.progress import Meter
 
 ROWS_AT_ONCE = 1024
 # Neighbours fetched at first; four times as many as long as all of them reach the threshold.
@@ -57,7 +57,7 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
         allowed = LiveRows(folder.documents).allowed(snapshot, None)
         documents = folder.documents.document_rows(snapshot.rows)
         best: list[tuple[float, int, int]] = []
-        with tqdm(total=snapshot.rows, unit=" passages", disable=None if progress else True) as bar:
+        with Meter("comparing", snapshot.rows, "passages", shown=progress) as meter:
             for first in range(0, snapshot.rows, ROWS_AT_ONCE):
                 rows = np.arange(first, min(first + ROWS_AT_ONCE, snapshot.rows))
                 # Later pairs lose against equal ones that were found before.
@@ -66,7 +66,7 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
                     heapq.heappush(best, (score, -left, -right))
                     if len(best) > most:
                         heapq.heappop(best)
-                bar.update(len(rows))
+                meter.update(len(rows))
         passages = folder.documents.fetch({-row for _, *rows in best for row in rows})
         pairs = [(score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)]
         return [Pair(score, left.document.id, right.document.id, left.text, right.text) for score, left, right in pairs]

@@ -12,8 +12,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from ctx_embed.documents.units import checked_unit
 from ctx_embed.errors import InputError
 from ctx_embed.files import require_folder
@@ -37,6 +35,7 @@ from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
 from ctx_embed.index.storage.manifest import DOCUMENTS, MANIFEST, read_manifest
 from ctx_embed.index.writing.transaction import Edit, Embedded
+from ctx_embed.progress import Meter
 from ctx_embed.reading import estimated_count
 from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, sample, tokenizer_of, unknown_share
 from ctx_embed.texts import Document
@@ -328,15 +327,7 @@ def _fill(index: SearchIndex, plan: Plan, state: progress.Progress, documents: I
     others = closing(DocumentStore(plan.target / DOCUMENTS)) if plan.mode == "append" else None
     with ExitStack() as stack:
         taken = stack.enter_context(others) if others else None
-        bar = stack.enter_context(
-            tqdm(
-                total=_total(plan),
-                initial=done,
-                desc="indexing",
-                unit=" documents",
-                disable=None if plan.progress else True,
-            )
-        )
+        meter = stack.enter_context(Meter("indexing", _total(plan), "documents", done=done, shown=plan.progress))
         more = True
         while more:
             with index.writer.editing(tidy=False, counted=state.documents) as edit:
@@ -355,11 +346,11 @@ def _fill(index: SearchIndex, plan: Plan, state: progress.Progress, documents: I
                         progress.mark_automatic(edit.store, [name for name, document in pairs if document.id is None])
                     for document in chunk:
                         digest.update(document)
-                    bar.update(len(chunk))
+                    meter.update(len(chunk))
                 state = replace(state, documents=edit.counted, digest=digest.hexdigest())
                 progress.record(edit.store, state)
             edit.vectors.remove_unlisted(edit.shards)
-        bar.set_description("finishing")
+        meter.now("finishing")
     with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
         if not state.documents:
             raise InputError(_no_documents(plan.sources))

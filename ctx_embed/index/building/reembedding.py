@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import put_in_place, remove_folder, remove_leftovers, require_folder
@@ -35,6 +34,7 @@ from ctx_embed.index.storage.manifest import (
     write_manifest,
 )
 from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder, Vectors
+from ctx_embed.progress import Meter
 
 
 @contextmanager
@@ -128,8 +128,7 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) ->
         vectors.remove_unlisted(shards)
         rows = store.state().rows
         row = sum(shard.rows for shard in shards)
-        bar = tqdm(total=rows, initial=row, desc="embedding", unit=" passages", disable=None if progress else True)
-        with bar:
+        with Meter("embedding", rows, "passages", done=row, shown=progress) as meter:
             while row < rows:
                 begun, first = time.monotonic(), row
                 blocks: list[Vectors] = []
@@ -139,7 +138,7 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) ->
                     documents = store.after(row - 1, CHUNK_DOCUMENTS)
                     end = documents[-1].row + documents[-1].passages if documents else rows
                     blocks.append(_vectors(store, documents, row, end, embedder, manifest.titled))
-                    bar.update(end - row)
+                    meter.update(end - row)
                     row = end
                 shards = _stored(store, vectors, shards, np.concatenate(blocks))
         with SearchIndex(IndexFolder(new), embedder) as index:

@@ -18,8 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tqdm import tqdm
-
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
@@ -39,6 +37,7 @@ from ctx_embed.index.following.folders import Folder, Options, Recorded
 from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id, metadata_json
 from ctx_embed.index.storage.manifest import DOCUMENTS
 from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.progress import Meter
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -250,10 +249,10 @@ def sync_folder(
         run = _Run(index, followed, committing)
         with (
             Extraction() as extraction,
-            tqdm(desc="files", unit=" files", disable=None if progress else True) as bar,
+            Meter("reading", unit="files", shown=progress) as meter,
         ):
             found = _chained(first, files)
-            changes = run.changes(store, found, bar)
+            changes = run.changes(store, found, meter)
             run.apply(extraction.read((change, run.path_to_read(change)) for change in changes))
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
     with index.writer.editing():
@@ -306,7 +305,7 @@ class _Run:
         self._text_field = folder.options.text_field
         self._unit = folder.options.documents
 
-    def changes(self, store: DocumentStore, found: Iterator[File | Skipped], bar: tqdm[None]) -> Iterator[_Change]:
+    def changes(self, store: DocumentStore, found: Iterator[File | Skipped], meter: Meter) -> Iterator[_Change]:
         """Yield the differences between the folder and the index, in the order of paths."""
         old = sources.recorded(store, self.folder)
         record = next(old, None)
@@ -323,7 +322,7 @@ class _Run:
                     self._kept(record)
                     record = next(old, None)
                 continue
-            bar.update()
+            meter.update()
             same = record if record is not None and record.source == source else None
             if same is not None:
                 record = next(old, None)

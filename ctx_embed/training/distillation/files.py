@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from tokenizers import Tokenizer
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder
@@ -24,6 +22,7 @@ from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load, model_folder, require_device
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.progress import say
 from ctx_embed.systems import option_defaults, system
 from ctx_embed.training.card import distilled_card
 from ctx_embed.training.checkpoint import Checkpoint
@@ -277,7 +276,7 @@ def _read(job: DistillationJob) -> _Material:
             raise InputError(f"{option} needs pairs; give a recipe with a fair source of pairs (.jsonl)")
     if job.exclude and job.progress:
         # Shown because 0 may be a sign of a wrong file.
-        tqdm.write(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded", file=sys.stderr)
+        say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
     labelled = None
     if job.labelled:
         skipped = read_skipped(job.skip) if job.skip else None

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import fingerprint, identity
+from ctx_embed.progress import Meter
 from ctx_embed.training.distillation.corpus import Block
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class TeacherCache:
         """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones."""
         parts: list[np.ndarray] = []
         total = sum(len(block.texts) for block in blocks)
-        with tqdm(total=total, unit=" sentences", desc="teacher", disable=None if progress else True) as bar:
+        with Meter("teacher", total, "sentences", shown=progress) as meter:
             for block in blocks:
                 part = self._read(block)
                 if part is None:
@@ -82,5 +82,5 @@ class TeacherCache:
                     with replaced_file(self._path(block)) as beside:
                         save_file({"embeddings": part}, beside)
                 parts.append(part)
-                bar.update(len(part))
+                meter.update(len(part))
         return np.concatenate(parts)

@@ -7,7 +7,6 @@ own regularizer add to it.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.progress import Meter, say
 from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches, weighted_rows
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.composition import Composition
@@ -306,7 +305,7 @@ class Distillation:
         self.log.add(self.step, epoch=epoch, **measured)
         if progress and epoch:
             figures = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in measured.items())
-            tqdm.write(f"epoch {epoch}: {figures}", file=sys.stderr)
+            say(f"epoch {epoch}: {figures}")
 
     def run(self, *, progress: bool = True) -> list[dict[str, float]]:
         """Train to the end, from the checkpoint where there is one.
@@ -323,9 +322,8 @@ class Distillation:
         per_epoch = batches_per_epoch(shown, options.batch_size)
         total = per_epoch * options.epochs
         log_steps = min(LOG_STEPS, max(1, total // FEWEST_LOGGED))
-        hidden = None if progress else True
         began, first = time.monotonic(), self.step
-        with tqdm(total=total, initial=self.step, unit=" batches", desc="distill", disable=hidden) as bar:
+        with Meter("distilling", total, "batches", done=self.step, shown=progress) as meter:
             for epoch in range(self.step // per_epoch, options.epochs):
                 self.student.train()
                 rows = weighted_rows(self.rows, self.weights, options.seed, epoch)
@@ -336,14 +334,14 @@ class Distillation:
                         continue
                     losses = self._train_batch(rows[places], total)
                     require_finite(losses["loss"], self.step)
-                    bar.update()
+                    meter.update()
                     if self.step % log_steps == 0:
                         rate = learning_rate_at(self.step - 1, total, options)
                         speed = (self.step - first) / (time.monotonic() - began)
                         self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
                     if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
                         self._save()
-                        bar.set_postfix(loss=f"{losses['loss']:.4f}")
+                        meter.note(f"loss {losses['loss']:.4f}")
                 if self.average is not None and self.step == total:
                     self.student.load_state_dict(self.average.module.state_dict())
                 self._end_epoch(epoch + 1, progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -11,13 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tqdm import tqdm
-
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import model_folder
 from ctx_embed.model_card import CARD, versions
+from ctx_embed.progress import say
 from ctx_embed.training.card import classifier_card
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.labelled_texts import are_known, warning
@@ -137,7 +135,7 @@ def train(
     learned, measured = (data, valid_data) if valid_data or saved else data.split(options.valid_share, options.seed)
     for name, part in (("validation", measured), ("test", test_data)):
         if known_texts is not None and part and (count := int(are_known(part.texts, known_texts).sum())):
-            tqdm.write(warning(str(start), name, count, len(part.texts)), file=sys.stderr)
+            say(warning(str(start), name, count, len(part.texts)))
     history: list[dict[str, float]] = []
     result = {}
     if saved is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -17,11 +16,11 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.loading import load, require_device
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.progress import Meter, say
 from ctx_embed.systems import require_options, system
 from ctx_embed.training.batches import like_length_batches, seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
@@ -237,9 +236,7 @@ def _trained(
                 best = copy.deepcopy(classifier.state_dict())
             history.append({"run": run + 1, "epoch": epoch + 1, **losses, "valid_accuracy": accuracy})
             if progress:
-                tqdm.write(
-                    f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}", file=sys.stderr
-                )
+                say(f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}")
             if epoch + 1 == options.epochs:
                 total = _sum(total, best)
             if checkpoint is not None:
@@ -282,8 +279,8 @@ def _epoch(
         else seeded_batches(len(train.texts), options.batch_size, seed, epoch)
     )
     total = total_entropy = 0.0
-    bar = tqdm(batches, desc=shown, unit=" batches", disable=None if shown else True, leave=False)
-    for number, rows in enumerate(bar, 1):
+    meter = Meter(shown or "", len(batches), "batches", shown=shown is not None, leave=False)
+    for number, rows in enumerate(meter.each(batches), 1):
         logits = classifier([train.texts[row] for row in rows], token_dropout=options.token_dropout)
         entropy = (
             F.binary_cross_entropy_with_logits(logits, targets[rows], pos_weight=in_loss)

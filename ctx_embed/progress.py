@@ -1,0 +1,143 @@
+"""Progress on standard error: a bar in a terminal, elsewhere a plain line every ten seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+# Seconds between two lines where standard error is not a terminal, as under nohup, in CI and in containers.
+INTERVAL = 10.0
+_last_line: float | None = None
+
+
+def restart() -> None:
+    """Count the seconds to the next line from now, as a command that begins does."""
+    global _last_line
+    _last_line = time.monotonic()
+
+
+def say(line: str) -> None:
+    """Print a line on standard error, above a bar if one is shown."""
+    if sys.stderr is None:
+        return
+    if "tqdm" in sys.modules:
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)
+    else:
+        print(line, file=sys.stderr)
+    sys.stderr.flush()
+    restart()
+
+
+class Meter:
+    """The progress of one piece of work; a context manager.
+
+    Where standard error is not a terminal, work that ends within ``interval`` seconds prints nothing, and longer work
+    prints a last line when it ends. Meters that follow one another share the interval.
+
+    Args:
+        what: what is being done, as "encoding".
+        total: how many things there are; None if unknown.
+        unit: their name in the plural.
+        done: how many were done before, for work that resumes.
+        shown: False shows nothing.
+        leave: whether a terminal keeps the finished bar.
+        interval: seconds between two lines.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        total: int | None = None,
+        unit: str = "texts",
+        *,
+        done: int = 0,
+        shown: bool = True,
+        leave: bool = True,
+        interval: float = INTERVAL,
+    ) -> None:
+        self.what = what
+        self.total = total
+        self.unit = unit
+        self.done = done
+        self._before = done
+        self._began = time.monotonic()
+        self._interval = interval
+        self._note = ""
+        self._shown = shown and sys.stderr is not None
+        self._printed = False
+        self._bar: Any = None
+        if self._shown and sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, initial=done, desc=what, unit=f" {unit}", leave=leave)
+        elif _last_line is None:
+            restart()
+
+    def __enter__(self) -> Meter:
+        """Return the meter."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the bar, or print the last line."""
+        if self._bar is not None:
+            self._bar.close()
+        elif self._printed:
+            self._print(f"after {duration(time.monotonic() - self._began)}")
+
+    def each(self, things: Iterable[T]) -> Iterator[T]:
+        """Yield the things, and count each when the next one is asked for."""
+        with self:
+            for thing in things:
+                yield thing
+                self.update()
+
+    def update(self, count: int = 1) -> None:
+        """Count things that are done."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(count)
+        elif self._due():
+            self._print(self._left())
+
+    def now(self, what: str) -> None:
+        """Say what is being done from now on."""
+        self.what = what
+        if self._bar is not None:
+            self._bar.set_description(what)
+        elif self._printed:
+            say(what)
+
+    def note(self, note: str) -> None:
+        """Add a figure to the bar and to the lines, as the loss."""
+        self._note = note
+        if self._bar is not None:
+            self._bar.set_postfix_str(note)
+
+    def _due(self) -> bool:
+        return self._shown and _last_line is not None and time.monotonic() - _last_line >= self._interval
+
+    def _rate(self) -> float:
+        return (self.done - self._before) / max(time.monotonic() - self._began, 1e-6)
+
+    def _left(self) -> str:
+        rate = self._rate()
+        return f"{duration((self.total - self.done) / rate)} left" if self.total is not None and rate else ""
+
+    def _print(self, time_said: str) -> None:
+        self._printed = True
+        done = f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
+        rate = self._rate()
+        speed = f"{rate:,.0f} {self.unit}/s" if rate >= 10 else f"{rate:.2g} {self.unit}/s"
+        say(", ".join(filter(None, (f"{self.what}: {done} {self.unit}", speed, time_said, self._note))))
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words: 12 s, 3 min 05 s, 2 h 10 min."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
