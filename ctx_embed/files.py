@@ -23,7 +23,7 @@ _UNFINISHED = ".unfinished"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def sync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Make renames inside ``folder`` durable (a no-op where folders cannot be opened, as on Windows)."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
@@ -33,7 +33,7 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def sync_file(path: Path) -> None:
+def fsync_file(path: Path) -> None:
     """Make the contents of ``path`` durable."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
@@ -164,10 +164,10 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
     beside = Path(name)
     try:
         yield beside
-        sync_file(beside)
+        fsync_file(beside)
         beside.chmod(_usual(0o666))
         beside.replace(target)
-        sync_folder(target.parent)
+        fsync_folder(target.parent)
     finally:
         beside.unlink(missing_ok=True)
 
@@ -201,7 +201,7 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         mode = _usual(0o666)
         for file in beside.rglob("*"):
             if file.is_file():
-                sync_file(file)
+                fsync_file(file)
                 if not file.is_symlink():
                     # safetensors writes files that only their owner can read.
                     file.chmod(mode)
@@ -211,7 +211,7 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
                 target.rmdir()
             # A folder cannot replace one that is not empty.
             beside.replace(target)
-            sync_folder(target.parent)
+            fsync_folder(target.parent)
         else:
             put_in_place(beside, target)
     finally:
@@ -228,7 +228,7 @@ def put_in_place(new: Path, target: Path) -> None:
     """
     if target.is_dir() and any(target.iterdir()):
         if _exchanged(new, target):
-            sync_folder(target.parent)
+            fsync_folder(target.parent)
             remove_folder(new)
             return
         old = _replaced(target)
@@ -240,7 +240,7 @@ def put_in_place(new: Path, target: Path) -> None:
             raise
     else:
         new.replace(target)
-    sync_folder(target.parent)
+    fsync_folder(target.parent)
     remove_leftovers(target)
 
 
@@ -255,7 +255,7 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder: its name in one step, then its contents."""
     shutil.rmtree(_removed(folder), ignore_errors=True)
     folder.replace(_removed(folder))
-    sync_folder(folder.parent)
+    fsync_folder(folder.parent)
     shutil.rmtree(_removed(folder), ignore_errors=True)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import locked, sync_file, sync_folder
+from ctx_embed.files import locked, fsync_file, fsync_folder
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, paths
 from ctx_embed.index.writing.transaction import Embedded
@@ -155,9 +155,9 @@ class Parquet(Store):
                 else:
                     _write_table(stream, content)
             if self._is_local:
-                sync_file(Path(path))
+                fsync_file(Path(path))
                 os.replace(path, target)
-                sync_folder(Path(self.folder))
+                fsync_folder(Path(self.folder))
         except OSError as error:
             raise InputError(f"cannot write {self.name}: {error.strerror or error}") from None
         finally:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import faiss
 
-from ctx_embed.files import sync_file
+from ctx_embed.files import fsync_file
 from ctx_embed.index.storage.shards import crc32_of
 from ctx_embed.index.storage.snapshot import Snapshot
 
@@ -87,7 +87,7 @@ class Cache:
         beside = self.folder / "next.tmp"
         try:
             faiss.write_index(index, str(beside))
-            sync_file(beside)
+            fsync_file(beside)
             name = f"n{snapshot.numbering}-g{snapshot.generation}-r{index.ntotal}-{crc32_of(beside):08x}.faiss"
             beside.replace(self.folder / name)
         finally:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from ctx_embed.errors import DamagedError, UnwritableError
-from ctx_embed.files import sync_folder
+from ctx_embed.files import fsync_folder
 from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.dtypes import DTYPES
 from ctx_embed.index.storage.manifest import REMEDY
@@ -87,7 +87,7 @@ class ShardFolder:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
-            sync_folder(self.folder)
+            fsync_folder(self.folder)
         except OSError as error:
             raise UnwritableError(f"cannot write to {self.folder}: {error.strerror}") from None
         return Shard(name, first, len(vectors), len(content), zlib.crc32(content))
