@@ -44,18 +44,16 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
     "-k", "count", type=click.IntRange(min=1), help="Number of topics.  [default: 2 to 50, by the number of documents]"
 )
 @click.option("--seed", default=0, type=SEED, help="Seed of the clustering.")
-@click.option("--write", metavar="FIELD", help="Store each document's topic in this metadata field.")
 @click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write the id and topic of each document, as JSONL.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects: label, size, words, examples.")
-def topics(path: str, count: int | None, seed: int, write: str | None, output: Path | None, as_json: bool) -> None:
+def topics(path: str, count: int | None, seed: int, output: Path | None, as_json: bool) -> None:
     """Cluster the documents and print the typical words of each cluster, largest first.
 
-    The first three words are a topic's label. With --write topic, `index query --where 'topic = "..."'` searches the
-    documents of one topic.
+    The first three words are a topic's label.
 
     \b
     Example: ctx-embed index topics reviews.index -k 10
-    Example: ctx-embed index topics reviews.index --write topic -o topics.jsonl
+    Example: ctx-embed index topics reviews.index -o topics.jsonl
     """
     from ctx_embed.files import replaced_file, require_file
     from ctx_embed.index import SearchIndex
@@ -63,7 +61,7 @@ def topics(path: str, count: int | None, seed: int, write: str | None, output: P
     if output is not None:
         require_file(output)
     with SearchIndex.open(path) as index:
-        found = index.topics(count, seed, write=write)
+        found = index.topics(count, seed)
     if output is not None:
         with replaced_file(output) as beside, beside.open("w", encoding="utf-8") as file:
             for topic in found:

@@ -687,29 +687,20 @@ class SearchIndex(Collection):
         checked_count("most", most, 1)
         return find_duplicates(self._folder, threshold, most, progress=progress)
 
-    def topics(self, count: int | None = None, seed: int = 0, *, write: str | None = None) -> list[Topic]:
+    def topics(self, count: int | None = None, seed: int = 0) -> list[Topic]:
         """Cluster the documents and return the clusters with their typical words and their documents, largest first.
 
         Args:
             count: the number of clusters; None chooses 2 to 50 by the number of documents.
             seed: the seed of the clustering's random initialisation.
-            write: a metadata field in which to store the label of each document's topic, as one commit, so that
-                ``where='topic = "..."'`` finds the documents of a topic; None changes nothing.
 
         Raises:
-            InputError: ``count`` is below 1, the index is damaged, or another process is writing.
+            InputError: ``count`` is below 1, or the index is damaged.
         """
         from ctx_embed.index.analysis.topics import find_topics
 
         self._require_open()
-        topics = find_topics(self._folder, count, seed)
-        if write is not None:
-            with self.writer.editing() as edit:
-                for topic in topics:
-                    for first in range(0, len(topic.documents), CHUNK_DOCUMENTS):
-                        ids = topic.documents[first : first + CHUNK_DOCUMENTS]
-                        edit.update_metadata(ids, {write: topic.label})
-        return topics
+        return find_topics(self._folder, count, seed)
 
     def fields(self, most: int = 50) -> list[Field]:
         """Return the metadata fields that documents have, the most frequent first; this reads all metadata.

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.files import locked, fsync_file, fsync_folder
+from ctx_embed.files import fsync_file, fsync_folder, locked
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, paths
 from ctx_embed.index.writing.transaction import Embedded
