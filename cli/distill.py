@@ -219,10 +219,10 @@ def distill(
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """
     from ctx_embed.files import require_file
-    from ctx_embed.training.distillation.files import LOG
-    from ctx_embed.training.distillation.files import distill as distilled
-    from ctx_embed.training.distillation.log import plot_log, require_matplotlib
-    from ctx_embed.training.distillation.mixture import Source
+    from ctx_embed.training.distillation.job import LOG
+    from ctx_embed.training.distillation.job import distill as distilled
+    from ctx_embed.training.distillation.loop.log import plot_log, require_matplotlib
+    from ctx_embed.training.distillation.texts.mixture import Source
 
     began = time.monotonic()
     options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.training.distillation.files import distill
-    from ctx_embed.training.distillation.mixture import Source
+    from ctx_embed.training.distillation.job import distill
     from ctx_embed.training.distillation.options import DistillationOptions
+    from ctx_embed.training.distillation.texts.mixture import Source
     from ctx_embed.training.supervised.classifier import TextClassifier
     from ctx_embed.training.supervised.files import train
     from ctx_embed.training.supervised.train import SupervisedOptions
@@ -33,10 +33,10 @@ __all__ = [
 
 _HOMES = {
     "DistillationOptions": "ctx_embed.training.distillation.options",
-    "Source": "ctx_embed.training.distillation.mixture",
+    "Source": "ctx_embed.training.distillation.texts.mixture",
     "SupervisedOptions": "ctx_embed.training.supervised.train",
     "TextClassifier": "ctx_embed.training.supervised.classifier",
-    "distill": "ctx_embed.training.distillation.files",
+    "distill": "ctx_embed.training.distillation.job",
     "learn_vocabulary": "ctx_embed.training.vocabulary",
     "train": "ctx_embed.training.supervised.files",
 }

@@ -73,7 +73,7 @@ def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, A
     Args:
         name: the name of its folder.
         model: the student as a SentenceTransformer.
-        record: the record of the run, see :func:`ctx_embed.training.distillation.files.distill`.
+        record: the record of the run, see :func:`ctx_embed.training.distillation.job.distill`.
         teacher: the teacher's folder.
     """
     stated = inherited(teacher)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.training.distillation.exclusion import words_of
+from ctx_embed.training.distillation.texts.exclusion import words_of
 
 Hashes = NDArray[np.uint64]
 

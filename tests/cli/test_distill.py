@@ -14,7 +14,7 @@ from ctx_embed import load
 from ctx_embed.cli.distill import SECTIONS, distill
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training import distill as distill_in_python
-from ctx_embed.training.distillation.trainer import Distillation
+from ctx_embed.training.distillation.loop.trainer import Distillation
 from tests.helpers.cli import Command
 
 COMMAND = Command("distill")

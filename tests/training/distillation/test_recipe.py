@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 
 from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
-from ctx_embed.training.distillation import files
-from ctx_embed.training.distillation.mixture import Source
+from ctx_embed.training.distillation import job
+from ctx_embed.training.distillation.loop.trainer import Distillation
 from ctx_embed.training.distillation.options import DistillationOptions
 from ctx_embed.training.distillation.recipe import read_recipe
-from ctx_embed.training.distillation.teacher import TeacherCache
-from ctx_embed.training.distillation.trainer import Distillation
+from ctx_embed.training.distillation.student.teacher import TeacherCache
+from ctx_embed.training.distillation.texts.mixture import Source
 from ctx_embed.training.labelled_texts import hashes_of
 from tests.helpers.errors import error
 
@@ -145,7 +145,7 @@ def distill(corpus, tmp_path, tiny_model_path):
     def run(output="model", **options):
         options = {"teacher": str(tiny_model_path), **SMALL, **options}
         sources = options.pop("sources", None) or [Source(options.pop("corpus", corpus))]
-        return files.distill(sources, tmp_path / output, progress=False, **options)
+        return job.distill(sources, tmp_path / output, progress=False, **options)
 
     return run
 
@@ -224,7 +224,7 @@ def test_texts_that_must_not_be_trained_on(distill, tmp_path, sentences):
 
 
 def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_path, sentences, monkeypatch):
-    monkeypatch.setattr("ctx_embed.training.distillation.phrases.FEWEST", 5)
+    monkeypatch.setattr("ctx_embed.training.distillation.texts.phrases.FEWEST", 5)
     labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
     labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
     pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
@@ -394,7 +394,7 @@ def test_places_that_are_taken(distill, tmp_path):
 def test_an_older_model_is_replaced_at_the_end(distill, tmp_path, monkeypatch):
     distill()
     before = weights(tmp_path / "model")
-    monkeypatch.setattr(files, "versions", lambda: 1 / 0)
+    monkeypatch.setattr(job, "versions", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         distill(seed=1, overwrite=True)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(tmp_path / "model").items())

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 import ctx_embed
 from ctx_embed.errors import InputError
 from ctx_embed.training.batches import PackedTexts
-from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.contrasts import negated, triples
-from ctx_embed.training.distillation.heads import LabelHead
-from ctx_embed.training.distillation.labelled import taught_labels
-from ctx_embed.training.distillation.objectives import (
+from ctx_embed.training.distillation.loop.composition import Composition
+from ctx_embed.training.distillation.loop.contrasts import negated, triples
+from ctx_embed.training.distillation.loop.heads import LabelHead
+from ctx_embed.training.distillation.loop.labelled_spans import taught_labels
+from ctx_embed.training.distillation.loop.objectives import (
     Batch,
     Contrasts,
     Partners,
@@ -25,13 +25,13 @@ from ctx_embed.training.distillation.objectives import (
     contrast_loss,
     places_of,
 )
-from ctx_embed.training.distillation.student import (
-    aligned_rotation,
+from ctx_embed.training.distillation.student.initial import (
+    leave_own_rows,
     require_encoder,
-    rotation_to,
     started_student,
     with_phrases,
 )
+from ctx_embed.training.distillation.student.rotation import aligned_rotation, rotation_to
 
 TEXTS = ["a b", "c", "d d d", "a b", "e", "f g"]
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
@@ -242,7 +242,7 @@ def test_a_grown_student_begins_near_the_shipped_model(sentences):
     ids, _ = grown.text_tokenizer(["purple idea"])
     assert grown.entry_texts()[ids[-1]] == "purple idea"
     composition = Composition(grown)
-    composition.unfold()
+    leave_own_rows(grown)
     assert not grown.embedding.weight[-2:].any()
     with composition.folded():
         before, after = (

@@ -5,7 +5,8 @@ import torch
 
 from ctx_embed.errors import InputError
 from ctx_embed.systems import system
-from ctx_embed.training.distillation.validation import Pairs, read_pairs
+from ctx_embed.training.distillation.loop.spearman import spearman
+from ctx_embed.training.distillation.texts.scored_pairs import Pairs, read_pairs
 
 
 def test_pairs_of_a_file(tmp_path):
@@ -35,5 +36,5 @@ def test_the_correlation_by_hand(tokenizer, sentences):
     encoder = system("mean")(tokenizer, len(table), weights=table)
     same, part, none = (sentences[0],) * 2, (sentences[0], f"{sentences[0]} {sentences[1]}"), sentences[0:2]
     first, second = zip(none, part, same, strict=True)
-    assert Pairs([1.0, 2.0, 3.0], first, second).spearman(encoder) == pytest.approx(1)
-    assert Pairs([3.0, 2.0, 1.0], first, second).spearman(encoder) == pytest.approx(-1)
+    assert spearman(Pairs([1.0, 2.0, 3.0], first, second), encoder) == pytest.approx(1)
+    assert spearman(Pairs([3.0, 2.0, 1.0], first, second), encoder) == pytest.approx(-1)

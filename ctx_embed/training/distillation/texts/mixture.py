@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation.corpus import Block, genre, read_blocks
-from ctx_embed.training.distillation.exclusion import is_excluded
-from ctx_embed.training.distillation.fair_sample import read_fair_blocks
+from ctx_embed.training.distillation.texts.corpus import Block, genre, read_blocks
+from ctx_embed.training.distillation.texts.exclusion import is_excluded
+from ctx_embed.training.distillation.texts.fair_sample import read_fair_blocks
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Source:
         span_words: above 0, cut each text to a span of 1 to this many words.
         weight: how often an epoch shows each text, on average.
         fair: order single texts of all files so that any first part is a fair sample, see
-            :func:`ctx_embed.training.distillation.fair_sample.read_fair_blocks`; files may also be of labelled texts
+            :func:`.read_fair_blocks`; files may also be of labelled texts
             (``.tsv``) or of pairs (``.jsonl``).
         second_texts: about this many of its first texts are embedded by a second teacher as well.
         most_words: of a fair source, leave out longer texts.
@@ -153,7 +153,7 @@ def read_mixture(
         text_field: the field of tables that holds the text.
 
     Raises:
-        InputError: as :func:`ctx_embed.training.distillation.corpus.read_blocks`, or every text is excluded.
+        InputError: as :func:`.read_blocks`, or every text is excluded.
     """
     parts = [(source, _read_source(source, seed, text_field)) for source in sources]
     blocks = [block for _, of_source in parts for block in of_source]

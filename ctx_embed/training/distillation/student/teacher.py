@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.progress import Meter
-from ctx_embed.training.distillation.corpus import Block
+from ctx_embed.training.distillation.texts.corpus import Block
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

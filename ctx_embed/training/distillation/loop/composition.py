@@ -85,15 +85,6 @@ class Composition:
             table = self.encoder.embedding.weight
             table.copy_(self.rows(self._all(), self._all(), table))
 
-    @torch.no_grad()
-    def unfold(self) -> None:
-        """Undo :meth:`fold`: leave each phrase's own row in the table."""
-        if self.encoder.phrases is not None:
-            table = self.encoder.embedding.weight
-            first, second = self.encoder.phrases.long().unbind(1)
-            words = self.encoder.backend_tokenizer.get_vocab_size()
-            table[words:] = table[words:] - table[first] - table[second]
-
     @contextmanager
     def folded(self) -> Iterator[None]:
         """Put the sums into the encoder's table within a ``with`` block."""

@@ -26,26 +26,25 @@ from ctx_embed.progress import say
 from ctx_embed.systems import option_defaults, system
 from ctx_embed.training.card import distilled_card
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation.corpus import Block
-from ctx_embed.training.distillation.exclusion import read_excluded
-from ctx_embed.training.distillation.labelled import read_labelled_files, read_skipped
-from ctx_embed.training.distillation.log import TrainingLog
-from ctx_embed.training.distillation.mixture import Mixture, Source, read_mixture
+from ctx_embed.training.distillation.loop.log import TrainingLog
+from ctx_embed.training.distillation.loop.trainer import Distillation
 from ctx_embed.training.distillation.options import DistillationOptions
-from ctx_embed.training.distillation.phrases import learn_phrases, more_phrases
-from ctx_embed.training.distillation.student import (
+from ctx_embed.training.distillation.student.initial import (
     entry_texts,
     new_student,
-    require_dimension,
     require_encoder,
     require_spare,
-    rotation_like,
     started_student,
     student_options,
 )
-from ctx_embed.training.distillation.teacher import TeacherCache
-from ctx_embed.training.distillation.trainer import Distillation
-from ctx_embed.training.distillation.validation import Pairs, read_pairs
+from ctx_embed.training.distillation.student.rotation import require_dimension, rotation_like
+from ctx_embed.training.distillation.student.teacher import TeacherCache
+from ctx_embed.training.distillation.texts.corpus import Block
+from ctx_embed.training.distillation.texts.exclusion import read_excluded
+from ctx_embed.training.distillation.texts.labelled import read_labelled_files, read_skipped
+from ctx_embed.training.distillation.texts.mixture import Mixture, Source, read_mixture
+from ctx_embed.training.distillation.texts.phrases import learn_phrases, more_phrases
+from ctx_embed.training.distillation.texts.scored_pairs import Pairs, read_pairs
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.record import RECORD, content_hash, file_hashes, finished
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer

@@ -5,8 +5,8 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.training.batches import weighted_rows
-from ctx_embed.training.distillation.corpus import passages
-from ctx_embed.training.distillation.mixture import Source, genre, read_mixture
+from ctx_embed.training.distillation.texts.corpus import passages
+from ctx_embed.training.distillation.texts.mixture import Source, genre, read_mixture
 
 
 def test_passages_are_of_all_lengths_and_hold_every_line_once():

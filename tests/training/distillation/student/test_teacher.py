@@ -9,8 +9,8 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed import load
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation.corpus import Block
-from ctx_embed.training.distillation.teacher import TeacherCache
+from ctx_embed.training.distillation.student.teacher import TeacherCache
+from ctx_embed.training.distillation.texts.corpus import Block
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ctx_embed.training.distillation.heads import LabelHead, WordHead
+from ctx_embed.training.distillation.loop.heads import LabelHead, WordHead
 
 
 def test_the_label_head_reads_directions_alone():

@@ -15,23 +15,11 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import option_defaults, require_options, without_vocabulary
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.distillation.composition import Composition
+from ctx_embed.training.distillation.student.rotation import ALIGNED_TEXTS, aligned_rotation, rotation_to
 
 # Token weight a / (a + frequency): frequent words mean little (Arora et al. 2017, smooth inverse frequency).
 FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
-# Texts used to align one rotation with another.
-ALIGNED_TEXTS = 20_000
-
-
-def require_dimension(dimension: int, teacher_dimension: int) -> None:
-    """Raise an error if the student has more dimensions than its teacher.
-
-    Raises:
-        InputError: with both.
-    """
-    if dimension > teacher_dimension:
-        raise InputError(f"dimension must be at most the teacher's {teacher_dimension}, got {dimension}")
 
 
 def require_spare(spare: int, dimension: int) -> None:
@@ -65,63 +53,6 @@ def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) ->
             )
     without_vocabulary(encoder, dimension, **options)
     return options
-
-
-def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.float32]:
-    """Return the rotation (d, dimension) onto the directions with most of the embeddings' squared length.
-
-    Args:
-        dimension: of the result, at most d.
-        embeddings: (sentences, d) of the teacher.
-
-    Raises:
-        InputError: the teacher has fewer dimensions.
-    """
-    d = embeddings.shape[1]
-    require_dimension(dimension, d)
-    gram = np.zeros((d, d))
-    for start in range(0, len(embeddings), 65_536):
-        part = embeddings[start : start + 65_536].astype(np.float32)
-        gram += part.T @ part
-    _, directions = np.linalg.eigh(gram)
-    directions = directions[:, ::-1][:, :dimension]
-    # An eigenvector's sign is arbitrary; fix it, so that a corpus determines its rotation.
-    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(dimension)])
-    return np.ascontiguousarray((directions * signs).astype(np.float32))
-
-
-def aligned_rotation(
-    rotation: NDArray[np.float32], embeddings: NDArray[np.float16], like: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Turn a rotation within its directions so that the rotated embeddings are as close to ``like`` as possible.
-
-    Args:
-        rotation: (d, m) from :func:`rotation_to`.
-        embeddings: (texts, d) of the teacher.
-        like: (texts, m) of the same texts.
-
-    Source: the orthogonal Procrustes problem, Schoenemann (1966).
-    """
-    rotated = embeddings.astype(np.float32) @ rotation
-    left, _, right = np.linalg.svd(rotated.T.astype(np.float64) @ like)
-    return np.ascontiguousarray((rotation @ (left @ right)).astype(np.float32))
-
-
-def rotation_like(
-    embeddings: NDArray[np.float16], others: NDArray[np.float16], rotation: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Return the rotation (d, m) of a second teacher into the space of the first one's targets.
-
-    Args:
-        embeddings: (texts, d) of the second teacher.
-        others: (texts, d1) of the first one, of the same texts.
-        rotation: (d1, m) of the first one; dimensions that are 0 in its targets are 0 in the second one's.
-    """
-    spare = int((~rotation.any(0)).sum())
-    m = rotation.shape[1] - spare
-    like = others[:ALIGNED_TEXTS].astype(np.float32) @ rotation[:, :m]
-    own = aligned_rotation(rotation_to(m, embeddings), embeddings[:ALIGNED_TEXTS], like)
-    return np.concatenate([own, np.zeros((len(own), spare), np.float32)], axis=1)
 
 
 def token_table(
@@ -173,7 +104,7 @@ def new_student(
         dimension: m.
         seed: of the initial weights.
         phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
-            parts (:mod:`ctx_embed.training.distillation.composition`).
+            parts (:mod:`ctx_embed.training.distillation.loop.composition`).
         spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
         **options: options of the system.
 
@@ -225,8 +156,18 @@ def started_student(
     rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
     if phrases is not None:
         student = with_phrases(student, phrases)
-    Composition(student).unfold()
+    leave_own_rows(student)
     return student, rotation
+
+
+@torch.no_grad()
+def leave_own_rows(encoder: TokenEncoder) -> None:
+    """Subtract from each phrase's row those of its parts: training adds them, see :class:`.Composition`."""
+    if encoder.phrases is not None:
+        table = encoder.embedding.weight
+        first, second = encoder.phrases.long().unbind(1)
+        words = encoder.backend_tokenizer.get_vocab_size()
+        table[words:] = table[words:] - table[first] - table[second]
 
 
 @torch.no_grad()

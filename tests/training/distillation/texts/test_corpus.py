@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation import corpus
-from ctx_embed.training.distillation.corpus import Block, read_blocks
+from ctx_embed.training.distillation.texts import corpus
+from ctx_embed.training.distillation.texts.corpus import Block, read_blocks
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ctx_embed.errors import InputError
 from ctx_embed.reading import read_documents, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
-from ctx_embed.training.distillation.corpus import Block, genre, passages, spans
+from ctx_embed.training.distillation.texts.corpus import Block, genre, passages, spans
 
 BLOCK_TEXTS = 1024
 # A text alone; a pair (two texts), and with its label (three).
@@ -83,9 +83,9 @@ def read_fair_blocks(
 
     Args:
         paths: files of texts (a line each), of labelled texts (``.tsv``) or of pairs (``.jsonl``), plain or gzip. Files
-            of one :func:`ctx_embed.training.distillation.corpus.genre` are one family.
+            of one :func:`.genre` are one family.
         texts: stop after the block that reaches this number of texts (None: all).
-        passage_lines, span_words: join or cut texts, see :func:`ctx_embed.training.distillation.corpus.read_blocks`;
+        passage_lines, span_words: join or cut texts, see :func:`.read_blocks`;
             pairs stay as they are.
         most_words: leave out longer texts.
         first_words: cut the texts of pairs to this number of words (None: whole).

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
-from ctx_embed.training.distillation.heads import LabelHead, WordHead
-from ctx_embed.training.distillation.labelled import LabelledSpans
+from ctx_embed.training.distillation.loop.heads import LabelHead, WordHead
+from ctx_embed.training.distillation.loop.labelled_spans import LabelledSpans
 
 # Texts per batch whose words are predicted: each needs a score for every word.
 WORD_TEXTS = 64
@@ -106,7 +106,7 @@ class Labels(Objective):
     """Predict the labels of spans of labelled texts from their embeddings.
 
     Args:
-        dimension: see :class:`ctx_embed.training.distillation.heads.LabelHead`.
+        dimension: see :class:`ctx_embed.training.distillation.loop.heads.LabelHead`.
         spans: the labelled texts.
         count: spans per batch.
     """
@@ -137,7 +137,7 @@ class Words(Objective):
     """Predict a text's frequent words from its embedding, for the first 64 texts of a batch.
 
     Args:
-        dimension, counts, most: see :class:`ctx_embed.training.distillation.heads.WordHead`.
+        dimension, counts, most: see :class:`ctx_embed.training.distillation.loop.heads.WordHead`.
     """
 
     def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
@@ -154,7 +154,7 @@ class Genres(Objective):
     """Predict the family of files that a text came from.
 
     Args:
-        dimension: see :class:`ctx_embed.training.distillation.heads.LabelHead`.
+        dimension: see :class:`ctx_embed.training.distillation.loop.heads.LabelHead`.
         genres: (texts,) numbers of the families.
     """
 

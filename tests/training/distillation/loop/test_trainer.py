@@ -13,15 +13,16 @@ from ctx_embed.systems import system
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation import trainer
-from ctx_embed.training.distillation.corpus import Block
-from ctx_embed.training.distillation.log import TrainingLog
-from ctx_embed.training.distillation.mixture import Mixture
+from ctx_embed.training.distillation.loop import trainer
+from ctx_embed.training.distillation.loop.log import TrainingLog
+from ctx_embed.training.distillation.loop.trainer import Distillation, teacher_distance
 from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
-from ctx_embed.training.distillation.phrases import learn_phrases
-from ctx_embed.training.distillation.student import entry_texts, new_student, rotation_to, token_table
-from ctx_embed.training.distillation.trainer import Distillation, teacher_distance
-from ctx_embed.training.distillation.validation import Pairs
+from ctx_embed.training.distillation.student.initial import entry_texts, new_student, token_table
+from ctx_embed.training.distillation.student.rotation import rotation_to
+from ctx_embed.training.distillation.texts.corpus import Block
+from ctx_embed.training.distillation.texts.mixture import Mixture
+from ctx_embed.training.distillation.texts.phrases import learn_phrases
+from ctx_embed.training.distillation.texts.scored_pairs import Pairs
 from tests.helpers.errors import error
 
 OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
@@ -331,7 +332,7 @@ def test_labels_from_what_is_not_there():
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):
     labelled = (["film" if "film" in text else "other" for text in sentences] * 8, sentences * 8)
     pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
-    monkeypatch.setattr("ctx_embed.training.distillation.phrases.FEWEST", 2)
+    monkeypatch.setattr("ctx_embed.training.distillation.texts.phrases.FEWEST", 2)
     phrases = learn_phrases(texts, tokenizer, 12)
     monkeypatch.setattr(trainer, "LOG_STEPS", 2)
     monkeypatch.setattr(trainer, "AVERAGING_STEPS", 2)

@@ -8,7 +8,8 @@ import torch
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.distillation.labelled import SPAN_TOKENS, LabelledSpans, read_labelled_files, read_skipped
+from ctx_embed.training.distillation.loop.labelled_spans import SPAN_TOKENS, LabelledSpans
+from ctx_embed.training.distillation.texts.labelled import read_labelled_files, read_skipped
 from tests.conftest import SENTENCES
 
 

@@ -1,4 +1,4 @@
-"""A validation metric of a training: correlation on scored pairs of texts."""
+"""Pairs of texts with a similarity score, which validate a student after each epoch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from scipy.stats import spearmanr
-from torch.nn import functional as F
-
 from ctx_embed.errors import InputError
-from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.reading import read_lines
 from ctx_embed.texts import well_formed
 
@@ -23,16 +18,6 @@ class Pairs:
     scores: Sequence[float]
     first: Sequence[str]
     second: Sequence[str]
-
-    @torch.no_grad()
-    def spearman(self, encoder: TokenEncoder) -> float:
-        """Return Spearman's correlation of the scores with the encoder's cosines, in -1..1."""
-        encoder.eval()
-        packed, lengths = encoder.text_tokenizer([*self.first, *self.second])
-        ids = torch.from_numpy(packed.astype("int64")).to(encoder.embedding.weight.device)
-        embeddings = encoder.embed(ids, lengths.tolist())
-        cosines = F.cosine_similarity(embeddings[: len(self.first)], embeddings[len(self.first) :], dim=1)
-        return float(spearmanr(self.scores, cosines.cpu().numpy()).statistic)
 
 
 def read_pairs(path: str | Path) -> Pairs:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ctx_embed.training.distillation.objectives import (
+from ctx_embed.training.distillation.loop.objectives import (
     Batch,
     Genres,
     relation_loss,

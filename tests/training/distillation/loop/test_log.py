@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation import log as log_module
-from ctx_embed.training.distillation.log import TrainingLog, plot_log
+from ctx_embed.training.distillation.loop import log as log_module
+from ctx_embed.training.distillation.loop.log import TrainingLog, plot_log
 
 
 def test_a_resumed_log_forgets_what_came_after(tmp_path):

@@ -24,14 +24,13 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
 from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches, weighted_rows
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.distillation.composition import Composition
-from ctx_embed.training.distillation.contrasts import triples
-from ctx_embed.training.distillation.heads import LabelHead
-from ctx_embed.training.distillation.labelled import LabelledSpans, taught_labels
-from ctx_embed.training.distillation.lazy_adamw import LazyAdamW
-from ctx_embed.training.distillation.log import TrainingLog
-from ctx_embed.training.distillation.mixture import Mixture
-from ctx_embed.training.distillation.objectives import (
+from ctx_embed.training.distillation.loop.composition import Composition
+from ctx_embed.training.distillation.loop.contrasts import triples
+from ctx_embed.training.distillation.loop.heads import LabelHead
+from ctx_embed.training.distillation.loop.labelled_spans import LabelledSpans, taught_labels
+from ctx_embed.training.distillation.loop.lazy_adamw import LazyAdamW
+from ctx_embed.training.distillation.loop.log import TrainingLog
+from ctx_embed.training.distillation.loop.objectives import (
     Batch,
     Contrasts,
     Genres,
@@ -46,8 +45,10 @@ from ctx_embed.training.distillation.objectives import (
     places_of,
     similarity_loss,
 )
+from ctx_embed.training.distillation.loop.spearman import spearman
 from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
-from ctx_embed.training.distillation.validation import Pairs
+from ctx_embed.training.distillation.texts.mixture import Mixture
+from ctx_embed.training.distillation.texts.scored_pairs import Pairs
 from ctx_embed.training.divergence import require_finite
 
 CHECKPOINT_STEPS = 500
@@ -81,7 +82,7 @@ class Distillation:
         student: trained in place, on the device where it is.
         mixture: the texts.
         teacher_embeddings: (texts, d); 0 where it has embedded none.
-        rotation: (d, m) from :func:`ctx_embed.training.distillation.student.new_student`.
+        rotation: (d, m) from :func:`ctx_embed.training.distillation.student.initial.new_student`.
         options: how to train.
         checkpoint: where the state is saved; None saves none.
         second: a second teacher's embeddings (n, d) of the mixture's ``second_rows``, and its rotation (d, m), or None.
@@ -228,7 +229,7 @@ class Distillation:
             for objective, _ in self.objectives.values():
                 measured.update(objective.measures(partial(embedded, self.student)))
             if self.pairs is not None:
-                measured["pairs_spearman"] = self.pairs.spearman(self.student)
+                measured["pairs_spearman"] = spearman(self.pairs, self.student)
         return measured
 
     def _save(self) -> None:

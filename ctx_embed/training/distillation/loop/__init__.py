@@ -1,0 +1,1 @@
+"""The training of a student: objectives, optimizer, log and metrics."""

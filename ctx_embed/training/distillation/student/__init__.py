@@ -1,0 +1,1 @@
+"""The student before its training: its first weights, from the teacher's embeddings."""
