@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, field_option
 from ctx_embed.cli.output import counted
 
 _SHARE = click.FloatRange(0, 1, min_open=True)
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
 @click.option("--groups", metavar="FILE", type=OUTPUT, help="Also write what was dropped for which row, as JSONL.")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.errors import InputError
 
 QUERIES = (
@@ -21,6 +22,7 @@ QUERIES = (
     "open a web page in the browser",
     "measure how long code takes",
 )
+RANKED = "hits are ranked by meaning and words together, and shown with the cosine of their meaning"
 LEFT_OUT = {
     "site-packages",
     "dist-packages",
@@ -75,11 +77,13 @@ def _document(name: str, docstring: str) -> str:
     return f"{name.replace('.', ' ').replace('_', ' ')}: {docstring}"
 
 
-@click.command()
+@command()
 @click.option("--query", "queries", multiple=True, metavar="TEXT", help="Ask this instead of the sample queries.")
-@click.option("-k", default=3, show_default=True, type=click.IntRange(min=1), help="Number of hits for each query.")
+@click.option("-k", default=3, type=click.IntRange(min=1), help="Number of hits for each query.")
 def demo(queries: tuple[str, ...], k: int) -> None:
-    """Index the docstrings of the Python standard library and answer a few queries, by meaning and by words.
+    """Index the docstrings of the Python standard library and answer a few queries.
+
+    Hits are ranked by meaning and words together, as by `ctx-embed index query --mode hybrid`.
 
     Example: ctx-embed demo --query "parse a date"
     """
@@ -92,7 +96,7 @@ def demo(queries: tuple[str, ...], k: int) -> None:
         start = time.perf_counter()
         with SearchIndex.create(Path(folder) / "docstrings.index") as index:
             index.add([_document(name, text) for name, text in named.items()], list(named))
-            click.echo(f"{index.count()} docstrings indexed in {time.perf_counter() - start:.1f} s")
+            click.echo(f"{index.count()} docstrings indexed in {time.perf_counter() - start:.1f} s; {RANKED}")
             asked = list(queries or QUERIES)
             for query, hits in zip(asked, index.search(asked, k, mode="hybrid"), strict=True):
                 click.echo(f"\n{query}")

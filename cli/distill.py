@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.cli.groups import Sectioned
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import (
     DECAY,
     LEARNING_RATE,
@@ -74,7 +74,7 @@ SECTIONS = {
 }
 
 
-@click.command(cls=Sectioned, sections=SECTIONS)
+@command(sections=SECTIONS)
 @click.option(
     "--corpus",
     multiple=True,
@@ -192,7 +192,9 @@ SECTIONS = {
     type=click.Choice(["float32", "float16", "int8"]),
     help="Precision in which the token table is saved.",
 )
-@click.option("--device", help="Device of teachers and student, e.g. cuda.  [default: the student on the CPU]")
+@click.option(
+    "--device", metavar="NAME", help="Device of teachers and student, e.g. cuda.  [default: the student on the CPU]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
 @click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
 def distill(

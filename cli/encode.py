@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, backend_option, field_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
@@ -15,7 +16,7 @@ from ctx_embed.errors import InputError
 SHOWN = 10
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="OUT", type=OUTPUT, help="Where to write one file; - is standard output.")
 @click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see below.")

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, field_option
 from ctx_embed.errors import InputError
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
     "--input",

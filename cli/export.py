@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import Group
 from ctx_embed.cli.options import OUTPUT
 
 
-@click.group()
+@click.group(cls=Group)
 def export() -> None:
     """Write a model for other programs.
 

@@ -1,15 +1,94 @@
-"""Groups of commands that suggest names, commands whose help has sections, and the name of the running command."""
+"""Commands whose help reads well, and groups that suggest names and know which command is running."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 
 # Under this name a click context holds the command that is running, as a list of names.
 RUNNING = "ctx_embed.running"
+# Stands for a hyphen while help is wrapped: a line does not end within `ctx-embed` or `all-MiniLM-L6-v2`.
+_HYPHEN = "\u2011"
+# The end of an option's help: what click says of the range, as 0<=x<1.
+_RANGE = re.compile(r"(?:(?<=[\[ ])([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
+
+
+class Formatter(click.HelpFormatter):
+    """Wraps help between words only."""
+
+    def write_text(self, text: str) -> None:
+        """Write a paragraph."""
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *args: Any, **settings: Any) -> None:
+        """Write options or commands with their help."""
+        super().write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows], *args, **settings)
+
+    def getvalue(self) -> str:
+        """Return all that was written."""
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+class Context(click.Context):
+    """The context of a command; its help is wrapped by :class:`Formatter`."""
+
+    formatter_class = Formatter
+
+
+class CliCommand(click.Command):
+    """A command whose help lists its options in sections, with defaults and with ranges in words.
+
+    Args:
+        sections: for each title the names of its options; the last section also gets options that are not named.
+    """
+
+    context_class = Context
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.context_settings = {"show_default": True, **self.context_settings}
+        self.sections = sections or {"Options": ()}
+        for option in self.params:
+            if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
+                option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each section below its title."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
+        named = {title: [records.pop(name) for name in names] for title, names in self.sections.items()}
+        named[list(named)[-1]] += records.values()
+        for title, rows in named.items():
+            with formatter.section(title):
+                formatter.write_dl([(names, _readable(text)) for names, text in rows])
+
+
+command = functools.partial(click.command, cls=CliCommand)
+
+
+def _readable(text: str) -> str:
+    """Return an option's help with one bracket at its end, and the range of its values in words."""
+    text = text.replace("]  [", "; ")
+    found = _RANGE.search(text)
+    if found is None:
+        return text
+    least, above, operator, most = found.groups()
+    if operator in (">", ">="):
+        least, above, operator, most = most, operator.replace(">", "<"), None, None
+    if above == operator == "<=":
+        words = f"{least} to {most}"
+    else:
+        lower = least and f"{'at least' if above == '<=' else 'above'} {least}"
+        upper = most and f"{'at most' if operator == '<=' else 'below'} {most}"
+        words = ", ".join(filter(None, (lower, upper)))
+    # Everybody knows that a count is not negative.
+    text = text[: found.start()] + ("" if words in ("at least 0", "at least 1") else words) + "]"
+    return text.removesuffix("  []").replace("; ]", "]")
 
 
 class Group(click.Group):
@@ -17,11 +96,12 @@ class Group(click.Group):
 
     Attributes:
         aliases: for another name, the command and perhaps options that it stands for.
-        hints: for a name that is not a command here, the advice to print.
     """
 
+    context_class = Context
+    command_class = CliCommand
+    group_class = type
     aliases: Mapping[str, Sequence[str]] = {}
-    hints: Mapping[str, str] = {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -32,37 +112,24 @@ class Group(click.Group):
         if name not in known and name in self.aliases:
             args = [*self.aliases[name], *rest]
         elif name not in known and not ctx.resilient_parsing:
-            if name in self.hints:
-                raise click.UsageError(f"unknown command {name!r}: {self.hints[name]}", ctx)
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
-            near = difflib.get_close_matches(name.lower(), [*known, *self.aliases], n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            others = self.others(ctx)
+            near = difflib.get_close_matches(name.lower(), [*known, *self.aliases, *others], n=1)
+            hint = f"did you mean {others.get(near[0], near[0])!r}? " if near else ""
             raise click.UsageError(f"unknown command {name!r}: {hint}known are {', '.join(known)}", ctx)
         ctx.meta.setdefault(RUNNING, []).append(args[0])
         return super().resolve_command(ctx, args)
 
+    def others(self, ctx: click.Context) -> dict[str, str]:
+        """Return what to suggest for names that are no commands here; called only for an unknown name."""
+        return {}
 
-class Sectioned(click.Command):
-    """A command whose help lists its options in sections.
-
-    Args:
-        sections: for each title the names of its options; the last section also gets options that are not named.
-    """
-
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.sections = sections
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of each section below its title."""
-        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        records = {option.name: record for option in options if (record := option.get_help_record(ctx))}
-        named = {title: [records.pop(name) for name in names] for title, names in self.sections.items()}
-        named[list(named)[-1]] += records.values()
-        for title, rows in named.items():
-            with formatter.section(title):
-                formatter.write_dl(rows)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(1000)) for name, each in commands.items() if each])
 
 
 def running(ctx: click.Context) -> str:

@@ -47,16 +47,6 @@ RESUME = {
 class LazyGroup(Group):
     """A group whose commands are modules of ``ctx_embed.cli``, imported at the first use of each."""
 
-    hints = {
-        name: f"did you mean 'index {command}'?"
-        for name, command in (
-            ("query", "query"),
-            ("search", "query"),
-            ("build", "build"),
-            ("topics", "topics"),
-            ("duplicates", "duplicates"),
-        )
-    }
     aliases = {"embed": ["encode"]}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -69,6 +59,13 @@ class LazyGroup(Group):
             return None
         command: click.Command = getattr(import_module(f"ctx_embed.cli.{cmd_name}"), cmd_name)
         return command
+
+    def others(self, ctx: click.Context) -> dict[str, str]:
+        """Return the commands of the index: people leave out its name."""
+        from ctx_embed.cli.index import index
+
+        names = {name: [name] for name in index.list_commands(ctx)} | dict(index.aliases)
+        return {name: " ".join(["index", *command]) for name, command in names.items()}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.errors import missing_extra
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
-@click.option("--model", help="Where the index's model is now.  [default: where it was at the build]")
+@click.option(
+    "--model", metavar="NAME|PATH", help="Where the index's model is now.  [default: where it was at the build]"
+)
 def mcp(path: str, model: str | None) -> None:
     """Offer the search of INDEX to assistants, by the Model Context Protocol over standard input and output.
 

@@ -92,7 +92,6 @@ def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
         for parameter in command.__click_params__:  # type: ignore[attr-defined]
             if parameter.name in defaults:
                 parameter.default = defaults[parameter.name]
-                parameter.show_default = True
         return command
 
     return add
@@ -139,7 +138,6 @@ def encoder_options(command: Command) -> Command:
         click.option(
             "--encoder",
             default="contextualizer",
-            show_default=True,
             metavar="NAME",
             help="The system to train, see `ctx-embed systems`.",
         ),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, field_options
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
@@ -73,7 +74,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 }
 
 
-@click.command()
+@command()
 @click.argument("model", metavar="MODEL")
 @click.argument("source", metavar="INPUT")
 @field_options
@@ -81,7 +82,11 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
-@click.option("--device", help="As in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]")
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="As in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]",
+)
 def predict(
     model: str,
     source: str,

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.serving.settings import LOOPBACK, MIB, Settings
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("indexes", metavar="[INDEX]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--model",
@@ -27,7 +28,12 @@ from ctx_embed.serving.settings import LOOPBACK, MIB, Settings
     metavar="NAME|PATH",
     help="A model that searches and /v1/rerank may score passages with: minilm, a name or a folder; may be repeated.",
 )
-@click.option("--host", default="127.0.0.1", help="The address to listen on; another than this machine's needs keys.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    help="The address to listen on; another than this machine's needs keys.",
+)
 @click.option("--port", default=8080, type=click.IntRange(0, 65535), help="The port; 0 takes a free one.")
 @click.option(
     "--api-key-file",

@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import (
     CONTEXTUALIZER_OPTIONS,
     DECAY,
@@ -31,7 +32,7 @@ FROM_SCRATCH = {"tokenizer", "vocabulary_size", *OF_SYSTEM}
 FLAGS = {"encoder_options": "option"}
 
 
-@click.command()
+@command()
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option("--valid", "valid_file", metavar="FILE", help="Validation texts; else 10 % of TRAIN are held out.")
@@ -74,7 +75,7 @@ FLAGS = {"encoder_options": "option"}
 )
 @click.option("--seed", default=0, show_default=True, type=SEED)
 @click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
-@click.option("--device", help="As in sentence-transformers, e.g. cpu or cuda.")
+@click.option("--device", metavar="NAME", help="As in sentence-transformers, e.g. cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train(
     train_file: str,

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, field_option
 
 
-@click.command()
+@command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="TOKENIZER.json", help="The tokenizer to write.")
 @click.option(
-    "--size", default=32_000, show_default=True, type=click.IntRange(min=3), help="Maximum number of entries."
+    "--vocabulary-size", "size", default=32_000, type=click.IntRange(min=3), help="Maximum number of entries."
 )
 @field_option
 def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) -> None:
@@ -21,7 +22,7 @@ def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) ->
 
     A FILE is text, CSV, TSV, JSONL or Parquet, plain or gzip; `-` is standard input.
 
-    Example: ctx-embed vocab a.txt b.txt.gz -o tokenizer.json --size 32000
+    Example: ctx-embed vocab a.txt b.txt.gz -o tokenizer.json --vocabulary-size 8000
     """
     from ctx_embed.files import replaced_file, require_file
     from ctx_embed.reading import read_documents

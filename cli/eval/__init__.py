@@ -6,9 +6,10 @@ import click
 
 from ctx_embed.cli.eval.reports import compare, report
 from ctx_embed.cli.eval.run import run
+from ctx_embed.cli.groups import Group
 
 
-@click.group("eval")
+@click.group("eval", cls=Group)
 def eval() -> None:
     """Evaluate encoders on probe, similarity and retrieval tasks.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT
 
 RESULTS = click.Path(path_type=Path)
@@ -42,7 +43,7 @@ def _print_table(console: Any, table: Any) -> None:
     console.print(shown)
 
 
-@click.command()
+@command()
 @click.argument("first", metavar="A.json", type=RESULTS)
 @click.argument("second", metavar="B.json", type=RESULTS)
 @click.option(
@@ -83,7 +84,7 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
         click.echo(f"{task:<{width}}  {found.value:+6.2f}  [{low:+.2f}, {high:+.2f}]  {p} ({found.test})")
 
 
-@click.command()
+@command()
 @click.argument("folder", metavar="DIR", type=RESULTS)
 @click.option("-o", "--output", type=OUTPUT, metavar="PAGE.html", help="The page.  [default: DIR/report.html]")
 def report(folder: Path, output: Path | None) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
@@ -16,8 +17,7 @@ from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
 WIDTH_OF_FILES = 200
 
 
-@click.command(
-    context_settings={"show_default": True},
+@command(
     epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16 are means over subsets, without the pairs of STSB-dev.",
 )
 @click.option(
@@ -49,8 +49,8 @@ WIDTH_OF_FILES = 200
 @click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")
 @click.option("--curves", is_flag=True, help="Score the probes on smaller training parts too.")
 @click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
-@click.option("--out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
-@click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: OUT/cache]")
+@click.option("-o", "--output", "out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
+@click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: in -o]")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON instead of tables.")
 def run(
     encoders: tuple[str, ...],
@@ -72,10 +72,10 @@ def run(
     A probe task is scored by the accuracy of a classifier on frozen embeddings, shown with that of the most frequent
     label and published figures; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
     by nDCG@10. If a task fails, the others still run, and the exit code is 1. An interrupted run resumes. The folder
-    --out gets results.json, results.md and plots (extra plots).
+    --output gets results.json, results.md and plots (extra plots).
 
     \b
-    Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB --out results
+    Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results
     Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
     """
     from ctx_embed.eval.tasks.catalogue import find_tasks

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.sync import documents_option, folder_options, summary
 from ctx_embed.cli.options import backend_option, dtype_option, field_option
 from ctx_embed.cli.output import counted
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("sources", metavar="INPUT...", nargs=-1, required=True)
 @click.argument("path", metavar="INDEX")
 @click.option("--append", is_flag=True, help="Add to an existing index.")
@@ -19,12 +20,19 @@ from ctx_embed.cli.output import counted
 @field_option
 @click.option("--from-parquet", is_flag=True, help="INPUT are directories of `encode --to`; use their embeddings.")
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
-@click.option("--model", help="A model folder, a name, or 'default'.  [default: default, or the model of the index]")
+@click.option(
+    "--model",
+    metavar="NAME|PATH",
+    help="A model folder, a name, or 'default'.  [default: default, or the model of the index]",
+)
 @backend_option
-@click.option("--factory", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]")
+@click.option(
+    "--factory", metavar="KIND", help="The kind of FAISS index: auto, Flat, HNSW32, IVF256,PQ32, ...  [default: auto]"
+)
 @dtype_option("[default: float32]")
 @click.option(
     "--chunk",
+    metavar="RULE",
     help="Cut documents: none, sentences, tokens:N, or passages[:N] of at most N tokens between paragraphs.  "
     "[default: none; passages for folders and whole files]",
 )

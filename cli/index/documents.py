@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ctx_embed.cli.groups import CliCommand, command
 from ctx_embed.cli.options import Command
 from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line
 from ctx_embed.errors import InputError
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _NEGATIVE = "\0"
 
 
-class IdCommand(click.Command):
+class IdCommand(CliCommand):
     """A command whose arguments may be negative numbers; anything else that starts with ``-`` is an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -70,12 +71,8 @@ def _where_option(does: str) -> Callable[[Command], Command]:
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Print")
-@click.option(
-    "-k", "most", default=10, show_default=True, type=click.IntRange(min=1), help="Most documents, without IDs."
-)
-@click.option(
-    "--offset", default=0, show_default=True, type=click.IntRange(min=0), help="Documents to skip, without IDs."
-)
+@click.option("-k", "most", default=10, type=click.IntRange(min=1), help="Most documents, without IDs.")
+@click.option("--offset", default=0, type=click.IntRange(min=0), help="Documents to skip, without IDs.")
 @string_option
 def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: int, strings: bool) -> None:
     """Print the documents with the given IDs as JSON, one per line; without IDs, the first ones.
@@ -116,7 +113,7 @@ def _list(index: SearchIndex, where: str | None, offset: int, most: int) -> None
     click.echo(f"{said}{f': {hint}' if hint else ''}", err=True)
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
 @_where_option("Count")
 def count(path: str, where: str | None) -> None:
@@ -133,11 +130,11 @@ def count(path: str, where: str | None) -> None:
             click.echo(hint, err=True)
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
 @click.argument("field", metavar="FIELD")
 @_where_option("Count")
-@click.option("-k", "most", default=20, show_default=True, type=click.IntRange(min=1), help="Most values.")
+@click.option("-k", "most", default=20, type=click.IntRange(min=1), help="Most values.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects: value, documents.")
 def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -> None:
     """Print the values of a metadata FIELD and how many documents have each, most frequent first.
@@ -241,7 +238,7 @@ def delete(path: str, ids: tuple[str, ...], where: str | None, dry_run: bool, st
             click.echo(hint, err=True)
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
 def export(path: str, output: Path) -> None:

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, SEED
 from ctx_embed.cli.output import one_line
 
 SHOWN_CHARACTERS = 100
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("path", metavar="INDEX")
 @click.option("--threshold", default=0.9, type=click.FloatRange(-1, 1), help="The lowest cosine of a pair.")
 @click.option("-k", "most", default=100, type=click.IntRange(min=1), help="Most pairs to print.")
-@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per line.")
-def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array of pairs.")
+@click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per pair and line.")
+def duplicates(path: str, threshold: float, most: int, as_json: bool, as_jsonl: bool) -> None:
     """Find documents that say nearly the same, most similar pairs first.
 
     Example: ctx-embed index duplicates reviews.index --threshold 0.95
@@ -28,6 +30,9 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
 
     with SearchIndex.open(path) as index:
         pairs = index.duplicates(threshold, most, progress=True)
+    if as_json:
+        click.echo(json.dumps([asdict(pair) for pair in pairs], ensure_ascii=False))
+        return
     for pair in pairs:
         if as_jsonl:
             click.echo(json.dumps(asdict(pair), ensure_ascii=False))
@@ -38,7 +43,7 @@ def duplicates(path: str, threshold: float, most: int, as_jsonl: bool) -> None:
             click.echo(f"         {one_line(str(pair.right), 40)}  {one_line(pair.right_text, SHOWN_CHARACTERS)}")
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("path", metavar="INDEX")
 @click.option(
     "-k", "count", type=click.IntRange(min=1), help="Number of topics.  [default: 2 to 50, by the number of documents]"

@@ -7,12 +7,13 @@ from dataclasses import asdict
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import backend_option, dtype_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
 def info(path: str, as_json: bool) -> None:
@@ -35,7 +36,7 @@ def info(path: str, as_json: bool) -> None:
         )
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("path", metavar="INDEX")
 @click.option("--recall", default=0.95, type=click.FloatRange(0, 1, min_open=True), help="The recall@10 to reach.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
@@ -60,7 +61,7 @@ def tune(path: str, recall: float, as_json: bool) -> None:
     click.echo(f"{path}: {tuning.parameter} {tuning.value} {reached}")
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
 @click.option("--no-model", is_flag=True, help="Skip the check that embeds some passages again.")
 def verify(path: str, no_model: bool) -> None:
@@ -82,9 +83,9 @@ def verify(path: str, no_model: bool) -> None:
     )
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
-@click.option("--model", help="A model folder, a name, or 'default'.  [default: default]")
+@click.option("--model", metavar="NAME|PATH", help="A model folder, a name, or 'default'.  [default: default]")
 @backend_option
 def reembed(path: str, model: str | None, backend: str | None) -> None:
     """Embed the stored texts of INDEX again with another model, such as a new default model.
@@ -105,7 +106,7 @@ def reembed(path: str, model: str | None, backend: str | None) -> None:
         click.echo(f"{path}: nothing to do, it has the vectors of this model")
 
 
-@click.command()
+@command()
 @click.argument("path", metavar="INDEX")
 @dtype_option("[default: as they are]")
 def compact(path: str, dtype: str | None) -> None:

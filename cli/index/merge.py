@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.output import counted
 
 
-@click.command()
+@command()
 @click.argument("sources", metavar="INDEX...", nargs=-1, required=True)
 @click.option("-o", "--output", "path", required=True, metavar="NEW", help="The folder of the new index.")
 @click.option("--replace", is_flag=True, help="A document replaces one with its id in an earlier index.")

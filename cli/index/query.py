@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option, unknown_fields
 from ctx_embed.cli.options import Command, backend_option
 from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
@@ -35,7 +36,9 @@ def _search_options(command: Command) -> Command:
             "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
         ),
         backend_option,
-        click.option("--model", help="Where the index's model is now.  [default: where it was at the build]"),
+        click.option(
+            "--model", metavar="NAME|PATH", help="Where the index's model is now.  [default: where it was at the build]"
+        ),
         click.option("--cache", is_flag=True, help="Store the reranker's vectors of the candidates in INDEX."),
         click.option(
             "--candidates",
@@ -69,7 +72,7 @@ def _search_options(command: Command) -> Command:
     return command
 
 
-@click.command(context_settings={"show_default": True})
+@command()
 @click.argument("path", metavar="INDEX")
 @click.argument("texts", metavar="TEXT...", nargs=-1)
 @click.option(
@@ -106,7 +109,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **o
             click.echo(_why_none(index, options), err=True)
 
 
-@click.command(cls=IdCommand, context_settings={"show_default": True})
+@click.command(cls=IdCommand)
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @_search_options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import Command, backend_option, field_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError, missing_extra
@@ -55,7 +56,7 @@ def summary(synced: Synced, path: str) -> str:
     return f"{said}; {synced.left_out}" if synced.left_out else said
 
 
-@click.command()
+@command()
 @click.argument("folder", metavar="FOLDER")
 @click.argument("path", metavar="INDEX")
 @documents_option

@@ -35,7 +35,7 @@ def read_results(path: Path) -> dict[str, Any]:
     try:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); eval run --out DIR writes such a file") from None
+        raise InputError(f"{file}: cannot be read ({error.strerror}); eval run -o DIR writes such a file") from None
     except ValueError as error:
         raise InputError(f"{file}: not JSON ({error})") from None
     found = report.get("format_version") if isinstance(report, dict) else None

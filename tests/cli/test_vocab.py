@@ -36,7 +36,7 @@ def test_a_vocabulary_from_files(text, tmp_path, output, folder):
     packed.write_bytes(gzip.compress(b"zebra zebra\nzebra\n"))
     rows = tmp_path / "c.jsonl"
     rows.write_text('{"text": "quokka quokka quokka quokka"}\n')
-    result = run(text, packed, rows, "-o", output, "--size", 80)
+    result = run(text, packed, rows, "-o", output, "--vocabulary-size", 80)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == f"{output}: 80 entries\n"
     tokenizer = Tokenizer.from_file(str(output))
@@ -61,12 +61,12 @@ def test_one_word_and_odd_texts(tmp_path, output):
 
 
 def test_a_tokenizer_is_replaced_when_the_new_one_is_complete(text, tmp_path, output, folder):
-    run(text, "-o", output, "--size", 80)
+    run(text, "-o", output, "--vocabulary-size", 80)
     before = output.read_bytes()
     assert fails(text, tmp_path / "missing", "-o", output) == f"{tmp_path / 'missing'}: no such file"
     assert output.read_bytes() == before
     assert os.listdir(folder) == ["tokenizer.json"]
-    assert run(text, "-o", output, "--size", 70).exit_code == 0
+    assert run(text, "-o", output, "--vocabulary-size", 70).exit_code == 0
     assert Tokenizer.from_file(str(output)).get_vocab_size() == 70
 
 
@@ -91,7 +91,7 @@ def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
     assert "broken gzip after line" in fails(file("cut", gzip.compress(b"a line\n" * 1000)[:-20]), "-o", output)
     assert fails("-", "-o", output, input="") == no_word
     message = "size must be at least 41, one entry for each letter of the texts, got 5"
-    assert fails(text, "-o", output, "--size", 5) == message
+    assert fails(text, "-o", output, "--vocabulary-size", 5) == message
     assert os.listdir(folder) == []
 
 
@@ -113,8 +113,14 @@ def test_outputs_that_cannot_be_written(text, tmp_path, folder):
     [
         (["-o", "x"], "Missing argument 'FILE...'."),
         (["a.txt"], "Missing option '-o' / '--output'."),
-        (["a.txt", "-o", "x", "--size", "2"], "Invalid value for '--size': 2 is not in the range x>=3."),
-        (["a.txt", "-o", "x", "--size", "many"], "Invalid value for '--size': 'many' is not a valid integer range."),
+        (
+            ["a.txt", "-o", "x", "--vocabulary-size", "2"],
+            "Invalid value for '--vocabulary-size': 2 is not in the range x>=3.",
+        ),
+        (
+            ["a.txt", "-o", "x", "--vocabulary-size", "many"],
+            "Invalid value for '--vocabulary-size': 'many' is not a valid integer range.",
+        ),
     ],
 )
 def test_mistakes_of_usage(arguments, message):

@@ -77,7 +77,7 @@ def test_the_folder_of_results(reviews, tmp_path):
 
 
 def test_costs_stand_beside_the_scores(reviews):
-    result = run("--task", reviews, "--encoder", "random", "--encoder", "majority", "--out", "here", cost=True)
+    result = run("--task", reviews, "--encoder", "random", "--encoder", "majority", "-o", "here", cost=True)
     assert result.exit_code == 0, result.output
     costs = [row for row in rows_of(result.stdout) if len(row) == 4]
     assert [(row[0], row[2]) for row in costs] == [("random", "0"), ("majority", "0")]
@@ -87,7 +87,7 @@ def test_costs_stand_beside_the_scores(reviews):
 def test_the_seed_repeats(reviews, tmp_path):
     reports = []
     for number, seed in enumerate((1, 1, 2)):
-        arguments = ("--task", reviews, "--seed", seed, "--encoder", "random", "--out", tmp_path / str(number))
+        arguments = ("--task", reviews, "--seed", seed, "--encoder", "random", "-o", tmp_path / str(number))
         assert run(*arguments).exit_code == 0
         reports.append((tmp_path / str(number) / "results.json").read_text())
     assert reports[0] == reports[1] != reports[2]
@@ -137,10 +137,8 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
         fails("--data", "nowhere") == "nowhere: no such data folder; name one that exists with --data or CTX_EMBED_DATA"
     )
     absent = tmp_path / "absent" / "out.json"
-    assert (
-        fails("--out", absent) == f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"
-    )
-    assert fails("--out", reviews) == f"cannot write {reviews}: it must be a folder, got a file"
+    assert fails("-o", absent) == f"cannot write {absent}: the folder {absent.parent} does not exist; create it first"
+    assert fails("-o", reviews) == f"cannot write {reviews}: it must be a folder, got a file"
     (tmp_path / "results" / "results.json").mkdir(parents=True)
     assert fails() == "cannot write results/results.json: the output must be a file, got a folder"
     shutil.rmtree(tmp_path / "results")

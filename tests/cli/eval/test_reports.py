@@ -119,7 +119,7 @@ def test_report_builds_one_page(folders, tmp_path):
 def test_report_without_results(tmp_path):
     found = call("report", tmp_path)
     assert found.exit_code == 1
-    assert "eval run --out DIR writes such a file" in found.stderr
+    assert "eval run -o DIR writes such a file" in found.stderr
     assert list(tmp_path.iterdir()) == []
 
 

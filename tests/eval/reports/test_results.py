@@ -77,6 +77,6 @@ def test_what_is_no_result(content, message, tmp_path):
     with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / 'results.json'))}: {re.escape(message)}"):
         read_results(tmp_path)
     with pytest.raises(
-        InputError, match=r"cannot be read \(No such file or directory\); eval run --out DIR writes such a file$"
+        InputError, match=r"cannot be read \(No such file or directory\); eval run -o DIR writes such a file$"
     ):
         read_results(tmp_path / "absent.json")
