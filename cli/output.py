@@ -12,7 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from ctx_embed.index import Hit
-    from ctx_embed.index.following.places import Source
+    from ctx_embed.index.following.location import Location
 
 # The most characters of a text that the table of hits shows, and the fewest in a narrow terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 160, 40
@@ -38,7 +38,7 @@ def one_line(text: str, length: int) -> str:
     return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
 
 
-def print_hits(query: str, hits: list[Hit], sources: Sequence[Source | None] = ()) -> None:
+def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] = ()) -> None:
     """Print a table of hits under a header: scores, ids, sources, metadata fields, and text with the query's words.
 
     In a terminal these words are coloured, and sources link to their files; control characters are removed.

@@ -12,15 +12,14 @@ from ctx_embed.cli.output import counted
 @click.argument("sources", metavar="INDEX...", nargs=-1, required=True)
 @click.option("-o", "--output", "path", required=True, metavar="NEW", help="The folder of the new index.")
 @click.option("--replace", is_flag=True, help="A document replaces one with its id in an earlier index.")
-@click.option("--renumber", is_flag=True, help="Number integer ids anew, in order.")
-def merge(sources: tuple[str, ...], path: str, replace: bool, renumber: bool) -> None:
+def merge(sources: tuple[str, ...], path: str, replace: bool) -> None:
     """Make one index of several with the same model, without embedding again.
 
-    An id that two of them have is an error, unless --replace or --renumber says what to do.
+    An id that two of them have is an error, unless --replace keeps the later document.
 
     Example: ctx-embed index merge monday.index tuesday.index -o week.index
     """
-    from ctx_embed.index.building.combining import merge_indexes
+    from ctx_embed.index.building.merging import merge_indexes
 
-    count = merge_indexes(sources, path, replace=replace, renumber=renumber)
+    count = merge_indexes(sources, path, replace=replace, progress=True)
     click.echo(f"{counted(count, 'document')} in {path}")

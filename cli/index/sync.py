@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError, missing_extra
 
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
-    from ctx_embed.index.following.sync import Synced
+    from ctx_embed.index.following.report import Synced
 
 # As in ctx_embed.documents.units, which is not imported for the help.
 UNITS = ("files", "paragraphs", "lines", "records")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
+NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}
 
@@ -42,11 +43,13 @@ class Skipped(NamedTuple):
         source: its path within the folder.
         reason: why.
         unreadable: whether it is a folder that could not be listed, so that nothing is known of its files.
+        failed: whether it should have been read and could not be, so that a message names it.
     """
 
     source: str
     reason: str
     unreadable: bool = False
+    failed: bool = False
 
 
 # .gitignore files that apply: where each lies, and its patterns.
@@ -102,12 +105,12 @@ def walk(folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str]
         entry, source, is_folder = found
         reason = _reason(entry, source, is_folder, rules, excluded)
         if reason is not None:
-            yield Skipped(source, reason)
+            yield Skipped(source, reason, failed=reason == NOT_UTF8)
         elif is_folder:
             try:
                 listing = _listing(entry.path, f"{source}/", rules)
             except OSError as error:
-                yield Skipped(source, f"cannot be listed ({error.strerror})", unreadable=True)
+                yield Skipped(source, f"cannot be listed ({error.strerror})", unreadable=True, failed=True)
                 continue
             if listing is None:
                 yield Skipped(source, INDEX)
@@ -155,7 +158,7 @@ def _reason(
     try:
         source.encode("utf-8")
     except UnicodeEncodeError:
-        return "its name is not UTF-8"
+        return NOT_UTF8
     named = f"{source}/" if is_folder else source
     for prefix, spec in reversed(rules):
         ignored = spec.check_file(named[len(prefix) :]).include
@@ -170,7 +173,7 @@ def _file(entry: os.DirEntry[str], source: str) -> File | Skipped:
     try:
         found = entry.stat()
     except OSError as error:
-        return Skipped(source, f"cannot be read ({error.strerror})")
+        return Skipped(source, f"cannot be read ({error.strerror})", failed=True)
     if stat.S_ISREG(found.st_mode):
         return File(entry.path, source, found.st_size, found.st_mtime_ns)
     return Skipped(source, LINK if stat.S_ISDIR(found.st_mode) else SPECIAL)

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.embedder import Model
-    from ctx_embed.index.following.places import Source
-    from ctx_embed.index.following.sync import Synced
+    from ctx_embed.index.following.location import Location
+    from ctx_embed.index.following.report import Synced
     from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.searching.search import SearchOptions
 
@@ -291,7 +291,7 @@ class SearchIndex(Collection):
         found = self._folder.documents.find([wanted]).get(wanted)
         return None if found is None else Document(found.text, found.id, found.metadata)
 
-    def source(self, hit: Hit | Id) -> Source | None:
+    def source(self, hit: Hit | Id) -> Location | None:
         """Return the file that a hit or a document comes from, with the line or page of the passage.
 
         Args:
@@ -300,13 +300,13 @@ class SearchIndex(Collection):
         Returns:
             None if there is no such document, or if it has no metadata field ``source``.
         """
-        from ctx_embed.index.following.places import source_of
+        from ctx_embed.index.following.location import location_of
 
         if isinstance(hit, Hit):
             self._require_open()
-            return source_of(self._folder.documents, hit.metadata, hit.document, hit.start)
+            return location_of(self._folder.documents, hit.metadata, hit.document, hit.start)
         found = self.get(hit)
-        return None if found is None else source_of(self._folder.documents, found.metadata, found.text, 0)
+        return None if found is None else location_of(self._folder.documents, found.metadata, found.text, 0)
 
     def add(
         self,
@@ -392,11 +392,18 @@ class SearchIndex(Collection):
         Raises:
             InputError: there is no such folder, a glob cannot be understood, or another process is writing.
         """
-        from ctx_embed.index.following.sync import merged_options, sync_folder
+        from ctx_embed.index.following.sync import sync_folder
 
         self._require_open()
-        options = merged_options(self, folder, include, exclude, documents, text_field)
-        return sync_folder(self, folder, options, progress=progress)
+        return sync_folder(
+            self,
+            folder,
+            include=include,
+            exclude=exclude,
+            documents=documents,
+            text_field=text_field,
+            progress=progress,
+        )
 
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents; the change is on disk when this returns.

@@ -22,7 +22,7 @@ from ctx_embed.index.analysis.explaining import Similarity
 from ctx_embed.index.analysis.fields import Field
 from ctx_embed.index.analysis.topics import Topic
 from ctx_embed.index.collection import Collection
-from ctx_embed.index.following.places import Source, named_source
+from ctx_embed.index.following.location import Location, named_location
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight
@@ -108,12 +108,12 @@ class Client(Collection):
         (document,) = self._post("get", {"ids": [identifier]})["documents"]
         return None if document is None else Document(**document)
 
-    def source(self, hit: Hit | Id) -> Source | None:
+    def source(self, hit: Hit | Id) -> Location | None:
         """Return the name of the file that a hit or a document comes from, with the line or page of the passage."""
         if isinstance(hit, Hit):
-            return named_source(hit.metadata, hit.document, hit.start)
+            return named_location(hit.metadata, hit.document, hit.start)
         found = self.get(hit)
-        return None if found is None else named_source(found.metadata, found.text, 0)
+        return None if found is None else named_location(found.metadata, found.text, 0)
 
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
         """Return an iterator over documents in the order they were added, fetched as it goes on."""

@@ -14,6 +14,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.build import build_index
+from ctx_embed.index.writing.steps import Steps
 from tests.index.support.child import ENVIRONMENT, child
 from tests.index.support.killed import applied, states
 from tests.index.support.stored import stored
@@ -191,21 +192,19 @@ def test_a_full_disk_is_one_line_and_loses_nothing(small_disk, hash_model):
     assert stored(path) == expected
 
 
-def test_a_build_on_a_full_disk_resumes_when_there_is_room(small_disk, hash_model, tmp_path, monkeypatch):
-    from ctx_embed.index.building import build
-
-    monkeypatch.setattr(build, "CHUNK_DOCUMENTS", 16)
-    monkeypatch.setattr(build, "STEP_DOCUMENTS", 16)
+def test_a_build_on_a_full_disk_resumes_when_there_is_room(small_disk, hash_model, tmp_path):
+    steps = Steps(16, batch=16)
     source = tmp_path / "source.txt"
     lines = [f"text {number} " + "word " * 100 for number in range(400)]
     source.write_text("\n".join(lines) + "\n")
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 300_000)
     with pytest.raises(InputError) as caught:
-        build.build_index(source, small_disk / "index", model=hash_model)
+        build_index(source, small_disk / "index", model=hash_model, steps=steps)
     assert "continue with --resume" in str(caught.value)
     assert not (small_disk / "index").exists()
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
-    assert build.build_index(source, small_disk / "index", model=hash_model, resume=True).documents == 400
+    built = build_index(source, small_disk / "index", model=hash_model, resume=True, steps=steps)
+    assert built.documents == 400
     assert list(stored(small_disk / "index").values()) == lines

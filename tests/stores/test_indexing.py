@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from ctx_embed import InputError, SearchIndex, stores
-from ctx_embed.index.building import build
+from ctx_embed.index.writing.steps import Steps
 from ctx_embed.index.writing.transaction import Edit
+from ctx_embed.stores import indexing
 from ctx_embed.stores.indexing import index_parquet
 from tests.helpers.cli import Command
 
@@ -17,11 +19,13 @@ DOCUMENTS, STEP = 60, 12
 # Build or resume, and die by the kill signal just before one of the commits.
 KILLED = """
 import os, signal, sys
+from functools import partial
 from ctx_embed.index.building import build
-from ctx_embed.stores.indexing import index_parquet
+from ctx_embed.index.writing.steps import Steps
+from ctx_embed.stores import indexing
 
-build.CHUNK_DOCUMENTS, build.STEP_DOCUMENTS = 4, {step}
-record, commits = build.progress.record, [0]
+indexing.build_index = partial(indexing.build_index, steps=Steps({step}, batch=4))
+record, commits = build.runs.record, [0]
 
 def recorded(store, state):
     record(store, state)
@@ -29,8 +33,8 @@ def recorded(store, state):
     if commits[0] == {commit}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-build.progress.record = recorded
-index_parquet({source!r}, {path!r}, mode={mode!r}, resume=True)
+build.runs.record = recorded
+indexing.index_parquet({source!r}, {path!r}, mode={mode!r}, resume=True)
 """
 
 
@@ -85,8 +89,7 @@ def test_a_killed_build_resumes_after_its_last_step(source, tmp_path, embedder, 
 
 def test_embeddings_that_changed_meanwhile_are_refused(source, tmp_path, embedder, rows, monkeypatch):
     path = tmp_path / "index"
-    monkeypatch.setattr(build, "CHUNK_DOCUMENTS", 4)
-    monkeypatch.setattr(build, "STEP_DOCUMENTS", STEP)
+    monkeypatch.setattr(indexing, "build_index", partial(indexing.build_index, steps=Steps(STEP, batch=4)))
     add = Edit.add
     calls = []
 

@@ -1,29 +1,85 @@
-"""Merging: copy the documents of one index into another, with their vectors, as one commit."""
+"""Merging: copy documents from index to index with their vectors, without embedding them again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from ctx_embed.index.building import progress
+from ctx_embed.errors import InputError
+from ctx_embed.files import replaced_folder
+from ctx_embed.index.building import runs
+from ctx_embed.index.building.runs import Run
 from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
-from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.documents import DocumentStore, Id
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import DOCUMENTS
-from ctx_embed.index.writing.transaction import Copied
+from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, read_manifest
+from ctx_embed.index.writing.transaction import Copied, Edit, TakenIdError
+from ctx_embed.progress import Meter
 
 
-def merge(source: SearchIndex, target: Path, build: progress.Progress, *, replacing: bool) -> None:
+def merge_indexes(
+    sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, progress: bool = False
+) -> int:
+    """Make one index of several that have the same model.
+
+    Nothing is embedded again, except the passages of indexes made before passages were embedded with titles.
+
+    Args:
+        sources: two indexes or more. The first one's kind and data type are those of the new index.
+        path: the folder of the new index.
+        replace: whether a document replaces the one that has its id in an earlier index.
+        progress: whether to show progress on standard error.
+
+    Returns:
+        The number of documents.
+
+    Raises:
+        InputError: there are fewer than two indexes, their models or chunking differ, several have one id, or the
+            folder is taken.
+    """
+    folders = [Path(source).absolute() for source in sources]
+    if len(folders) < 2:
+        raise InputError(f"merging needs two indexes or more, got {len(folders)}")
+    first, *others = [read_manifest(folder) for folder in folders]
+    for folder, manifest in zip(folders[1:], others, strict=True):
+        for name, here, there in (
+            ("the model", _model(first), _model(manifest)),
+            ("chunk", repr(first.chunk), repr(manifest.chunk)),
+        ):
+            if here != there:
+                raise InputError(f"{folder}: {name} must be that of {folders[0]}, {here}, got {there}")
+    target = Path(path).absolute()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: already exists; choose another name")
+    try:
+        with (
+            replaced_folder(target, new=True) as beside,
+            SearchIndex.create(beside, first.model, first.factory, first.chunk, dtype=first.dtype) as index,
+        ):
+            titled = read_manifest(beside).titled
+            with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
+                for folder in folders:
+                    _add(edit, meter.each(_copies(IndexFolder(folder), titled)), replacing=replace)
+                meter.now("finishing")
+            return index.count()
+    except TakenIdError as error:
+        first_owner, second_owner, *_ = [folder for folder in folders if _has(folder, error.identifier)]
+        raise InputError(
+            f"{first_owner} and {second_owner} both have a document {error.identifier!r}; --replace keeps the later one"
+        ) from None
+
+
+def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -> None:
     """Add the documents of a finished build to an index with the same model and chunking; do it only once.
 
     Args:
-        source: the index that the build made.
+        source: the index that the build made, which nobody else writes to.
         target: the folder of the index to add to.
-        build: the build; its run is recorded in the same commit, so a repetition does nothing.
+        run: the build; it is recorded in the same commit, so a repetition does nothing.
         replacing: whether documents replace those that have their ids.
 
     Raises:
@@ -31,33 +87,43 @@ def merge(source: SearchIndex, target: Path, build: progress.Progress, *, replac
     """
     with SearchIndex(IndexFolder(target), source.embedder) as index:
         with closing(DocumentStore(target / DOCUMENTS)) as store:
-            if build.run in {known.run for known in progress.builds(store)}:
+            if run.run in {known.run for known in runs.recorded(store)}:
                 return
-        documents = _copied(source, IndexFolder(target).manifest.titled)
+        copies = _copies(IndexFolder(source.path), read_manifest(target).titled)
         with index.writer.editing() as edit:
-            while chunk := list(islice(documents, CHUNK_DOCUMENTS)):
-                edit.add(chunk, replacing=replacing)
-            progress.record(edit.store, build)
+            _add(edit, copies, replacing=replacing)
+            runs.record(edit.store, run)
 
 
-def _copied(source: SearchIndex, titled: bool) -> Iterator[Copied]:
-    """Yield the documents of an index that nobody writes to, with their vectors; automatic ids become None.
+def _add(edit: Edit, documents: Iterable[Copied], *, replacing: bool) -> None:
+    stream = iter(documents)
+    while some := list(islice(stream, CHUNK_DOCUMENTS)):
+        edit.add(some, replacing=replacing)
 
-    The vectors are None if only one of the two indexes embeds passages with titles (``titled``: the target).
+
+def _copies(folder: IndexFolder, titled: bool) -> Iterator[Copied]:
+    """Yield the documents of one state of an index; ids that a build numbered automatically become None.
+
+    Their vectors are None if only one of the two indexes embeds passages with titles (``titled``: the new one).
     """
-    folder = IndexFolder(source.path)
     same = folder.manifest.titled == titled
-    store = folder.documents
-    try:
+    with closing(folder.documents) as store, store.reading():
         shards = store.shards()
         for document in store.all():
             rows = np.arange(document.row, document.row + document.passages)
             yield Copied(
                 document.text,
-                None if progress.automatic(store, document.id) else document.id,
+                None if runs.is_automatic(store, document.id) else document.id,
                 document.metadata,
                 spans=store.spans(document),
                 vectors=folder.vectors.gather(shards, rows) if same else [None] * document.passages,
             )
-    finally:
-        store.close()
+
+
+def _has(folder: Path, identifier: Id) -> bool:
+    with closing(IndexFolder(folder).documents) as store:
+        return bool(store.find([identifier]))
+
+
+def _model(manifest: Manifest) -> str:
+    return f"{manifest.model!r} (fingerprint {manifest.model_fingerprint[:12]}, dimension {manifest.dimension})"

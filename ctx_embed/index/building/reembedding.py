@@ -17,10 +17,9 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.files import put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.building.build import STEP_SECONDS
-from ctx_embed.index.building.plan import holds_only_an_index
+from ctx_embed.index.building.partial import holds_only_an_index
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
+from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
@@ -34,25 +33,27 @@ from ctx_embed.index.storage.manifest import (
     write_manifest,
 )
 from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder, Vectors
+from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.progress import Meter
 
 
 @contextmanager
 def reembedding(
-    folder: IndexFolder, embedder: Embedder, *, progress: bool = False
+    folder: IndexFolder, embedder: Embedder, *, progress: bool = False, steps: Steps = STEPS
 ) -> Iterator[Callable[[], None] | None]:
-    """Embed all passages of an index again, in a folder next to it, and yield what exchanges the two.
+    """Embed all passages of an index again, in a folder next to it, and yield a function that exchanges the two.
 
     Yield None if the index has the vectors of this model already.
 
-    The new index has the same documents, ids, passages and rows: its database is a copy, only the vectors are others.
-    Until the exchange readers search the old one; other writers are refused. Finished steps are stored in
-    INDEX.reembedded, so after an interruption another call for the same index and model goes on from there.
+    The new index has the same documents, ids, passages and rows: its database is a copy, only the vectors differ.
+    Until the exchange, readers search the old one; other writers are refused. Finished steps are stored in
+    INDEX.reembedded; after an interruption, another call for the same index and model resumes there.
 
     Args:
         folder: the index; a link to it stays.
         embedder: its new model.
-        progress: whether to show a bar on stderr, if that is a terminal.
+        progress: whether to show progress on standard error.
+        steps: how often to commit.
 
     Raises:
         InputError: another process is writing, the new model does not fit the kind of FAISS index or returns NaN, or
@@ -73,16 +74,16 @@ def reembedding(
         manifest = _manifest(folder.manifest, source.state(), embedder)
         try:
             _prepare(folder, new, manifest)
-            _embed(new, manifest, embedder, progress)
+            _embed(new, manifest, embedder, progress, steps)
         except (OSError, sqlite3.Error) as error:
             raise InputError(
-                f"cannot write {new}: {error}; what is done is stored there, repeat the command to go on"
+                f"cannot write {new}: {error}; finished work is stored there; repeat the command to resume"
             ) from None
         yield lambda: put_in_place(new, target)
 
 
 def _manifest(old: Manifest, state: State, embedder: Embedder) -> Manifest:
-    """Return the new manifest; its id tells whether an interrupted run had the same documents and model."""
+    """Return the new manifest; its id names the documents and the model, as a run resumes only its own work."""
     parts = [old.index_id, state.generation, embedder.fingerprint, embedder.dimension, old.dtype]
     return replace(
         old,
@@ -98,12 +99,12 @@ def _prepare(folder: IndexFolder, new: Path, manifest: Manifest) -> None:
     """Make the new index without vectors, unless an interrupted run has made it.
 
     Raises:
-        InputError: in its place is something else.
+        InputError: something else is in its place.
     """
     remove_leftovers(new)
     if new.exists():
         if not new.is_dir() or not holds_only_an_index(new):
-            raise InputError(f"{new}: is in the way and no index; rename or delete it")
+            raise InputError(f"{new}: exists but is not an index; rename or delete it")
         if (new / MANIFEST).is_file() and read_manifest(new).index_id == manifest.index_id:
             return
         remove_folder(new)
@@ -116,11 +117,11 @@ def _prepare(folder: IndexFolder, new: Path, manifest: Manifest) -> None:
         copy.execute("DELETE FROM shards")
         copy.execute("UPDATE state SET index_id = ?, tuned = '{}'", (manifest.index_id,))
         copy.commit()
-    # Last, as its presence says that the rest is complete.
+    # Written last: a folder with a manifest is complete.
     write_manifest(new, manifest)
 
 
-def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) -> None:
+def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool, steps: Steps) -> None:
     """Embed the rows that have no vector yet, step by step, and build FAISS's file."""
     vectors = ShardFolder(new / VECTORS, manifest.dimension, manifest.dtype)
     with closing(DocumentStore(new / DOCUMENTS)) as store:
@@ -130,12 +131,10 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool) ->
         row = sum(shard.rows for shard in shards)
         with Meter("embedding", rows, "passages", done=row, shown=progress) as meter:
             while row < rows:
-                begun, first = time.monotonic(), row
+                began, first = time.monotonic(), row
                 blocks: list[Vectors] = []
-                while not blocks or (
-                    row < rows and row - first < SHARD_ROWS and time.monotonic() - begun < STEP_SECONDS
-                ):
-                    documents = store.after(row - 1, CHUNK_DOCUMENTS)
+                while not blocks or (row < rows and not steps.ends(row - first, began)):
+                    documents = store.after(row - 1, steps.batch)
                     end = documents[-1].row + documents[-1].passages if documents else rows
                     blocks.append(_vectors(store, documents, row, end, embedder, manifest.titled))
                     meter.update(end - row)

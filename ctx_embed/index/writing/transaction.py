@@ -26,6 +26,14 @@ from ctx_embed.index.storage.snapshot import Snapshot
 from ctx_embed.texts import Document, well_formed
 
 
+class TakenIdError(InputError):
+    """A document has an id that another document has."""
+
+    def __init__(self, number: int, identifier: Id, owner: str = "is already in the index") -> None:
+        super().__init__(f"document {number}: the id {identifier!r} {owner}; ids must be unique")
+        self.identifier = identifier
+
+
 @dataclass(frozen=True)
 class Embedded(Document):
     """A document with its embedding, a vector of the index's dimension and of any length except 0."""
@@ -217,9 +225,10 @@ class Edit:
         if replacing:
             self._delete([taken.id])
             return
+        if taken.row < self._first_row:
+            raise TakenIdError(number, identifier)
         other = self.store.documents_up_to(self._first_row, taken.row)
-        where = f"is also that of document {other}" if taken.row >= self._first_row else "is already in the index"
-        raise InputError(f"document {number}: the id {identifier!r} {where}; ids must be unique")
+        raise TakenIdError(number, identifier, f"is also that of document {other}")
 
     def _keep(
         self, first: int, passages: list[str], plain: list[bool], embeddings: list[Any], known: dict[str, int]

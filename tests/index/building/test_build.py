@@ -1,15 +1,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.files import locked
-from ctx_embed.index.building import build as module
-from ctx_embed.index.building import plan
+from ctx_embed.index.building import partial as partial_index
 from ctx_embed.index.building.build import Built, build_index
+from ctx_embed.index.writing.steps import Steps
 from tests.index.support.hash_model import HashModel, hash_vectors
 from tests.index.support.stored import stored
 
@@ -28,10 +29,7 @@ def path(tmp_path):
     return tmp_path / "index"
 
 
-@pytest.fixture(autouse=True)
-def small_steps(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_DOCUMENTS", 4)
-    monkeypatch.setattr(module, "STEP_DOCUMENTS", 8)
+build_index = partial(build_index, steps=Steps(8, batch=4))
 
 
 class Interrupting(HashModel):
@@ -105,7 +103,7 @@ def test_a_merge_is_done_once(source, path, hash_model, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(plan, "remove_folder", killed)
+        patched.setattr(partial_index, "remove_folder", killed)
         with pytest.raises(KeyboardInterrupt):
             build_index(more, path, model=hash_model, mode="append")
     assert len(stored(path)) == 42

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.building import reembedding
+from ctx_embed.index.building.reembedding import reembedding
+from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.writing.steps import Steps
 from tests.index.support.child import child
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -54,19 +57,22 @@ def test_all_but_the_vectors_stays(path):
         SearchIndex.open(path, HashModel())
 
 
-def test_an_interrupted_run_goes_on(path, monkeypatch):
+def interrupted(path, model) -> None:
+    """Run until the model interrupts it, with a step for each document."""
+    with pytest.raises(KeyboardInterrupt):
+        reembedding(IndexFolder(path), Embedder.of(model), steps=Steps(seconds=0, batch=1)).__enter__()
+
+
+def test_an_interrupted_run_resumes(path):
     class Interrupted(HashModel):
         def encode_document(self, texts, **options):
             if len(self.seen) >= 4:
                 raise KeyboardInterrupt
             return super().encode_document(texts, **options)
 
-    monkeypatch.setattr(reembedding, "CHUNK_DOCUMENTS", 1)
-    monkeypatch.setattr(reembedding, "STEP_SECONDS", 0)
     model, first = HashModel(16), Interrupted(16)
     with SearchIndex.open(path, HashModel()) as index:
-        with pytest.raises(KeyboardInterrupt):
-            index.reembed(first)
+        interrupted(path, first)
         assert index.search("Two.", 1)[0].text == "Two."
         assert index.describe()["dimension"] == 8
         index.reembed(model)
@@ -75,25 +81,21 @@ def test_an_interrupted_run_goes_on(path, monkeypatch):
         assert index.verify() == []
 
 
-def test_a_change_or_another_model_begins_again(path, monkeypatch):
+def test_a_change_or_another_model_begins_again(path):
     class Interrupted(HashModel):
         def encode_document(self, texts, **options):
             if "Prices rise." in texts:
                 raise KeyboardInterrupt
             return super().encode_document(texts, **options)
 
-    monkeypatch.setattr(reembedding, "CHUNK_DOCUMENTS", 1)
-    monkeypatch.setattr(reembedding, "STEP_SECONDS", 0)
     with SearchIndex.open(path, HashModel()) as index:
-        with pytest.raises(KeyboardInterrupt):
-            index.reembed(Interrupted(16))
+        interrupted(path, Interrupted(16))
         index.add(["Another text."])
         model = HashModel(16)
         index.reembed(model)
         assert "The cat sat." in model.seen
         assert index.verify() == []
-        with pytest.raises(KeyboardInterrupt):
-            index.reembed(Interrupted(12))
+        interrupted(path, Interrupted(12))
         index.reembed(HashModel(24))
         assert index.describe()["dimension"] == 24
         assert index.verify() == []
@@ -105,7 +107,7 @@ def test_what_cannot_be_embedded_again(path, tmp_path):
     with SearchIndex.open(path) as index:
         with pytest.raises(InputError) as caught:
             index.reembed(HashModel(16))
-        assert str(caught.value) == f"{path}.reembedded: is in the way and no index; rename or delete it"
+        assert str(caught.value) == f"{path}.reembedded: exists but is not an index; rename or delete it"
         with pytest.raises(InputError, match="no such model folder"):
             index.reembed("./nowhere")
         with (

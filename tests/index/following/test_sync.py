@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import closing
 
 import pytest
 
@@ -13,7 +14,11 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.documents import formats
 from ctx_embed.errors import installation
 from ctx_embed.index.building.build import build_index
-from ctx_embed.index.following import sync as module
+from ctx_embed.index.following import changes, sync
+from ctx_embed.index.following.records import folders
+from ctx_embed.index.following.sync import sync_folder
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.writing.steps import Steps
 from tests.documents.samples import FIRST, SECOND, mbox, pdf
 from tests.index.support.hash_model import HashModel
 
@@ -72,13 +77,16 @@ def test_a_folder_becomes_documents(index, folder):
     assert synced.passages == 7 + len(hits)
 
 
+hashed = changes.content_hash
+
+
 def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     index.sync(folder)
     index.add(["by hand"], ["own"])
     seen = len(hash_model.seen)
     read = []
-    hashed = module.content_hash
-    monkeypatch.setattr(module, "content_hash", lambda path: read.append(os.path.basename(path)) or hashed(path))
+    for module in (changes, sync):
+        monkeypatch.setattr(module, "content_hash", lambda path: read.append(os.path.basename(path)) or hashed(path))
     again = index.sync(folder)
     assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 6)
     assert again.skipped == {"hidden": 1, "empty": 1, "binary": 1}
@@ -223,7 +231,7 @@ def test_tables_of_other_encodings(index, folder):
 @pytest.mark.parametrize("now", ["text,n\nfirst,1\n", "text,n\na,1,2\n", "text,id\na,r1\nb,plain.csv\n", None])
 def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
     index.sync(folder, include=["/*.jsonl", "/plain.csv"])
-    read = module.record_documents
+    read = sync.record_documents
 
     def changing(file, text_field):
         documents = read(file, text_field)
@@ -240,7 +248,7 @@ def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
         return again
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "record_documents", changing)
+        patched.setattr(sync, "record_documents", changing)
         synced = index.sync(folder, include=[])
         assert synced.failed == {"table.csv": "changed while it was read"}
         assert ids(index) == sorted({*IDS} - {"table.csv:2", "table.csv:3"})
@@ -252,15 +260,13 @@ def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
 
 
 def test_a_change_of_the_same_size_while_a_file_is_read(index, folder, monkeypatch):
-    hashed = module.content_hash
-
     def changing(path):
         if path.endswith("b.txt"):
             (folder / "sub" / "b.txt").write_text("two lines\n\nanother line\n"[: len("one line\n\nanother line\n")])
         return hashed(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "content_hash", changing)
+        patched.setattr(sync, "content_hash", changing)
         index.sync(folder)
     assert index.get("sub/b.txt").text.startswith("one line")
     assert index.sync(folder).changed == 1
@@ -409,15 +415,10 @@ def many(tmp_path):
     return folder
 
 
-@pytest.fixture
-def small_steps(monkeypatch):
-    monkeypatch.setattr(module, "STEP_DOCUMENTS", 8)
-
-
-def test_an_interrupted_run_is_continued(index, many, hash_model, small_steps):
+def test_an_interrupted_run_is_continued(index, many, hash_model):
     index.embedder.model = Interrupting(2)
     with pytest.raises(KeyboardInterrupt):
-        index.sync(many)
+        sync_folder(index, many, steps=Steps(8))
     assert len(index) == 16
     index.embedder.model = hash_model
     synced = index.sync(many)
@@ -426,10 +427,10 @@ def test_an_interrupted_run_is_continued(index, many, hash_model, small_steps):
     assert index.verify() == []
 
 
-def test_an_interrupted_build_of_a_folder_resumes(tmp_path, many, hash_model, small_steps):
+def test_an_interrupted_build_of_a_folder_resumes(tmp_path, many, hash_model):
     path = tmp_path / "built"
     with pytest.raises(KeyboardInterrupt):
-        build_index(many, path, model=Interrupting(3))
+        build_index(many, path, model=Interrupting(3), steps=Steps(8))
     assert not path.exists()
     with pytest.raises(InputError, match="holds an interrupted build; continue it with --resume"):
         build_index(many, path, model=hash_model)
@@ -533,12 +534,15 @@ def test_a_folder_that_is_an_index_or_whose_path_is_not_utf8(index, tmp_path, ha
     assert not any(path.name.startswith("built") for path in tmp_path.iterdir())
 
 
-def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tmp_path):
-    from ctx_embed.index.following.folders import folders
+def followed(index) -> list:
+    with closing(DocumentStore(index.path / "documents.sqlite")) as store:
+        return folders(store)
 
-    assert folders(index._folder.documents) == []
+
+def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tmp_path):
+    assert followed(index) == []
     index.sync(folder, exclude=["sub/"])
-    (followed,) = folders(index._folder.documents)
-    assert (followed.path, followed.prefix, followed.options.exclude) == (str(folder), "", ("sub/",))
+    (known,) = followed(index)
+    assert (known.path, known.prefix, known.options.exclude) == (str(folder), "", ("sub/",))
     assert json.loads((index.path / "manifest.json").read_text())["format_version"] == 2
     assert sorted(path.name for path in index.path.iterdir())[:1] == ["documents.sqlite"]

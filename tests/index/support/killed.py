@@ -15,6 +15,7 @@ from ctx_embed.index.building import build
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing import compaction
+from ctx_embed.index.writing.steps import Steps
 from tests.index.support.hash_model import HashEmbedder
 
 KINDS = ("add", "add", "upsert", "delete", "compact")
@@ -75,19 +76,18 @@ class Models:
 
 def run_build(source: str, path: str, mode: str) -> None:
     """Build an index with --resume, in small steps, and print the number of documents at each commit."""
-    search_index.Embedder = Models
-    build.CHUNK_DOCUMENTS, build.STEP_DOCUMENTS = 4, 12
-    record = build.progress.record
+    search_index.Embedder = build.Embedder = Models
+    record = build.runs.record
     committed = [-1]
 
-    def reported(store, state) -> None:
+    def reported(store, run) -> None:
         print(committed[-1], flush=True)
-        committed.append(state.documents)
-        record(store, state)
+        committed.append(run.documents)
+        record(store, run)
 
-    build.progress.record = reported
-    build._require_same_model = lambda *arguments: None
-    build.build_index(source, path, mode=mode, resume=True, factory="HNSW8" if mode == "create" else None)
+    build.runs.record = reported
+    factory = "HNSW8" if mode == "create" else None
+    build.build_index(source, path, mode=mode, resume=True, factory=factory, steps=Steps(12, batch=4))
 
 
 if __name__ == "__main__":

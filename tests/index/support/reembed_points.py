@@ -13,6 +13,7 @@ from pathlib import Path
 from ctx_embed.index.building import reembedding
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.writing.steps import Steps
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from tests.index.support.hash_model import HashEmbedder
@@ -23,7 +24,7 @@ NOTE = "note 5 about the weather"
 
 if __name__ == "__main__":
     work, stride = Path(sys.argv[1]), int(sys.argv[2])
-    reembedding.CHUNK_DOCUMENTS, reembedding.STEP_SECONDS = 5, 0.0
+    reembedding.reembedding = partial(reembedding.reembedding, steps=Steps(seconds=0, batch=5))
     model = Embedder.load(DEFAULT_MODEL)
     base = work / "base"
     old = IndexFolder(base).manifest.model_fingerprint

@@ -9,7 +9,7 @@ import pytest
 
 import ctx_embed
 from ctx_embed import SearchIndex
-from ctx_embed.index.building.combining import merge_indexes
+from ctx_embed.index.building.merging import merge_indexes
 from tests.index.support.hash_model import HashModel, hash_vectors
 
 TITLE = "Care of bicycles"

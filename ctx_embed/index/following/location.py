@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ctx_embed.index.following.folders import folders
+from ctx_embed.index.following.records import folders
 from ctx_embed.index.storage.documents import DocumentStore
 
 
-class Source(NamedTuple):
+class Location(NamedTuple):
     """Where a passage comes from.
 
     Args:
@@ -41,8 +41,8 @@ class Source(NamedTuple):
         return f"{self.path.as_uri()}{place}"
 
 
-def source_of(store: DocumentStore, metadata: dict[str, Any], document: str, start: int) -> Source | None:
-    """Return the source of a passage; None if its document has no field ``source``.
+def location_of(store: DocumentStore, metadata: dict[str, Any], document: str, start: int) -> Location | None:
+    """Return the location of a passage; None if its document has no field ``source``.
 
     Args:
         store: the documents.
@@ -50,19 +50,19 @@ def source_of(store: DocumentStore, metadata: dict[str, Any], document: str, sta
         document: its text, in which a form feed ends a page.
         start: the offset of the passage in it.
     """
-    found = named_source(metadata, document, start)
+    found = named_location(metadata, document, start)
     if found is None:
         return None
     return found._replace(path=next((path for path in _candidates(store, found.name) if _is_file(path)), None))
 
 
-def named_source(metadata: dict[str, Any], document: str, start: int) -> Source | None:
-    """Return the source of a passage as :func:`source_of` does, without looking for the file."""
+def named_location(metadata: dict[str, Any], document: str, start: int) -> Location | None:
+    """Return the location of a passage as :func:`location_of` does, without looking for the file."""
     name = metadata.get("source")
     if not isinstance(name, str) or not name or "\0" in name:
         return None
     line = _counted(metadata.get("line"), document.count("\n", 0, start))
-    return Source(name, None, line, _counted(metadata.get("page"), document.count("\f", 0, start)))
+    return Location(name, None, line, _counted(metadata.get("page"), document.count("\f", 0, start)))
 
 
 def _counted(first: Any, further: int) -> int | None:

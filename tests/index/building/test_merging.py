@@ -1,4 +1,4 @@
-"""Indexes made of others, and of directories of embeddings."""
+"""Indexes merged from others, and indexes of directories of embeddings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.building.combining import merge_indexes
+from ctx_embed.index.building.merging import merge_indexes
 from tests.conftest import SENTENCES
 from tests.helpers.cli import Command
 
@@ -27,19 +27,25 @@ def indexes(tmp_path, monkeypatch):
 
 
 def test_a_merged_index_finds_what_each_found(indexes):
-    assert INDEX.fails("merge", *indexes, "-o", "c.index").endswith(
-        "ids must be unique: --replace keeps the later document, --renumber numbers integers anew"
-    )
-    assert INDEX.succeeds("merge", *indexes, "-o", "c.index", "--renumber") == "7 documents in c.index\n"
+    with SearchIndex.open("b.index") as index:
+        index.delete(0)
+    assert INDEX.succeeds("merge", *indexes, "-o", "c.index") == "6 documents in c.index\n"
     with SearchIndex.open("c.index") as merged:
         assert merged.verify() == []
-        assert all(identifier in merged for identifier in (0, 1, 2, 3, "four", "five", "seven"))
+        assert all(identifier in merged for identifier in (0, 2, 3, "four", "five", "seven"))
         for name in indexes:
             with SearchIndex.open(name) as source:
                 for text in SENTENCES:
                     best = source.search(text, k=1)[0]
-                    assert best.document in {hit.document for hit in merged.search(text, k=7)}
+                    assert best.document in {hit.document for hit in merged.search(text, k=6)}
         assert merged.search("the film", k=1, where="n = 2")[0].metadata == {"n": 2}
+
+
+def test_an_id_of_two_indexes_is_refused_or_replaced(indexes, tmp_path):
+    a, b = (tmp_path / name for name in indexes)
+    SearchIndex.create("empty.index", chunk="sentences").close()
+    message = f"{a} and {b} both have a document 0; --replace keeps the later one"
+    assert INDEX.fails("merge", "empty.index", *indexes, "-o", "c.index") == message
     assert INDEX.succeeds("merge", *indexes, "-o", "d.index", "--replace") == "6 documents in d.index\n"
     assert json.loads(INDEX.succeeds("get", "d.index", "0"))["text"] == SENTENCES[6]
 
@@ -56,7 +62,7 @@ def test_what_cannot_be_merged_leaves_nothing(indexes, hash_model, tmp_path):
         with pytest.raises(InputError, match=message):
             merge_indexes(sources, "c.index")
     with pytest.raises(InputError, match=r"b.index: already exists"):
-        merge_indexes(indexes, "b.index", renumber=True)
+        merge_indexes(indexes, "b.index")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.index", "b.index", "other.index", "whole.index"]
 
 

@@ -1,4 +1,4 @@
-"""Where documents come from: the folders that an index follows, their files, and the documents of each file."""
+"""What an index records of the folders that it follows: their files, and the documents of each file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ _SCHEMA = (
 )
 # Files read from the database at a time.
 _PAGE = 2048
+# The recorded time of a file that the next run reads again, as no file has it: what hinders reading may have gone.
+READ_AGAIN = -1
 
 
 @dataclass(frozen=True)
-class Options:
+class FolderOptions:
     """How the files of a folder become documents.
 
     Args:
@@ -42,16 +44,16 @@ class Options:
     text_field: str | None = None
 
 
-class Folder(NamedTuple):
-    """A folder that an index follows: its number, absolute path, what its sources begin with, and its options."""
+class FollowedFolder(NamedTuple):
+    """A folder that an index follows: its number, absolute path, the prefix of its sources, and its options."""
 
     number: int
     path: str
     prefix: str
-    options: Options
+    options: FolderOptions
 
 
-class Recorded(NamedTuple):
+class RecordedFile(NamedTuple):
     """A file as it was when it was last read: ``problem`` says why it has no documents, None if it has."""
 
     number: int
@@ -63,21 +65,21 @@ class Recorded(NamedTuple):
     counted: bool
 
 
-def folders(store: DocumentStore) -> list[Folder]:
+def folders(store: DocumentStore) -> list[FollowedFolder]:
     """Return the folders that an index follows, in the order in which they were added."""
     with store.reporting_errors():
         if not store.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'folders'").fetchone():
             return []
         rows = store.connection.execute("SELECT folder, path, prefix, options FROM folders ORDER BY folder").fetchall()
-    return [Folder(number, path, prefix, _options(options)) for number, path, prefix, options in rows]
+    return [FollowedFolder(number, path, prefix, _options(options)) for number, path, prefix, options in rows]
 
 
-def _options(written: str) -> Options:
+def _options(written: str) -> FolderOptions:
     fields = json.loads(written)
-    return Options(tuple(fields["include"]), tuple(fields["exclude"]), fields["documents"], fields["text_field"])
+    return FolderOptions(tuple(fields["include"]), tuple(fields["exclude"]), fields["documents"], fields["text_field"])
 
 
-def follow(store: DocumentStore, path: str, prefix: str, options: Options) -> Folder:
+def follow(store: DocumentStore, path: str, prefix: str, options: FolderOptions) -> FollowedFolder:
     """Record a folder, or its new options if it is known; call it inside :meth:`Database.writing`."""
     with store.reporting_errors():
         for statement in _SCHEMA:
@@ -90,13 +92,13 @@ def follow(store: DocumentStore, path: str, prefix: str, options: Options) -> Fo
     return next(folder for folder in folders(store) if folder.path == path)
 
 
-def move(store: DocumentStore, folder: Folder, path: str) -> None:
+def move(store: DocumentStore, folder: FollowedFolder, path: str) -> None:
     """Record that a folder is elsewhere now; call it inside :meth:`Database.writing`."""
     with store.reporting_errors():
         store.connection.execute("UPDATE folders SET path = ? WHERE folder = ?", (path, folder.number))
 
 
-def recorded(store: DocumentStore, folder: Folder) -> Iterator[Recorded]:
+def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source, in pages, so that files already passed may be changed meanwhile."""
     after = ""
     while True:
@@ -107,7 +109,7 @@ def recorded(store: DocumentStore, folder: Folder) -> Iterator[Recorded]:
                 (folder.number, after, _PAGE),
             ).fetchall()
         for number, source, size, modified, digest, problem, counted in rows:
-            yield Recorded(number, source, size, modified, digest, problem, bool(counted))
+            yield RecordedFile(number, source, size, modified, digest, problem, bool(counted))
         if len(rows) < _PAGE:
             return
         after = rows[-1][1]
@@ -115,7 +117,7 @@ def recorded(store: DocumentStore, folder: Folder) -> Iterator[Recorded]:
 
 def record(
     store: DocumentStore,
-    folder: Folder,
+    folder: FollowedFolder,
     source: str,
     size: int,
     modified: int,
@@ -133,6 +135,13 @@ def record(
             values,
         ).fetchone()
     return int(row[0])
+
+
+def forget_contents(store: DocumentStore, folder: FollowedFolder) -> None:
+    """Let the next run read every file of a folder again; call it inside :meth:`Database.writing`."""
+    with store.reporting_errors():
+        statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
+        store.connection.execute(statement, (READ_AGAIN, folder.number))
 
 
 def forget(store: DocumentStore, file: int) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.index import documents as index_documents
-from ctx_embed.index.following.folders import Options, follow
+from ctx_embed.index.following.records import FolderOptions, follow
 from tests.helpers.cli import Command
 
 COMMAND = Command("index")
@@ -43,7 +43,7 @@ def test_files_are_found_in_the_folders_of_the_index(index, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.pdf").write_bytes(b"%PDF")
     with index.writer.editing() as edit:
-        follow(edit.store, str(tmp_path / "elsewhere"), "", Options())
+        follow(edit.store, str(tmp_path / "elsewhere"), "", FolderOptions())
     source = index.source("b")
     assert source.path == tmp_path / "elsewhere" / "b.pdf"
     assert source.url.endswith("/elsewhere/b.pdf#page=7")

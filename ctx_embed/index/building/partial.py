@@ -1,0 +1,129 @@
+"""INDEX.partial, the folder in which a build works, and INDEX, which it becomes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from ctx_embed.errors import InputError
+from ctx_embed.files import locked, put_in_place, remove_folder, remove_leftovers, require_folder
+from ctx_embed.index.building import runs
+from ctx_embed.index.building.plan import Plan
+from ctx_embed.index.building.runs import Run
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.folder import IndexFolder
+from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, RERANKING, VECTORS
+
+LOCK = "lock"
+_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, RERANKING, LOCK}
+
+
+def holds_only_an_index(folder: Path) -> bool:
+    """Return whether a folder holds nothing but the files of an index and those that a killed writer left there."""
+    names = {entry.name for entry in folder.iterdir()}
+    return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
+
+
+@contextmanager
+def only_build(partial: Path) -> Iterator[None]:
+    """Hold the lock of INDEX.partial inside the block; the system releases it when the process ends.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    with locked(partial / LOCK, wait=False) as free:
+        if not free:
+            raise InputError(f"{partial}: another build is running; try again when it has finished")
+        yield
+
+
+@contextmanager
+def _without_writers(target: Path) -> Iterator[None]:
+    """Hold the writer's lock of an index that is about to be replaced, so that nobody changes it in vain."""
+    try:
+        store = DocumentStore(target / DOCUMENTS)
+    except InputError:
+        # There is no index, or it is damaged and nobody can write to it.
+        yield
+        return
+    with closing(store), store.writing():
+        yield
+
+
+def require_free(plan: Plan) -> None:
+    """Check that INDEX can be written.
+
+    Raises:
+        InputError: there is something other than an index, or an index that this build does not replace.
+    """
+    target = plan.target
+    require_folder(target)
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not target.is_dir():
+        raise InputError(f"{target}: is a file; choose a new or empty folder for the index")
+    if not holds_only_an_index(target):
+        raise InputError(f"{target}: has files that do not belong to an index; choose another folder")
+    if plan.mode != "overwrite":
+        raise InputError(f"{target}: already exists; add to it with --append or replace it with --overwrite")
+    with _without_writers(target):
+        # If another process is writing, fail now rather than after the work.
+        return
+
+
+def remove_stale(plan: Plan, resume: bool) -> None:
+    """Remove an INDEX.partial that is no longer needed.
+
+    Raises:
+        InputError: it is not an interrupted build, or it is one and neither ``resume`` nor the mode ``overwrite`` is
+            given.
+    """
+    for folder in (plan.partial, plan.target):
+        remove_leftovers(folder)
+    if not plan.partial.exists():
+        return
+    if not plan.partial.is_dir() or not holds_only_an_index(plan.partial):
+        raise InputError(
+            f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
+        )
+    # Without a lock file it is an index that has been replaced, or a build that had not started.
+    if (plan.partial / LOCK).is_file():
+        if resume:
+            return
+        with only_build(plan.partial):
+            if plan.mode != "overwrite":
+                raise InputError(f"{plan.partial}: holds an interrupted build; continue it with --resume or delete it")
+    remove_folder(plan.partial)
+
+
+def finished_before(plan: Plan) -> Run | None:
+    """Return the finished build in INDEX that this one repeats, or None."""
+    if not (plan.target / MANIFEST).is_file():
+        return None
+    with closing(IndexFolder(plan.target).documents) as store:
+        same = [run for run in runs.recorded(store) if run.signature == plan.signature]
+    return same[-1] if same else None
+
+
+def publish(plan: Plan) -> None:
+    """Move the finished index to its place, or remove INDEX.partial if its documents were added to INDEX."""
+    if plan.adds:
+        remove_folder(plan.partial)
+    else:
+        with _without_writers(plan.target):
+            put_in_place(plan.partial, plan.target)
+        with suppress(OSError):
+            (plan.target / LOCK).unlink()
+
+
+def remove_if_empty(plan: Plan) -> int:
+    """Remove INDEX.partial if no step of it was finished, and return the number of documents in it."""
+    try:
+        with closing(DocumentStore(plan.partial / DOCUMENTS)) as store:
+            stored = sum(run.documents for run in runs.recorded(store))
+        if not stored:
+            remove_folder(plan.partial)
+    except (InputError, OSError):
+        return 0
+    return stored

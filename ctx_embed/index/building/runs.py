@@ -1,0 +1,94 @@
+"""The runs of builds that an index records; a run's progress is committed with its documents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ctx_embed.index.storage.documents import DocumentStore, Id
+from ctx_embed.texts import Document
+
+
+@dataclass(frozen=True)
+class Run:
+    """How far a build has come.
+
+    Args:
+        run: the random id of the build.
+        signature: a hash of its sources and options.
+        documents: the number of documents read from the sources so far.
+        digest: the sha256 of these documents, which shows whether the sources have changed.
+        finished: whether all documents have been read.
+    """
+
+    run: str
+    signature: str
+    documents: int = 0
+    digest: str = ""
+    finished: bool = False
+
+
+class Digest:
+    """The sha256 of a growing list of documents."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def update(self, documents: Iterable[Document]) -> int:
+        """Add the next documents, and return their number."""
+        count = 0
+        for document in documents:
+            count += 1
+            fields = [document.text, document.id, document.metadata]
+            self._hash.update(json.dumps(fields, sort_keys=True, default=str).encode())
+        return count
+
+    def hexdigest(self) -> str:
+        """Return 64 hexadecimal digits."""
+        return self._hash.copy().hexdigest()
+
+
+def recorded(store: DocumentStore) -> list[Run]:
+    """Return all runs recorded in an index, the newest last."""
+    with store.reporting_errors():
+        rows = store.connection.execute("SELECT run, signature, documents, digest, finished FROM builds").fetchall()
+    return [Run(run, signature, count, digest, bool(finished)) for run, signature, count, digest, finished in rows]
+
+
+def record(store: DocumentStore, run: Run) -> None:
+    """Store a run, replacing its earlier record; call it inside :meth:`Database.writing`."""
+    values = (run.run, run.signature, run.documents, run.digest, int(run.finished))
+    with store.reporting_errors():
+        store.connection.execute("INSERT OR REPLACE INTO builds VALUES (?, ?, ?, ?, ?)", values)
+
+
+def begin(store: DocumentStore, run: Run, next_id: int) -> None:
+    """Record a new run in an empty index, whose first automatic id will be ``next_id``."""
+    with store.writing():
+        store.finish(replace(store.state(), next_id=next_id), store.shards())
+        record(store, run)
+
+
+def record_origin(store: DocumentStore, ids: Iterable[Id], documents: Iterable[Document]) -> None:
+    """Record which ids were numbered automatically: these may change when the documents are merged, others may not.
+
+    Args:
+        store: the index, inside :meth:`Database.writing`.
+        ids: the ids of some documents that were added.
+        documents: the documents as the sources gave them.
+    """
+    given: list[tuple[Id]] = []
+    automatic: list[tuple[Id]] = []
+    for identifier, document in zip(ids, documents, strict=True):
+        (automatic if document.id is None else given).append((identifier,))
+    with store.reporting_errors():
+        store.connection.executemany("DELETE FROM automatic WHERE id = ?", given)
+        store.connection.executemany("INSERT INTO automatic VALUES (?)", automatic)
+
+
+def is_automatic(store: DocumentStore, identifier: Id) -> bool:
+    """Return whether an id was numbered automatically."""
+    with store.reporting_errors():
+        return store.connection.execute("SELECT 1 FROM automatic WHERE id = ?", (identifier,)).fetchone() is not None

@@ -1,0 +1,105 @@
+"""The differences between the files of a folder and the files that an index has recorded of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ctx_embed.documents.walking import File, Skipped
+from ctx_embed.index.following.records import RecordedFile
+from ctx_embed.index.following.report import Synced
+from ctx_embed.progress import Meter
+
+
+class Change(NamedTuple):
+    """A difference: a file to read (``file``), to remove (only ``record``), or to mark as touched (``digest``)."""
+
+    file: File | None
+    record: RecordedFile | None
+    digest: bytes | None = None
+
+
+def changes(
+    found: Iterator[File | Skipped], recorded: Iterator[RecordedFile], result: Synced, meter: Meter
+) -> Iterator[Change]:
+    """Yield the differences between a folder and its records in one pass, in bounded memory.
+
+    Args:
+        found: the files of the folder, sorted by source.
+        recorded: the recorded files, sorted by source.
+        result: counts the files that need no change, and those that are left out.
+        meter: counts the files.
+    """
+    record = next(recorded, None)
+    for entry in found:
+        source = entry.source
+        unlisted = isinstance(entry, Skipped) and entry.unreadable
+        # The files of a folder that could not be listed may still be there.
+        while record is not None and record.source < (f"{source}/" if unlisted else source):
+            yield Change(None, record)
+            record = next(recorded, None)
+        if isinstance(entry, Skipped):
+            result.leave_out(source, entry.reason, named=entry.failed)
+            while unlisted and record is not None and record.source.startswith(f"{source}/"):
+                _unchanged(record, result)
+                record = next(recorded, None)
+            continue
+        meter.update()
+        same = None
+        if record is not None and record.source == source:
+            same, record = record, next(recorded, None)
+        change = _change(entry, same)
+        if change is None or change.digest is not None:
+            assert same is not None
+            _unchanged(same, result)
+        if change is not None:
+            yield change
+    while record is not None:
+        yield Change(None, record)
+        record = next(recorded, None)
+
+
+def _change(file: File, record: RecordedFile | None) -> Change | None:
+    """Return what is to be done for a file, or None if it is in the index as it is."""
+    if record is None:
+        return Change(file, None)
+    if (record.size, record.modified) == (file.size, file.modified):
+        return None
+    if record.size == file.size and record.hash:
+        try:
+            digest = content_hash(file.path)
+        except OSError:
+            return Change(file, record)
+        return Change(file, record, digest if digest == record.hash else None)
+    return Change(file, record)
+
+
+def _unchanged(record: RecordedFile, result: Synced) -> None:
+    if record.problem is None:
+        result.unchanged += 1
+    else:
+        result.leave_out(record.source, record.problem, named=not record.counted)
+
+
+def has_changed(file: File) -> bool:
+    """Return whether a file is no longer as it was when it was listed."""
+    try:
+        found = os.stat(file.path)
+    except OSError:
+        return True
+    return (found.st_size, found.st_mtime_ns) != (file.size, file.modified)
+
+
+def content_hash(path: str) -> bytes:
+    """Return 16 bytes of the BLAKE2 hash of a file's bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.digest()
