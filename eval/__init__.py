@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.eval.encoders.registry import as_encoder, load_encoder
-    from ctx_embed.eval.evaluation import Evaluation, Options, evaluate
+    from ctx_embed.eval.encoders import as_encoder, load_encoder
+    from ctx_embed.eval.evaluation import evaluate
     from ctx_embed.eval.reports.comparison import compare
-    from ctx_embed.eval.reports.write import write_report
+    from ctx_embed.eval.reports.files import write_report
+    from ctx_embed.eval.results import Evaluation, EvaluationOptions
     from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataReader",
     "Evaluation",
-    "Options",
+    "EvaluationOptions",
     "ProbeEvaluator",
     "as_encoder",
     "compare",
@@ -37,15 +38,15 @@ __all__ = [
 
 _HOMES = {
     "DataReader": "ctx_embed.eval.tasks.data",
-    "Evaluation": "ctx_embed.eval.evaluation",
-    "Options": "ctx_embed.eval.evaluation",
+    "Evaluation": "ctx_embed.eval.results",
+    "EvaluationOptions": "ctx_embed.eval.results",
     "ProbeEvaluator": "ctx_embed.eval.sentence_evaluator",
-    "as_encoder": "ctx_embed.eval.encoders.registry",
+    "as_encoder": "ctx_embed.eval.encoders",
     "compare": "ctx_embed.eval.reports.comparison",
     "evaluate": "ctx_embed.eval.evaluation",
     "find_tasks": "ctx_embed.eval.tasks.catalogue",
-    "load_encoder": "ctx_embed.eval.encoders.registry",
-    "write_report": "ctx_embed.eval.reports.write",
+    "load_encoder": "ctx_embed.eval.encoders",
+    "write_report": "ctx_embed.eval.reports.files",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders.registry import Encoder, load_encoder
+from ctx_embed.eval.encoders import Encoder, load_encoder
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.texts import length_batches, well_formed
 

@@ -3,117 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError
 from ctx_embed.eval.bars import named
-from ctx_embed.eval.cost import Cost, cost_of, sample_of
-from ctx_embed.eval.encoders.embedding import EmbeddingCache
-from ctx_embed.eval.encoders.registry import Encoder, as_encoder, load_encoder
+from ctx_embed.eval.cost import cost_of, sample_of
+from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder, load_encoder
+from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
 from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
 from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
-from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, PROTOCOLS
-from ctx_embed.eval.scoring.score import (
-    Examples,
-    Score,
-    from_json,
-    score_collection,
-    score_probe,
-    score_similarity,
-    to_json,
-)
-from ctx_embed.eval.stored_scores import Store
+from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOLS
+from ctx_embed.eval.scoring.score import Examples, Score, from_json, score_collection, score_probe, score_similarity
+from ctx_embed.eval.stored_scores import StoredScores
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task
 from ctx_embed.training.labelled_texts import are_known, warning
 
 CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of an evaluation.
-
-    Attributes:
-        protocol: how probes are fitted, one of ``PROTOCOL_NAMES``.
-        seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
-        folds: number of outer folds; None uses the protocol's.
-        curves: also score each probe on smaller training parts.
-        cost: measure each encoder's speed and memory.
-    """
-
-    protocol: str = "standard"
-    seeds: tuple[int, ...] = (0,)
-    folds: int | None = None
-    curves: bool = False
-    cost: bool = False
-
-    def __post_init__(self) -> None:
-        if self.protocol not in PROTOCOL_NAMES:
-            raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
-        if self.curves and self.protocol == PAPER:
-            raise InputError("curves must be False with the protocol paper: learning curves need frozen embeddings")
-        if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
-            raise InputError(f"seeds must be 1 to 9 different integers, got {list(self.seeds)}")
-
-
-@dataclass(repr=False)
-class Evaluation:
-    """The results of an evaluation.
-
-    Attributes:
-        options: how it was measured.
-        tasks, encoders: in the order requested, including those without a result.
-        data: the data of each task that could be read, by name.
-        scores: the scores by (encoder's name, task's name).
-        curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
-        costs: the costs by encoder's name.
-        labelled: number of a probe task's texts that an encoder was trained on with labels, by (encoder's name, task's
-            name).
-        failures: one line for each failure.
-    """
-
-    options: Options
-    tasks: list[Task]
-    encoders: list[Encoder]
-    data: dict[str, TaskData] = field(default_factory=dict)
-    scores: dict[tuple[str, str], Score] = field(default_factory=dict)
-    curves: dict[tuple[str, str], dict[int, ProbeScore]] = field(default_factory=dict)
-    costs: dict[str, Cost] = field(default_factory=dict)
-    labelled: dict[tuple[str, str], int] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """All results as JSON values, unrounded, see :func:`ctx_embed.eval.reports.results.as_json`."""
-        from ctx_embed.eval.reports.results import as_json
-
-        return as_json(self)
-
-    def __repr__(self) -> str:
-        names = ", ".join(encoder.name for encoder in self.encoders)
-        scores = "1 score" if len(self.scores) == 1 else f"{len(self.scores)} scores"
-        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores})"
-
-    def __str__(self) -> str:
-        from ctx_embed.eval.reports.markdown import as_markdown
-
-        return as_markdown(self.report, [])
-
-    def _repr_html_(self) -> str:
-        from ctx_embed.eval.reports.html import tables_as_html
-
-        return tables_as_html(self.report)
-
-    @property
-    def asked(self) -> int:
-        """The number of scores requested; an encoder without cosines is scored on probes only."""
-        return sum(_suits(encoder, task) for encoder in self.encoders for task in self.tasks)
 
 
 def _several(given: Any) -> list[Any]:
@@ -134,7 +45,7 @@ def evaluate(
     encoders: Any = ("default",),
     tasks: str | Task | Sequence[str | Task] = (),
     data: str | Path | DataReader | None = None,
-    options: Options | None = None,
+    options: EvaluationOptions | None = None,
     *,
     cache: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
@@ -157,7 +68,7 @@ def evaluate(
         InputError: two encoders have the same name, no encoder suits any of the tasks, or the cache folder cannot be
                 created.
     """
-    options = options or Options()
+    options = options or EvaluationOptions()
     reader = data if isinstance(data, DataReader) else DataReader(None if data is None else Path(data))
     found = [_as_published(task, options) for task in _found(tasks)]
     result = Evaluation(options, found, [_encoder(encoder) for encoder in _several(encoders)])
@@ -186,12 +97,12 @@ def evaluate(
         elif read.is_altered:
             tell(f"{task.name}: the rows differ from the published set, though their number is the same")
     # A run without data leaves no folder behind.
-    store = Store(cache if result.data else None)
+    store = StoredScores(cache if result.data else None)
     sample = sample_of(result.data)
     for encoder in result.encoders:
         embed = EmbeddingCache(encoder, cache)
         for task in found:
-            if task.name in result.data and _suits(encoder, task):
+            if task.name in result.data and suits(encoder, task):
                 if count := _labelled(encoder, task, result.data[task.name]):
                     result.labelled[encoder.name, task.name] = count
                     tell(warning(encoder.name, task.name, count, result.data[task.name].rows))
@@ -212,7 +123,7 @@ def evaluate(
     return result
 
 
-def _as_published(task: Task, options: Options) -> Task:
+def _as_published(task: Task, options: EvaluationOptions) -> Task:
     """Return the task, with no pairs left out under a SentEval protocol."""
     is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
     return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
@@ -227,10 +138,6 @@ def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
     return int(np.any([are_known(texts, hashes) for texts in columns], axis=0).sum())
 
 
-def _suits(encoder: Encoder, task: Task) -> bool:
-    return isinstance(task, ProbeTask) or not encoder.probes_only
-
-
 @dataclass(frozen=True)
 class _Cell:
     """One encoder on one task."""
@@ -238,15 +145,15 @@ class _Cell:
     task: Task
     data: TaskData
     embed: EmbeddingCache
-    store: Store
-    options: Options
+    store: StoredScores
+    options: EvaluationOptions
 
     def score(self) -> Score:
         """Return the score, stored or computed now."""
         if isinstance(self.task, ProbeTask):
             return mean_of_seeds([self._probe(seed) for seed in self.options.seeds])
         compute = score_collection if isinstance(self.task, RetrievalTask) else score_similarity
-        stored = self.store.get(self._key(), lambda: to_json(compute(self.data, self.embed)))
+        stored = self.store.get(self._key(), lambda: asdict(compute(self.data, self.embed)))
         return from_json(self.task.kind, stored)
 
     @property
@@ -269,7 +176,7 @@ class _Cell:
         return {size: mean_of_seeds([self._probe(seed, size) for seed in self.options.seeds]) for size in sizes}
 
     def _probe(self, seed: int, size: int | None = None) -> ProbeScore:
-        examples = Examples.of(self.data)
+        examples = Examples.from_data(self.data)
         encoder, folds = self.embed.encoder, self.folds
         if self.options.protocol == PAPER:
 
@@ -280,7 +187,7 @@ class _Cell:
         protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)
 
         def compute() -> dict[str, Any]:
-            return to_json(score_probe(examples, self.embed, protocol, seed, size))
+            return asdict(score_probe(examples, self.embed, protocol, seed, size))
 
         score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds, size), compute))
         assert isinstance(score, ProbeScore)

@@ -11,8 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders.embedding import EmbeddingCache
-from ctx_embed.eval.encoders.registry import as_encoder
+from ctx_embed.eval.encoders import EmbeddingCache, as_encoder
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.reading import read_labelled

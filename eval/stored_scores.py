@@ -37,7 +37,7 @@ def read_sealed(path: Path) -> bytes | None:
     return sealed[:length] if sealed[length:] == _seal(sealed[:length]) else None
 
 
-class Store:
+class StoredScores:
     """JSON values in ``FOLDER/scores``, each under the hash of everything that determines it.
 
     Args:

@@ -1,11 +1,10 @@
-"""`ctx-embed eval compare` and `eval report`, and the tables that `eval run` prints."""
+"""`ctx-embed eval compare` and `eval report`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,34 +12,6 @@ from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT
 
 RESULTS = click.Path(path_type=Path)
-
-
-def print_report(report: dict[str, Any], width: int | None) -> None:
-    """Print the tables and notes, ``width`` columns wide; None uses the terminal's width."""
-    from rich.console import Console
-
-    from ctx_embed.eval.reports.tables import notes, tables
-
-    console = Console(width=width)
-    for table in tables(report):
-        _print_table(console, table)
-    for line in notes(report):
-        click.echo(line)
-
-
-def _print_table(console: Any, table: Any) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    # The cells are Text, since rich could read a name as markup.
-    shown = Table()
-    for place, column in enumerate(table.columns):
-        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
-    for rows in table.sections:
-        for row in rows:
-            shown.add_row(*map(Text, row), end_section=row is rows[-1])
-    click.echo(table.title)
-    console.print(shown)
 
 
 @command()
@@ -67,7 +38,7 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
     if len(encoders) > 2:
         raise click.UsageError(f"--encoder must be given at most twice, for A and for B, got {len(encoders)}")
 
-    from ctx_embed.eval.reports.saved import read_results
+    from ctx_embed.eval.reports.files import read_results
 
     reports = read_results(first), read_results(second)
 
@@ -92,15 +63,15 @@ def report(folder: Path, output: Path | None) -> None:
 
     Example: ctx-embed eval report results
     """
-    from ctx_embed.eval.reports.saved import read_results
+    from ctx_embed.eval.reports.files import read_results
     from ctx_embed.files import require_file
 
     page = output or (folder if folder.is_dir() else folder.parent) / "report.html"
     require_file(page)
     results = read_results(folder)
 
+    from ctx_embed.eval.reports.files import drawn_plots, write_files
     from ctx_embed.eval.reports.html import as_html
-    from ctx_embed.eval.reports.write import drawn_plots, write_files
 
     images = drawn_plots(results, lambda line: click.echo(line, err=True))
     write_files(page.parent, {page.name: as_html(results, images)})

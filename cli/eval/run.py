@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -91,12 +92,12 @@ def run(
     found = find_tasks(tasks, field, label_field)
     reader = DataReader(data)
 
-    from ctx_embed.cli.eval.reports import print_report
-    from ctx_embed.eval.encoders.registry import load_encoder
-    from ctx_embed.eval.evaluation import Options, evaluate
-    from ctx_embed.eval.reports.write import write_report
+    from ctx_embed.eval.encoders import load_encoder
+    from ctx_embed.eval.evaluation import evaluate
+    from ctx_embed.eval.reports.files import write_report
+    from ctx_embed.eval.results import EvaluationOptions
 
-    options = Options(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
+    options = EvaluationOptions(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
 
     def tell(line: str) -> None:
@@ -110,8 +111,36 @@ def run(
         if as_json:
             click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         else:
-            print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
+            _print_report(report, None if sys.stdout.isatty() else WIDTH_OF_FILES)
     if result.failures:
         missing = result.asked - len(result.scores)
         what = f"{missing} of {result.asked} scores are missing" if missing else "not all could be measured"
         raise InputError(f"{what}; see the lines above")
+
+
+def _print_report(report: dict[str, Any], width: int | None) -> None:
+    """Print the tables and notes, ``width`` columns wide; None uses the terminal's width."""
+    from rich.console import Console
+
+    from ctx_embed.eval.reports.tables import notes, tables
+
+    console = Console(width=width)
+    for table in tables(report):
+        _print_table(console, table)
+    for line in notes(report):
+        click.echo(line)
+
+
+def _print_table(console: Any, table: Any) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    # The cells are Text, since rich could read a name as markup.
+    shown = Table()
+    for place, column in enumerate(table.columns):
+        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
+    for rows in table.sections:
+        for row in rows:
+            shown.add_row(*map(Text, row), end_section=row is rows[-1])
+    click.echo(table.title)
+    console.print(shown)

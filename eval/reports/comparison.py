@@ -1,53 +1,17 @@
-"""Comparison of two scores on one task over the same rows."""
+"""Comparison of two evaluations, task by task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ctx_embed.errors import InputError
-from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.retrieval import RetrievalScore
-from ctx_embed.eval.scoring.score import Score, from_json
-from ctx_embed.eval.scoring.similarity import SimilarityScore
-from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
+from ctx_embed.eval.reports.files import read_results
+from ctx_embed.eval.scoring.score import Score, difference, from_json
+from ctx_embed.eval.scoring.statistics import Difference
 
 if TYPE_CHECKING:
-    from ctx_embed.eval.evaluation import Evaluation
-
-
-def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) -> Difference:
-    """Return ``score`` minus ``other`` on the same rows.
-
-    Args:
-        score, other: scores of the same kind; accuracies with one seed each are compared by McNemar's test, all others
-            by permutation.
-        gold: the judgements of a similarity task by subset.
-
-    Raises:
-        InputError: the scores do not cover the same rows.
-    """
-    if isinstance(score, ProbeScore) and isinstance(other, ProbeScore) and len(score.right) == len(other.right) > 0:
-        right, wrong = (np.array([*map(int, s.right)], float) / s.seeds for s in (score, other))
-        if score.seeds == other.seeds == 1:
-            return mcnemar(right, wrong)
-        return paired_means(100 * right, 100 * wrong)
-    if isinstance(score, SimilarityScore) and isinstance(other, SimilarityScore) and _sizes(score) == _sizes(other):
-        return paired_correlations(score.cosines, other.cosines, gold)
-    if (
-        isinstance(score, RetrievalScore)
-        and isinstance(other, RetrievalScore)
-        and len(score.ndcg) == len(other.ndcg) > 0
-    ):
-        return paired_means(score.ndcg, other.ndcg)
-    raise InputError("the two scores must cover the same rows, got different ones")
-
-
-def _sizes(score: SimilarityScore) -> dict[str, int]:
-    return {name: len(values) for name, values in score.cosines.items()}
+    from ctx_embed.eval.results import Evaluation
 
 
 def compare(
@@ -74,8 +38,6 @@ def compare(
 
 
 def _report(given: Evaluation | dict[str, Any] | str | Path) -> dict[str, Any]:
-    from ctx_embed.eval.reports.saved import read_results
-
     if isinstance(given, str | Path):
         return read_results(Path(given))
     return given if isinstance(given, dict) else given.report

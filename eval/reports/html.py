@@ -46,7 +46,7 @@ def as_html(report: dict[str, Any], images: Mapping[str, str]) -> str:
     """Return the HTML page.
 
     Args:
-        report: as returned by :func:`ctx_embed.eval.reports.results.as_json`.
+        report: as returned by :func:`ctx_embed.eval.results.as_json`.
         images: plots as SVG by file name.
     """
     figures = [

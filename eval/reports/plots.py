@@ -23,7 +23,7 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
     """Return the plots for which the report has scores, as SVG by file name.
 
     Args:
-        report: as returned by :func:`ctx_embed.eval.reports.results.as_json`.
+        report: as returned by :func:`ctx_embed.eval.results.as_json`.
 
     Raises:
         InputError: the extra ``plots`` is not installed.

@@ -1,7 +1,8 @@
-"""The tables of a report, for the terminal, Markdown and HTML."""
+"""The tables of a report, and the report as Markdown."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ def tables(report: dict[str, Any]) -> list[Table]:
     """Return a table for each kind of task with results, one of differences from the first encoder, one of costs.
 
     Args:
-        report: as returned by :func:`ctx_embed.eval.reports.results.as_json`.
+        report: as returned by :func:`ctx_embed.eval.results.as_json`.
     """
     shown = [_scores(report, kind, title) for kind, title in TITLES.items()]
     return [table for table in (*shown, _differences(report), _costs(report)) if table is not None]
@@ -142,3 +143,37 @@ def notes(report: dict[str, Any]) -> list[str]:
         if result.get("labelled")
     ]
     return lines
+
+
+def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
+    """Return the tables, links to the plots in ``images``, and the notes."""
+    parts = ["# Evaluation", *map(markdown_table, tables(report))]
+    parts += [f"![{name.rpartition('.')[0].replace('_', ' ')}]({name})" for name in images]
+    parts.append("\n".join(f"- {_escaped(line)}" for line in notes(report)))
+    packages = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+    parts.append(f"Measured with {packages}.")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    """Return a table under a second-level heading."""
+    return f"{heading(table)}\n\n{markdown_rows(table)}"
+
+
+def heading(table: Table) -> str:
+    """Return a table's title as a second-level heading."""
+    return f"## {_escaped(table.title)}"
+
+
+def markdown_rows(table: Table) -> str:
+    """Return a table's headings and rows."""
+    lines = [table.columns, ["---", *["--:"] * (len(table.columns) - 1)]]
+    lines += [row for rows in table.sections for row in rows]
+    return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    # Escape characters that would end a cell or be read as markup.
+    for mark in "\\|*_<[":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("\n", " ")

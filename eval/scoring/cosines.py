@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from ctx_embed.eval.features import Matrix
+from ctx_embed.eval.scoring.probes import Matrix
 from ctx_embed.vectors import unit_rows
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.bars import title
-from ctx_embed.eval.encoders.registry import Encoder
+from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scoring.score import Examples
 from ctx_embed.progress import Meter

@@ -69,6 +69,7 @@ def _minimum(
     scale: Array,
     penalty: Array,
     start: Array,
+    max_iterations: int,
 ) -> Array:
     """Return the coefficients (r + 1, k), intercept last, that minimise the penalised loss.
 
@@ -88,7 +89,7 @@ def _minimum(
         (start / scale).ravel(),
         jac=True,
         method="L-BFGS-B",
-        options={"gtol": GRADIENT_TOLERANCE, "ftol": 0.0, "maxiter": MAX_ITERATIONS, "maxcor": 20},
+        options={"gtol": GRADIENT_TOLERANCE, "ftol": 0.0, "maxiter": max_iterations, "maxcor": 20},
     )
     if not found.success:
         warnings.warn(f"logistic regression did not converge: {found.message}", ConvergenceWarning, stacklevel=2)
@@ -109,7 +110,13 @@ def _principal_directions(X: Array) -> Array:
 
 
 def logistic_path(
-    X: Any, y: NDArray[np.intp], n_classes: int, Cs: Sequence[float], *, penalise_intercept: bool = False
+    X: Any,
+    y: NDArray[np.intp],
+    n_classes: int,
+    Cs: Sequence[float],
+    *,
+    penalise_intercept: bool = False,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> Iterator[LinearClassifier]:
     """Yield logistic regressions with L2 penalty, one for each C, each started from the previous one.
 
@@ -122,6 +129,7 @@ def logistic_path(
         n_classes: number of classes.
         Cs: inverse strengths of the penalty, preferably in ascending order.
         penalise_intercept: penalise the intercept too, as liblinear does.
+        max_iterations: warn and stop after this many iterations of L-BFGS.
 
     Yields:
         The classifier of each C, converged to a preconditioned gradient of 1e-6.
@@ -143,6 +151,8 @@ def logistic_path(
     for C in Cs:
         penalty = np.full_like(curvature, 1.0 / (C * n))
         penalty[-1] *= penalise_intercept
-        coefficients = _minimum(loss_of, Z, targets, 1.0 / np.sqrt(curvature + penalty), penalty, coefficients)
+        coefficients = _minimum(
+            loss_of, Z, targets, 1.0 / np.sqrt(curvature + penalty), penalty, coefficients, max_iterations
+        )
         weights = coefficients[:-1] if rotation is None else rotation @ coefficients[:-1]
         yield LinearClassifier(weights, coefficients[-1])

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctx_embed.eval.features import Matrix, Rows
-from ctx_embed.eval.scoring.classifiers import Fit
+from ctx_embed.eval.scoring.probes import Fit, Indices, Matrix
 
 BATCH_SIZE = 64
 # Epochs between two checks on the held-out part, checks without improvement before stopping, and the most epochs.
@@ -25,15 +24,21 @@ MAX_PASSES = 200
 HELD_OUT = 0.05
 
 
-def mlp(hidden: int) -> Fit:
+def mlp(hidden: int, max_passes: int = MAX_PASSES) -> Fit:
     """Return the classifier with ``hidden`` units, 0 for a linear layer; its penalties are Adam's weight decays.
 
     The rows that choose the penalty also stop the training; without them 5 % of the training rows do.
     """
 
     def fit(
-        X: Matrix, y: Rows, n_classes: int, decays: Sequence[float], X_test: Matrix, y_test: Rows | None, seed: int
-    ) -> list[Rows]:
+        X: Matrix,
+        y: Indices,
+        n_classes: int,
+        decays: Sequence[float],
+        X_test: Matrix,
+        y_test: Indices | None,
+        seed: int,
+    ) -> list[Indices]:
         generator = torch.Generator().manual_seed(seed)
         inputs, targets, unseen = _tensor(X), torch.from_numpy(y), _tensor(X_test)
         if y_test is None:
@@ -45,7 +50,7 @@ def mlp(hidden: int) -> Fit:
         else:
             valid, valid_targets = unseen[: len(y_test)], torch.from_numpy(y_test)
         layers = _layers(inputs.shape[1], hidden, n_classes, len(decays), generator)
-        _train(layers, inputs, targets, valid, valid_targets, torch.tensor(decays), generator)
+        _train(layers, inputs, targets, valid, valid_targets, torch.tensor(decays), generator, max_passes)
         with torch.inference_mode():
             return list(_logits(layers, unseen).argmax(-1).numpy())
 
@@ -82,6 +87,7 @@ def _train(
     valid_y: Tensor,
     decays: Tensor,
     generator: torch.Generator,
+    max_passes: int,
 ) -> None:
     """Train in place; each network ends with the weights of its best check."""
     optimizer = torch.optim.Adam(layers)
@@ -91,7 +97,7 @@ def _train(
     in_vain = torch.zeros(networks, dtype=torch.long)
     stopped = torch.zeros(networks, dtype=torch.bool)
     passes = 0
-    while not stopped.all() and passes <= MAX_PASSES:
+    while not stopped.all() and passes <= max_passes:
         for _ in range(PASSES):
             for rows in torch.randperm(len(X), generator=generator).split(BATCH_SIZE):
                 logits = _logits(layers, X[rows])

@@ -19,16 +19,50 @@ from threadpoolctl import threadpool_limits
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.bars import title
-from ctx_embed.eval.features import Features, Rows
-from ctx_embed.eval.scoring.classifiers import Fit
 from ctx_embed.eval.scoring.statistics import Interval, wilson
 from ctx_embed.progress import Meter
 from ctx_embed.reading import header_hint
 
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
 INNER_FOLDS = 5
+Indices = NDArray[np.intp]
+# (n, d), dense or a scipy.sparse CSR array.
+Matrix = Any
+# Takes the indices of training rows and of other rows; returns the features of both.
+Features = Callable[[Indices, Indices], tuple[Matrix, Matrix]]
+# (X, y, n_classes, penalties, X_test, y_test, seed) -> the predicted classes of X_test, one array for each penalty. If
+# the first rows of X_test choose the penalty, y_test holds their classes, and they may also stop the training.
+Fit = Callable[[Matrix, Indices, int, Sequence[float], Matrix, Indices | None, int], list[Indices]]
 # The rows of the parts `train`, `dev` (perhaps) and `test`.
-Parts = Mapping[str, Rows]
+Parts = Mapping[str, Indices]
+
+
+def frozen(X: NDArray[Any]) -> Features:
+    """Return the features of frozen embeddings (n, d), the same in every fold."""
+    X = X.astype(np.float64)
+    return lambda train, other: (X[train], X[other])
+
+
+def of_pairs(features: Features, n: int) -> Features:
+    """Return [abs(u - v), u * v] for each of ``n`` pairs, given features of the n first, then the n second texts.
+
+    Source: Tai et al. 2015, as in SentEval's MRPC and SICK-E.
+    """
+
+    def pairs(train: Indices, other: Indices) -> tuple[Matrix, Matrix]:
+        first, second = features(np.concatenate([train, train + n]), np.concatenate([other, other + n]))
+        return _joined(first, len(train)), _joined(second, len(other))
+
+    return pairs
+
+
+def _joined(X: Matrix, n: int) -> Matrix:
+    U, V = X[:n], X[n:]
+    if not isinstance(X, np.ndarray):
+        from scipy import sparse
+
+        return sparse.hstack([abs(U - V), U.multiply(V)], format="csr")
+    return np.hstack([np.abs(U - V), U * V])
 
 
 @dataclass(frozen=True)
@@ -148,15 +182,15 @@ class Protocol:
         for train, _ in splits:
             check_classes(names[classes[train]].tolist(), folds_inside, "training part: ")
 
-        def predict(train: Rows, test: Rows, penalties: Sequence[float], truth: Rows | None) -> list[Rows]:
+        def predict(train: Indices, test: Indices, penalties: Sequence[float], truth: Indices | None) -> list[Indices]:
             X, X_test = features(train, test)
             return self.fit(X, classes[train], len(names), penalties, X_test, truth, seed)
 
-        def count_right(split: tuple[Rows, Rows]) -> list[int]:
+        def count_right(split: tuple[Indices, Indices]) -> list[int]:
             truth = classes[split[1]]
             return [int(np.count_nonzero(found == truth)) for found in predict(*split, grid, truth)]
 
-        def final(split: tuple[Rows, Rows], penalty: float) -> Rows:
+        def final(split: tuple[Indices, Indices], penalty: float) -> Indices:
             train, test = split
             if dev is None:
                 return predict(train, test, (penalty,), None)[0]
@@ -179,12 +213,16 @@ class Protocol:
             predicted = list(meter.each(pool.map(final, splits, chosen)))
         return _score_of(classes, splits, predicted, chosen, parts)
 
-    def _pick(self, right: list[list[int]], folds: list[tuple[Rows, Rows]]) -> int:
+    def _pick(self, right: list[list[int]], folds: list[tuple[Indices, Indices]]) -> int:
         return self.pick(np.array(right, float), np.array([len(test) for _, test in folds], float))
 
 
 def _score_of(
-    classes: Rows, splits: list[tuple[Rows, Rows]], predicted: list[Rows], chosen: list[float], parts: Parts | None
+    classes: Indices,
+    splits: list[tuple[Indices, Indices]],
+    predicted: list[Indices],
+    chosen: list[float],
+    parts: Parts | None,
 ) -> ProbeScore:
     hits = np.zeros(len(classes), bool)
     for (_, test), found in zip(splits, predicted, strict=True):
@@ -198,13 +236,13 @@ def _score_of(
     )
 
 
-def folds_of(rows: Rows, classes: Rows, folds: int, seed: int) -> list[tuple[Rows, Rows]]:
+def folds_of(rows: Indices, classes: Indices, folds: int, seed: int) -> list[tuple[Indices, Indices]]:
     """Return the training and test rows of each stratified fold of ``rows``."""
     found = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
     return [(rows[train], rows[test]) for train, test in found]
 
 
-def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
+def _sample(rows: Indices, classes: Indices, size: int, seed: int) -> Indices:
     if size >= len(rows):
         return rows
     try:
@@ -214,7 +252,7 @@ def _sample(rows: Rows, classes: Rows, size: int, seed: int) -> Rows:
     return np.sort(sample)
 
 
-def majority_floor(classes: Rows, split: tuple[Rows, Rows] | None) -> float:
+def majority_floor(classes: Indices, split: tuple[Indices, Indices] | None) -> float:
     """Return the accuracy in % of always predicting the most frequent class (of the training rows, given a split)."""
     train, test = (classes, classes) if split is None else (classes[split[0]], classes[split[1]])
     return 100.0 * float(np.mean(test == np.bincount(train).argmax()))

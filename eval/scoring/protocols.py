@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.eval.scoring.classifiers import Fit, liblinear_logistic, scaled_logistic
+from ctx_embed.eval.scoring.logistic import logistic_path
 from ctx_embed.eval.scoring.mlp import mlp
-from ctx_embed.eval.scoring.probes import Protocol
+from ctx_embed.eval.scoring.probes import Fit, Indices, Matrix, Protocol
 
 CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 QUICK_C = (1e-2,)
@@ -19,6 +23,42 @@ SENTEVAL_DECAYS = tuple(10.0**t for t in range(-5, -1))
 SENTEVAL_SEED = 1111
 SENTEVAL_HIDDEN = 50
 PAPER = "paper"
+# Sparse rows are scaled to the length of a standardised embedding of 256 dimensions, so that one grid suits both.
+SPARSE_LENGTH = 16.0
+
+
+def scaled_logistic(
+    X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Indices | None, seed: int
+) -> list[Indices]:
+    """Fit logistic regressions on features standardised by the mean and deviation of the training rows.
+
+    Sparse features, rows of unit length, are only scaled: centring would make them dense.
+    """
+    if sparse.issparse(X):
+        X, X_test = SPARSE_LENGTH * X, SPARSE_LENGTH * X_test
+    else:
+        scaler = StandardScaler().fit(X)
+        X, X_test = scaler.transform(X), scaler.transform(X_test)
+    return [classifier.predict(X_test) for classifier in logistic_path(X, y, n_classes, Cs)]
+
+
+def liblinear_logistic(
+    X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Indices | None, seed: int
+) -> list[Indices]:
+    """Fit logistic regressions as SentEval did with liblinear: no scaling, a penalty on the intercept, and
+    one-against-rest for more than two classes.
+    """
+    if n_classes == 2:
+        path = logistic_path(X, y, 2, Cs, penalise_intercept=True)
+        return [classifier.predict(X_test) for classifier in path]
+    one_against_rest = [
+        list(logistic_path(X, (y == label).astype(np.intp), 2, Cs, penalise_intercept=True))
+        for label in range(n_classes)
+    ]
+    return [
+        np.hstack([classifier.logits(X_test) for classifier in of_C]).argmax(axis=1)
+        for of_C in zip(*one_against_rest, strict=True)
+    ]
 
 
 def best_rounded_mean(right: NDArray[np.float64], sizes: NDArray[np.float64]) -> int:

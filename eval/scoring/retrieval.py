@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.features import Matrix
 from ctx_embed.eval.scoring.cosines import between, unit
+from ctx_embed.eval.scoring.probes import Matrix
 
 CUTOFF = 10
 RECALL_CUTOFF = 100
@@ -63,7 +63,9 @@ def ndcg(gains: Sequence[float], judged: Sequence[float], k: int = CUTOFF) -> fl
     return dcg(gains) / dcg(sorted(judged, reverse=True))
 
 
-def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RECALL_CUTOFF) -> list[list[str]]:
+def retrieve(
+    queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RECALL_CUTOFF, block_scores: int = BLOCK_SCORES
+) -> list[list[str]]:
     """Return for each query the ids of the ``k`` documents of largest cosine, nearest first.
 
     Args:
@@ -71,11 +73,12 @@ def retrieve(queries: Matrix, documents: Matrix, ids: Sequence[str], k: int = RE
         documents: (n, d) embeddings.
         ids: n ids; for equal cosines the larger id comes first, as in trec_eval.
         k: number of documents at most.
+        block_scores: number of cosines computed at a time.
     """
     order = sorted(range(len(ids)), key=lambda place: ids[place], reverse=True)
     Q, D = unit(queries), unit(documents)[order]
     ranked: list[list[str]] = []
-    block = max(1, BLOCK_SCORES // max(1, len(ids)))
+    block = max(1, block_scores // max(1, len(ids)))
     for start in range(0, Q.shape[0], block):
         nearest = np.argsort(-between(Q[start : start + block], D), axis=1, kind="stable")[:, :k]
         ranked.extend([ids[order[place]] for place in row] for row in nearest)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ctx_embed.eval.encoders.embedding import EmbeddingCache
-from ctx_embed.eval.features import Rows, of_pairs
+from ctx_embed.errors import InputError
+from ctx_embed.eval.encoders import EmbeddingCache
 from ctx_embed.eval.scoring.cosines import paired
-from ctx_embed.eval.scoring.probes import Parts, ProbeScore, Protocol
+from ctx_embed.eval.scoring.probes import Features, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
 from ctx_embed.eval.scoring.retrieval import RetrievalScore, score_retrieval
 from ctx_embed.eval.scoring.similarity import SimilarityScore, spearman
+from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.eval.tasks.task import Row
 
@@ -25,13 +27,8 @@ SCORE_TYPES: dict[str, type[Any]] = {
 }
 
 
-def to_json(score: Score) -> dict[str, Any]:
-    """Return the fields of a score."""
-    return asdict(score)
-
-
 def from_json(kind: str, fields: dict[str, Any]) -> Score:
-    """Return the score of a task of that kind from fields written by :func:`to_json` and read back from JSON."""
+    """Return the score of a task of that kind from its fields (``dataclasses.asdict``), read back from JSON."""
 
     def frozen(value: Any) -> Any:
         if isinstance(value, dict):
@@ -51,8 +48,8 @@ class Examples:
     parts: Parts | None
 
     @classmethod
-    def of(cls, data: TaskData) -> Examples:
-        """Return the examples of a task's data."""
+    def from_data(cls, data: TaskData) -> Examples:
+        """Return the rows of a probe task's data."""
         rows = [row for subset in data.subsets.values() for row in subset]
         labels, texts = [row[0] for row in rows], [row[1:] for row in rows]
         if "train" not in data.subsets:
@@ -63,7 +60,7 @@ class Examples:
             start += len(subset)
         return cls(labels, texts, parts)
 
-    def by_length(self) -> tuple[Examples, Rows]:
+    def by_length(self) -> tuple[Examples, Indices]:
         """Return the rows sorted by length in words, then by label, within each part; and that order."""
 
         def key(row: int) -> tuple[Any, ...]:
@@ -79,14 +76,38 @@ class Examples:
         if self.parts is not None:
             train = {self.texts[row] for row in self.parts["train"]}
             return sum(self.texts[row] in train for row in self.parts["test"])
-        return len(self.texts) - sum(count == 1 for count in _counts(self.texts).values())
+        return len(self.texts) - sum(count == 1 for count in Counter(self.texts).values())
 
 
-def _counts(texts: Sequence[Row]) -> dict[Row, int]:
-    counts: dict[Row, int] = {}
-    for text in texts:
-        counts[text] = counts.get(text, 0) + 1
-    return counts
+def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) -> Difference:
+    """Return ``score`` minus ``other`` on the same rows.
+
+    Args:
+        score, other: scores of the same kind; accuracies with one seed each are compared by McNemar's test, all others
+            by permutation.
+        gold: the judgements of a similarity task by subset.
+
+    Raises:
+        InputError: the scores do not cover the same rows.
+    """
+    if isinstance(score, ProbeScore) and isinstance(other, ProbeScore) and len(score.right) == len(other.right) > 0:
+        right, wrong = (np.array([*map(int, s.right)], float) / s.seeds for s in (score, other))
+        if score.seeds == other.seeds == 1:
+            return mcnemar(right, wrong)
+        return paired_means(100 * right, 100 * wrong)
+    if isinstance(score, SimilarityScore) and isinstance(other, SimilarityScore) and _sizes(score) == _sizes(other):
+        return paired_correlations(score.cosines, other.cosines, gold)
+    if (
+        isinstance(score, RetrievalScore)
+        and isinstance(other, RetrievalScore)
+        and len(score.ndcg) == len(other.ndcg) > 0
+    ):
+        return paired_means(score.ndcg, other.ndcg)
+    raise InputError("the two scores must cover the same rows, got different ones")
+
+
+def _sizes(score: SimilarityScore) -> dict[str, int]:
+    return {name: len(values) for name, values in score.cosines.items()}
 
 
 def score_probe(
@@ -97,7 +118,9 @@ def score_probe(
     if protocol.by_length:
         examples, order = examples.by_length()
     columns = list(zip(*examples.texts, strict=True))
-    features = embed.features([text for column in columns for text in column])
+    texts = [text for column in columns for text in column]
+    fit = embed.encoder.fit
+    features: Features = frozen(embed(texts)) if fit is None else fit(texts)
     if len(columns) == 2:
         features = of_pairs(features, len(examples.texts))
     score = protocol.score(features, examples.labels, seed, examples.parts, train_size)

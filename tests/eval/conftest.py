@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed.eval.encoders.registry import Encoder
-from ctx_embed.eval.evaluation import Options, evaluate
-from ctx_embed.eval.reports.results import as_json
+from ctx_embed.eval.encoders import Encoder
+from ctx_embed.eval.evaluation import evaluate
+from ctx_embed.eval.results import EvaluationOptions, as_json
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 
@@ -68,5 +68,5 @@ def report(folder, drawn) -> dict:
     """Return the results of two encoders on four tasks of every kind."""
     other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
     tasks = find_tasks(["MR", "R8", "STS13", "adi"])
-    options = Options("quick", curves=True, cost=True)
+    options = EvaluationOptions("quick", curves=True, cost=True)
     return json.loads(json.dumps(as_json(evaluate([drawn, other], tasks, DataReader(folder), options))))

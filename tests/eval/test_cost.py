@@ -5,7 +5,7 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cost import cost_of, measure, sample_of
-from ctx_embed.eval.encoders.registry import Encoder, load_encoder
+from ctx_embed.eval.encoders import Encoder, load_encoder
 from ctx_embed.eval.tasks.data import TaskData
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval import evaluation
-from ctx_embed.eval.encoders.registry import Encoder, load_encoder
-from ctx_embed.eval.evaluation import Options, evaluate
-from ctx_embed.eval.features import frozen
+from ctx_embed.eval.encoders import Encoder, load_encoder
+from ctx_embed.eval.evaluation import evaluate
+from ctx_embed.eval.results import EvaluationOptions
 from ctx_embed.eval.scoring.cosines import paired
-from ctx_embed.eval.scoring.probes import mean_of_seeds
+from ctx_embed.eval.scoring.probes import frozen, mean_of_seeds
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.scoring.similarity import spearman
 from ctx_embed.eval.tasks.catalogue import find_tasks
@@ -19,7 +19,7 @@ from ctx_embed.eval.tasks.data import DataReader
 
 
 def test_scores_are_those_of_the_probe_and_of_the_correlation(folder, drawn):
-    result = evaluate([drawn], find_tasks(["MR", "STSB"]), DataReader(folder), Options(seeds=(5,)))
+    result = evaluate([drawn], find_tasks(["MR", "STSB"]), DataReader(folder), EvaluationOptions(seeds=(5,)))
     rows = result.data["MR"].subsets["MR"]
     embeddings = drawn.encode([text for _, text in rows]).astype(np.float32)
     expected = PROTOCOLS["standard"].score(frozen(embeddings), [label for label, _ in rows], 5)
@@ -49,7 +49,7 @@ def test_a_task_shared_by_encoders_is_read_once_and_subsets_are_averaged(folder,
 
 
 def test_senteval_measures_all_pairs(folder, drawn):
-    result = evaluate([drawn], find_tasks(["STS13"]), DataReader(folder), Options("senteval"))
+    result = evaluate([drawn], find_tasks(["STS13"]), DataReader(folder), EvaluationOptions("senteval"))
     assert list(result.scores["drawn", "STS13"].subsets) == ["STS13_FNWN", "STS13_OnWN", "STS13_headlines"]
     assert result.data["STS13"].left_out == 0
 
@@ -57,9 +57,13 @@ def test_senteval_measures_all_pairs(folder, drawn):
 def test_seeds_are_averaged_and_folds_can_be_set(folder, drawn):
     noisy = Encoder("noisy", lambda texts: drawn.encode(texts)[:, 1:])
     (task,) = find_tasks(["MR"])
-    both = evaluate([noisy], [task], DataReader(folder), Options("quick", (1, 2), folds=4)).scores["noisy", "MR"]
+    both = evaluate([noisy], [task], DataReader(folder), EvaluationOptions("quick", (1, 2), folds=4)).scores[
+        "noisy", "MR"
+    ]
     apart = [
-        evaluate([noisy], [task], DataReader(folder), Options("quick", (seed,), folds=4)).scores["noisy", "MR"]
+        evaluate([noisy], [task], DataReader(folder), EvaluationOptions("quick", (seed,), folds=4)).scores[
+            "noisy", "MR"
+        ]
         for seed in (1, 2)
     ]
     assert both == mean_of_seeds(apart)
@@ -152,9 +156,9 @@ def test_other_data_seeds_protocols_and_encoders_are_other_cells(folder, drawn, 
     evaluate([drawn], tasks, DataReader(folder), cache=cache)
     evaluate([drawn], tasks, DataReader(folder), cache=cache)
     assert kept() == 1
-    evaluate([drawn], tasks, DataReader(folder), Options(seeds=(1,)), cache=cache)
-    evaluate([drawn], tasks, DataReader(folder), Options("quick"), cache=cache)
-    evaluate([drawn], tasks, DataReader(folder), Options(folds=3), cache=cache)
+    evaluate([drawn], tasks, DataReader(folder), EvaluationOptions(seeds=(1,)), cache=cache)
+    evaluate([drawn], tasks, DataReader(folder), EvaluationOptions("quick"), cache=cache)
+    evaluate([drawn], tasks, DataReader(folder), EvaluationOptions(folds=3), cache=cache)
     evaluate([replace(drawn, key="other")], tasks, DataReader(folder), cache=cache)
     assert kept() == 5
     path = folder / "senteval" / "MR.tsv"
@@ -181,7 +185,7 @@ def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):
 def test_learning_curves_grow(tmp_path, drawn):
     mine = tmp_path / "mine.tsv"
     mine.write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(800)))
-    result = evaluate([drawn], find_tasks([str(mine)]), DataReader(None), Options("quick", curves=True))
+    result = evaluate([drawn], find_tasks([str(mine)]), DataReader(None), EvaluationOptions("quick", curves=True))
     curve = result.curves["drawn", str(mine)]
     assert list(curve) == [100, 300, 640]
     assert curve[300].mean > 90
@@ -189,7 +193,7 @@ def test_learning_curves_grow(tmp_path, drawn):
 
 
 def test_costs_are_of_each_encoder(folder, drawn):
-    result = evaluate([drawn], find_tasks(["MR"]), DataReader(folder), Options(cost=True))
+    result = evaluate([drawn], find_tasks(["MR"]), DataReader(folder), EvaluationOptions(cost=True))
     assert result.costs["drawn"].texts == 40
     assert evaluate([drawn], find_tasks(["MR"]), DataReader(folder)).costs == {}
 
@@ -208,7 +212,7 @@ def test_costs_are_of_each_encoder(folder, drawn):
 )
 def test_options_that_cannot_be(options, message):
     with pytest.raises(InputError, match=message):
-        Options(**options)
+        EvaluationOptions(**options)
 
 
 def test_the_front_door_takes_names_and_folders(folder, tmp_path):
@@ -218,7 +222,7 @@ def test_the_front_door_takes_names_and_folders(folder, tmp_path):
     mine.write_text(
         "".join(f"{'good' if n % 2 else 'bad'}\t{'fine' if n % 2 else 'dull'} film {n}\n" for n in range(60))
     )
-    evaluation = front.evaluate("tfidf", [str(mine), "MR"], folder, front.Options("quick"))
+    evaluation = front.evaluate("tfidf", [str(mine), "MR"], folder, front.EvaluationOptions("quick"))
     assert set(evaluation.scores) == {("tfidf", str(mine)), ("tfidf", "MR")}
     assert repr(evaluation) == f"Evaluation(tfidf on {mine}, MR: 2 scores)"
     assert "| tfidf |" in str(evaluation)

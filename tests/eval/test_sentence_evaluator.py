@@ -8,8 +8,8 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from sentence_transformers.sentence_transformer import losses
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders.registry import as_encoder
-from ctx_embed.eval.features import frozen
+from ctx_embed.eval.encoders import as_encoder
+from ctx_embed.eval.scoring.probes import frozen
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.sentence_evaluator import ProbeEvaluator
 from tests.conftest import SENTENCES, make_model

@@ -6,10 +6,10 @@ import json
 import numpy as np
 
 from ctx_embed import load
-from ctx_embed.eval.encoders.registry import as_encoder
-from ctx_embed.eval.evaluation import Options, evaluate
-from ctx_embed.eval.reports.results import as_json
+from ctx_embed.eval.encoders import as_encoder
+from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.reports.tables import notes
+from ctx_embed.eval.results import EvaluationOptions, as_json
 from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.loading import DEFAULT_MODEL
@@ -69,7 +69,7 @@ def test_an_evaluation_on_them_warns(tmp_path, tokenizer, sentences):
     model[0].labelled_texts = hashes_of([f"{sentences[0].upper()}, 3!", f"{sentences[5]} 1", "another"])
     told: list[str] = []
     encoders = [as_encoder(model, "mine"), as_encoder(make_model(tokenizer), "other")]
-    result = evaluate(encoders, find_tasks([str(file)]), DataReader(None), Options("quick"), tell=told.append)
+    result = evaluate(encoders, find_tasks([str(file)]), DataReader(None), EvaluationOptions("quick"), tell=told.append)
     line = (
         f"{file}: 2 of 40 texts are among the labelled texts that mine was trained on; "
         "its score says less about new texts"
@@ -87,7 +87,7 @@ def test_the_default_model_on_a_file_that_it_learned_from(data):
         [as_encoder(load(device="cpu"), "default")],
         find_tasks([name, "MR"]),
         DataReader(data),
-        Options("quick"),
+        EvaluationOptions("quick"),
         tell=told.append,
     )
     (line,) = told

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders.registry import Encoder, as_encoder
-from ctx_embed.eval.evaluation import Options, evaluate
+from ctx_embed.eval.encoders import Encoder, as_encoder
+from ctx_embed.eval.evaluation import evaluate
+from ctx_embed.eval.results import EvaluationOptions
 from ctx_embed.eval.scoring import end_to_end as module
 from ctx_embed.eval.scoring.end_to_end import end_to_end, training_options
 from ctx_embed.eval.scoring.probes import folds_of
@@ -19,16 +20,11 @@ from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
 from ctx_embed.training.supervised.labelled import Labelled
-from ctx_embed.training.supervised.train import SupervisedOptions, train_classifier
+from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
 from tests.conftest import make_model
 
 TEXTS = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")] * 10
 EXAMPLES = Examples([label for _, label in TEXTS], [(text,) for text, _ in TEXTS], None)
-
-
-@pytest.fixture(autouse=True)
-def _few_epochs(monkeypatch):
-    monkeypatch.setattr(module, "FINE_TUNING", SupervisedOptions(epochs=2, learning_rate=0.02, head="zeros"))
 
 
 @pytest.fixture
@@ -44,7 +40,7 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
     classes = np.array([int(label) for label in EXAMPLES.labels])
     for (train, test), accuracy in zip(folds_of(np.arange(40), classes, 2, 3), score.folds, strict=True):
         data = Labelled([EXAMPLES.labels[i] for i in train], [EXAMPLES.texts[i][0] for i in train])
-        options = SupervisedOptions(epochs=2, learning_rate=0.02, head="zeros", seed=3)
+        options = replace(FINE_TUNING, seed=3)
         classifier, _ = train_classifier(copy.deepcopy(encoder.model), data, None, options, progress=False)
         held_out = Labelled([EXAMPLES.labels[i] for i in test], [EXAMPLES.texts[i][0] for i in test])
         assert accuracy == pytest.approx(100 * classifier.accuracy(held_out))
@@ -53,7 +49,7 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
 
 
 def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
-    assert training_options(encoder) is module.FINE_TUNING
+    assert training_options(encoder) is FINE_TUNING
     assert training_options(replace(encoder, name="contextualizer")) == SupervisedOptions(head="zeros")
 
 
@@ -66,7 +62,7 @@ def test_the_initial_head_is_among_the_options_that_key_a_fold(tokenizer, name, 
 def test_an_interrupted_run_resumes_after_its_last_fold(encoder, tmp_path, monkeypatch):
     mine = tmp_path / "mine.tsv"
     mine.write_text("".join(f"{label}\t{text}\n" for text, label in TEXTS))
-    tasks, options, trained = find_tasks([str(mine)]), Options("paper", folds=3), []
+    tasks, options, trained = find_tasks([str(mine)]), EvaluationOptions("paper", folds=3), []
     train = module.train_classifier
 
     def counted(*arguments, **named):

@@ -11,8 +11,8 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from ctx_embed.encoders import embed
-from ctx_embed.eval.encoders.registry import load_encoder
-from ctx_embed.eval.features import frozen
+from ctx_embed.eval.encoders import load_encoder
+from ctx_embed.eval.scoring.probes import frozen
 from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader

@@ -10,9 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.features import frozen
-from ctx_embed.eval.scoring import classifiers, probes
-from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
+from ctx_embed.eval.scoring import probes, protocols
+from ctx_embed.eval.scoring.probes import ProbeScore, frozen, mean_of_seeds
 from ctx_embed.eval.scoring.protocols import CS, PROTOCOLS
 
 GENERATOR = np.random.default_rng(7)
@@ -82,7 +81,7 @@ def test_scaled_rows_were_all_in_the_fit_or_none_of_them(monkeypatch):
             sizes.add((len(self.rows), len(rows)))
             return super().transform(X)
 
-    monkeypatch.setattr(classifiers, "StandardScaler", Watched)
+    monkeypatch.setattr(protocols, "StandardScaler", Watched)
     standard(X, BINARY, 0)
     assert sizes == {(270, 270), (270, 30), (216, 216), (216, 54)}
 

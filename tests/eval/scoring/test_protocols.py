@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 
-from ctx_embed.eval.features import frozen
 from ctx_embed.eval.scoring.mlp import mlp
+from ctx_embed.eval.scoring.probes import frozen
 from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, PROTOCOLS, best_rounded_mean, title_of
 
 GENERATOR = np.random.default_rng(11)
@@ -157,14 +158,14 @@ def test_a_development_part_stops_the_final_network_too():
     np.testing.assert_array_equal(found, network(tensor[100:]).argmax(1).numpy())
 
 
-@pytest.mark.parametrize("name", ["senteval-adam", "senteval-mlp"])
-def test_networks_learn_separable_classes(name, monkeypatch):
-    monkeypatch.setattr("ctx_embed.eval.scoring.mlp.MAX_PASSES", 8)
+@pytest.mark.parametrize(("name", "hidden"), [("senteval-adam", 0), ("senteval-mlp", 50)])
+def test_networks_learn_separable_classes(name, hidden):
+    protocol = replace(PROTOCOLS[name], fit=mlp(hidden, max_passes=8))
     y = ["no", "yes"] * 50
     X = np.array([[3.0, 1.0] if label == "yes" else [-3.0, 1.0] for label in y])
-    score = PROTOCOLS[name].score(frozen(X), y, 0)
+    score = protocol.score(frozen(X), y, 0)
     assert score.mean == 100.0
-    assert score == PROTOCOLS[name].score(frozen(X), y, 0)
+    assert score == protocol.score(frozen(X), y, 0)
 
 
 def test_every_protocol_has_a_title():

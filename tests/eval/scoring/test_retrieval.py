@@ -46,13 +46,11 @@ def test_equal_cosines_put_the_larger_id_first_whatever_the_order():
     assert retrieve(sparse.csr_array(queries), sparse.csr_array(documents), ["a", "b", "c", "d"], 2) == [["c", "a"]]
 
 
-def test_blocks_of_queries_give_the_same(monkeypatch):
+def test_blocks_of_queries_give_the_same():
     generator = np.random.default_rng(0)
     queries, documents = generator.normal(size=(7, 4)), generator.normal(size=(20, 4))
     ids = [str(i) for i in range(20)]
-    whole = retrieve(queries, documents, ids)
-    monkeypatch.setattr("ctx_embed.eval.scoring.retrieval.BLOCK_SCORES", 40)
-    assert retrieve(queries, documents, ids) == whole
+    assert retrieve(queries, documents, ids, block_scores=40) == retrieve(queries, documents, ids)
 
 
 def test_measures_by_hand():

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 
-from ctx_embed.eval.encoders.embedding import EmbeddingCache
-from ctx_embed.eval.encoders.registry import Encoder
+from ctx_embed.eval.encoders import EmbeddingCache, Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.scoring.retrieval import RetrievalScore
-from ctx_embed.eval.scoring.score import Examples, from_json, score_probe, to_json
+from ctx_embed.eval.scoring.score import Examples, from_json, score_probe
 from ctx_embed.eval.scoring.similarity import SimilarityScore
 from ctx_embed.eval.tasks.data import TaskData
 
@@ -20,16 +20,16 @@ def test_json_keeps_scores_whole():
         ("similarity", SimilarityScore({"a": 60.1}, {"a": (0.1, 0.25)})),
         ("retrieval", RetrievalScore((1.0,), (2.0,), (3.0,))),
     ):
-        assert from_json(kind, json.loads(json.dumps(to_json(score)))) == score
+        assert from_json(kind, json.loads(json.dumps(asdict(score)))) == score
 
 
 def test_rows_by_length_then_label():
     data = TaskData("", {"MR": [("1", "a b"), ("0", "a"), ("0", "c d"), ("1", ""), ("0", "e f")]})
-    examples, order = Examples.of(data).by_length()
+    examples, order = Examples.from_data(data).by_length()
     assert order.tolist() == [3, 1, 2, 4, 0]
     assert examples.texts[0] == ("",)
     pairs = TaskData("", {"train": [("1", "a b", "c"), ("0", "a", "b c")], "test": [("0", "a", "b"), ("1", "", "b")]})
-    examples, order = Examples.of(pairs).by_length()
+    examples, order = Examples.from_data(pairs).by_length()
     assert order.tolist() == [1, 0, 3, 2]
     assert examples.labels == ["0", "1", "1", "0"]
 
@@ -39,22 +39,22 @@ def test_senteval_draws_its_folds_from_rows_by_length():
     rows = [("01"[i % 2], ("good " if i % 2 else "bad ") * (1 + i % 7)) for i in range(40)]
     rows[5] = ("0", rows[5][1])
     encoder = Encoder("e", lambda texts: np.array([[float("good" in text)] for text in texts]))
-    examples = Examples.of(TaskData("", {"MR": rows}))
+    examples = Examples.from_data(TaskData("", {"MR": rows}))
     score = score_probe(examples, EmbeddingCache(encoder), PROTOCOLS["senteval"], 0)
     assert [place for place, digit in enumerate(score.right) if digit == "0"] == [5]
-    split = Examples.of(TaskData("", {"train": rows[:30], "test": [*rows[30:], ("0", "good")]}))
+    split = Examples.from_data(TaskData("", {"train": rows[:30], "test": [*rows[30:], ("0", "good")]}))
     score = score_probe(split, EmbeddingCache(encoder), PROTOCOLS["senteval"], 0)
     assert score.right == "1" * 10 + "0"
 
 
 def test_pairs_of_texts_are_told_apart_by_their_difference(drawn):
     rows = [("same", f"film {i}", f"film {i}") if i % 2 else ("other", f"film {i}", f"book {i}") for i in range(60)]
-    examples = Examples.of(TaskData("", {"MRPC": rows}))
+    examples = Examples.from_data(TaskData("", {"MRPC": rows}))
     assert score_probe(examples, EmbeddingCache(drawn), PROTOCOLS["quick"], 0).mean > 90
 
 
 def test_repeated_texts_are_counted():
     whole = TaskData("", {"MR": [("1", "a"), ("0", "a"), ("1", "b"), ("1", "c")]})
-    assert Examples.of(whole).repeated == 2
+    assert Examples.from_data(whole).repeated == 2
     split = TaskData("", {"train": [("1", "a"), ("1", "d"), ("1", "d")], "test": [("0", "a"), ("0", "b")]})
-    assert Examples.of(split).repeated == 1
+    assert Examples.from_data(split).repeated == 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from ctx_embed.eval.features import frozen, of_pairs
+from ctx_embed.eval.scoring.probes import frozen, of_pairs
 
 # Two pairs: the first texts, then the second ones.
 X = np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 2.0], [0.0, -1.0]])

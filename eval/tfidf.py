@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.preprocessing import normalize
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.features import Matrix, Rows
+from ctx_embed.eval.scoring.probes import Indices, Matrix
 
 WORD = r"(?u)\b\w+\b"
 FEWEST_TEXTS = 2
@@ -38,7 +38,7 @@ class Tfidf:
         counts.data = 1.0 + np.log(counts.data)
         self._log_counts: Any = sparse.csr_array(counts)
 
-    def __call__(self, train: Rows, other: Rows) -> tuple[Matrix, Matrix]:
+    def __call__(self, train: Indices, other: Indices) -> tuple[Matrix, Matrix]:
         """Return the features (rows, words) of the training rows and of other rows."""
         fitted = self._log_counts[train]
         texts_with = np.bincount(fitted.indices, minlength=fitted.shape[1])

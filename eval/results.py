@@ -1,28 +1,114 @@
-"""The results of an evaluation as JSON, the source of every report."""
+"""The options and the results of an evaluation, and their JSON form, from which every report is made."""
 
 from __future__ import annotations
 
 import platform
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from importlib.metadata import version
 from typing import Any
 
 from ctx_embed import __version__
-from ctx_embed.eval.evaluation import Evaluation
-from ctx_embed.eval.reports.comparison import difference
-from ctx_embed.eval.reports.saved import FORMAT_VERSION
+from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.eval.cost import Cost
+from ctx_embed.eval.encoders import Encoder
+from ctx_embed.eval.reports.files import FORMAT_VERSION
 from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.protocols import title_of
+from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, title_of
 from ctx_embed.eval.scoring.retrieval import RetrievalScore
-from ctx_embed.eval.scoring.score import Examples, Score, to_json
+from ctx_embed.eval.scoring.score import Examples, Score, difference
 from ctx_embed.eval.scoring.similarity import SimilarityScore
 from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, mean_interval
 from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES
+from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, SimilarityTask, Task
 
 PACKAGES = ("torch", "sentence-transformers", "scikit-learn", "numpy", "scipy")
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """The options of an evaluation.
+
+    Attributes:
+        protocol: how probes are fitted, one of ``PROTOCOL_NAMES``.
+        seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
+        folds: number of outer folds; None uses the protocol's.
+        curves: also score each probe on smaller training parts.
+        cost: measure each encoder's speed and memory.
+    """
+
+    protocol: str = "standard"
+    seeds: tuple[int, ...] = (0,)
+    folds: int | None = None
+    curves: bool = False
+    cost: bool = False
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOL_NAMES:
+            raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
+        if self.curves and self.protocol == PAPER:
+            raise InputError("curves must be False with the protocol paper: learning curves need frozen embeddings")
+        if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
+            raise InputError(f"seeds must be 1 to 9 different integers, got {list(self.seeds)}")
+
+
+@dataclass(repr=False)
+class Evaluation:
+    """The results of an evaluation.
+
+    Attributes:
+        options: how it was measured.
+        tasks, encoders: in the order requested, including those without a result.
+        data: the data of each task that could be read, by name.
+        scores: the scores by (encoder's name, task's name).
+        curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
+        costs: the costs by encoder's name.
+        labelled: number of a probe task's texts that an encoder was trained on with labels, by (encoder's name, task's
+            name).
+        failures: one line for each failure.
+    """
+
+    options: EvaluationOptions
+    tasks: list[Task]
+    encoders: list[Encoder]
+    data: dict[str, TaskData] = field(default_factory=dict)
+    scores: dict[tuple[str, str], Score] = field(default_factory=dict)
+    curves: dict[tuple[str, str], dict[int, ProbeScore]] = field(default_factory=dict)
+    costs: dict[str, Cost] = field(default_factory=dict)
+    labelled: dict[tuple[str, str], int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """All results as JSON values, unrounded, see :func:`as_json`."""
+        return as_json(self)
+
+    def __repr__(self) -> str:
+        names = ", ".join(encoder.name for encoder in self.encoders)
+        scores = "1 score" if len(self.scores) == 1 else f"{len(self.scores)} scores"
+        return f"Evaluation({names} on {', '.join(task.name for task in self.tasks)}: {scores})"
+
+    def __str__(self) -> str:
+        from ctx_embed.eval.reports.tables import as_markdown
+
+        return as_markdown(self.report, [])
+
+    def _repr_html_(self) -> str:
+        from ctx_embed.eval.reports.html import tables_as_html
+
+        return tables_as_html(self.report)
+
+    @property
+    def asked(self) -> int:
+        """The number of scores requested: pairs of an encoder and a task that it suits."""
+        return sum(suits(encoder, task) for encoder in self.encoders for task in self.tasks)
+
+
+def suits(encoder: Encoder, task: Task) -> bool:
+    """Return whether the encoder can be scored on the task; one without cosines suits probes only."""
+    return isinstance(task, ProbeTask) or not encoder.probes_only
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
@@ -95,7 +181,7 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
         floors = (score.floor for (_, name), score in evaluation.scores.items() if name == task.name)  # type: ignore[union-attr]
         described["rows_by_label"] = dict(sorted(rows.items()))
         described["floor"] = next(floors, None)
-        described["repeated"] = Examples.of(data).repeated
+        described["repeated"] = Examples.from_data(data).repeated
     elif isinstance(task, SimilarityTask):
         described["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}
         described["without"], described["left_out"] = task.without, data.left_out
@@ -109,7 +195,7 @@ def _result(evaluation: Evaluation, encoder: str, task: str, score: Score, gold:
     if isinstance(score, RetrievalScore):
         result["measures"] = score.measures
     result["interval"] = interval_of(score)
-    result["score"] = to_json(score)
+    result["score"] = asdict(score)
     first = evaluation.encoders[0].name
     if encoder != first and (first, task) in evaluation.scores:
         result["versus"] = {"encoder": first, **asdict(difference(score, evaluation.scores[first, task], gold))}

@@ -7,7 +7,7 @@ import pytest
 
 from ctx_embed import loading
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders.registry import as_encoder, encoder_names, load_encoder
+from ctx_embed.eval.encoders import as_encoder, encoder_names, load_encoder
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.conftest import make_model

@@ -9,8 +9,7 @@ import torch
 
 from ctx_embed.encoders import embed
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders.embedding import EmbeddingCache
-from ctx_embed.eval.encoders.registry import Encoder, load_encoder
+from ctx_embed.eval.encoders import EmbeddingCache, Encoder, load_encoder
 
 TEXTS = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
 

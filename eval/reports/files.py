@@ -1,17 +1,56 @@
-"""The files of an evaluation: results.json, results.md and plots."""
+"""The files of an evaluation: results.json, results.md and plots; importing this module needs no torch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.evaluation import Evaluation
-from ctx_embed.eval.reports.markdown import as_markdown
 from ctx_embed.eval.reports.plots import plots
+from ctx_embed.eval.reports.tables import as_markdown
 from ctx_embed.files import replaced_file
+
+if TYPE_CHECKING:
+    from ctx_embed.eval.results import Evaluation
+
+FORMAT_VERSION = 2
+# The keys that reports need.
+KEYS = (
+    "protocol",
+    "protocol_title",
+    "seeds",
+    "folds",
+    "versions",
+    "encoders",
+    "tasks",
+    "published_sources",
+    "results",
+    "curves",
+    "failures",
+)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Return results saved from :func:`ctx_embed.eval.results.as_json`: a file or a folder's ``results.json``.
+
+    Raises:
+        InputError: the file does not exist or holds something else.
+    """
+    file = path / "results.json" if path.is_dir() else path
+    try:
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); eval run -o DIR writes such a file") from None
+    except ValueError as error:
+        raise InputError(f"{file}: not JSON ({error})") from None
+    found = report.get("format_version") if isinstance(report, dict) else None
+    if found != FORMAT_VERSION:
+        raise InputError(f"{file}: the format must be {FORMAT_VERSION}, got {found}; run eval run again")
+    if absent := [key for key in KEYS if key not in report]:
+        raise InputError(f"{file}: must be a result of eval run, lacks {', '.join(absent)}")
+    return report
 
 
 def write_report(
@@ -20,14 +59,14 @@ def write_report(
     """Write results.json, results.md and, with the extra ``plots``, the plots into a folder.
 
     Args:
-        evaluation: or its :attr:`~ctx_embed.eval.evaluation.Evaluation.report`.
+        evaluation: or its :attr:`~ctx_embed.eval.results.Evaluation.report`.
         folder: created if missing; its parent must exist.
         tell: called with a line if plots cannot be drawn.
 
     Raises:
         InputError: a file cannot be written.
     """
-    report = evaluation.report if isinstance(evaluation, Evaluation) else evaluation
+    report = evaluation if isinstance(evaluation, dict) else evaluation.report
     folder = Path(folder)
     try:
         folder.mkdir(exist_ok=True)

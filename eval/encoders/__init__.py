@@ -1,1 +1,0 @@
-"""What an evaluation scores: encoders by name, and their cached embeddings."""
