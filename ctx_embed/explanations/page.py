@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.explanations.explanation import ContextPath, Explanation
 from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
 from ctx_embed.texts import well_formed
+
+if TYPE_CHECKING:
+    from ctx_embed.explanations.explanation import ContextPath, Explanation
+
 
 # The weights between the tokens of a longer text are no table that could be read.
 MOST_TOKENS_OF_A_MATRIX = 64

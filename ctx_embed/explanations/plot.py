@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.explanations.explanation import ContextPath, Explanation
 from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
+
+if TYPE_CHECKING:
+    from ctx_embed.explanations.explanation import ContextPath, Explanation
+
 
 # In inches.
 CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 1.9, 6.0

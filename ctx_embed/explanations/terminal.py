@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ctx_embed.explanations.explanation import ContextPath, Explanation
 from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
+
+if TYPE_CHECKING:
+    from ctx_embed.explanations.explanation import ContextPath, Explanation
+
 
 # Tokens below this share of the greatest weight are not coloured.
 FAINTEST = 0.05
