@@ -27,15 +27,15 @@ IMAGE_STYLE = "img { max-width: 56rem; width: 100%; background: #fff; } .claim {
 
 
 def missing_parts(
-    folder: Path, workplace: Workplace, options: RunOptions
+    folder: Path, workplace: Workplace, options: RunOptions, experiments: Sequence[Experiment]
 ) -> Iterator[tuple[Experiment, CellFile, str]]:
-    """Yield each part of all experiments that ``folder`` does not hold, once, with the first experiment that needs it.
+    """Yield each part of the experiments that ``folder`` does not hold, once, with the first experiment that needs it.
 
     Raises:
         InputError: as :func:`papers.reproduce`.
     """
     seen = set()
-    for experiment in EXPERIMENTS.values():
+    for experiment in experiments:
         results, todo = prepared(experiment, folder, workplace, _options_for(experiment, options), lambda line: None)
         for place, part in todo:
             file = results.files[place]
@@ -44,14 +44,16 @@ def missing_parts(
                 yield experiment, file, part
 
 
-def estimated_seconds(folder: Path, workplace: Workplace, options: RunOptions) -> dict[str, float]:
+def estimated_seconds(
+    folder: Path, workplace: Workplace, options: RunOptions, experiments: Sequence[Experiment]
+) -> dict[str, float]:
     """Return by experiment how long its missing parts will take on this machine.
 
     A part counts as much as the cell's stored parts on average; of a cell without any, one training step is timed.
     """
-    seconds = dict.fromkeys(EXPERIMENTS, 0.0)
+    seconds = {experiment.name: 0.0 for experiment in experiments}
     of_cell: dict[str, float] = {}
-    missing = list(missing_parts(folder, workplace, options))
+    missing = list(missing_parts(folder, workplace, options, experiments))
     for experiment, file, part in Meter("estimating", len(missing), "parts", leave=False).each(missing):
         if file.run not in of_cell:
             known = [figures["seconds"] for figures in file.parts.values() if "accuracy" in figures]
@@ -80,7 +82,11 @@ def _duration(seconds: float) -> str:
 
 
 def reproduce_all(
-    out: Path, workplace: Workplace, options: RunOptions | None = None, tell: Callable[[str], None] = print
+    out: Path,
+    workplace: Workplace,
+    options: RunOptions | None = None,
+    tell: Callable[[str], None] = print,
+    experiments: Sequence[Experiment] = tuple(EXPERIMENTS.values()),
 ) -> Path:
     """Compute what is missing of every table and figure, and write their reports and one page with all of them.
 
@@ -89,6 +95,7 @@ def reproduce_all(
         workplace: data, seed and vocabulary.
         options: ``quick``, ``folds`` and ``paper`` apply to the experiments that have them.
         tell: called with the estimate, and a line for each part computed.
+        experiments: which ones; by default all.
 
     Returns:
         The page, ``OUT/report.html``, rewritten after each experiment.
@@ -97,9 +104,9 @@ def reproduce_all(
         InputError: as :func:`papers.reproduce`.
     """
     options = options or RunOptions()
-    tell(told_hours(estimated_seconds(out / "cells", workplace, options)))
+    tell(told_hours(estimated_seconds(out / "cells", workplace, options, experiments)))
     done: list[tuple[Results, Path]] = []
-    for experiment in EXPERIMENTS.values():
+    for experiment in experiments:
         own = _options_for(experiment, options)
         folder = report_folder(out / experiment.name, own, workplace.seed, workplace.tokenizer)
         results = reproduce(experiment, out / "cells", workplace, own, tell, partial(write_tables, folder=folder))

@@ -42,13 +42,14 @@ def offsets_of(lengths: list[int], device: torch.device) -> Tensor:
     return torch.tensor([0, *lengths], device=device).cumsum(0)
 
 
-def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
+def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padding: float = MOST_PADDING) -> Tensor:
     """Return the outputs of a recurrent network that reads each document by itself.
 
     Args:
         network: of one or two directions.
         tokens: (N, m) packed.
         offsets: (B + 1,).
+        most_padding: on a CPU, pad the documents if that makes at most this many positions a token.
 
     Returns:
         (N, directions * hidden).
@@ -57,7 +58,7 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
     lengths = offsets.diff()
     # Other devices than CPUs have kernels for packed sequences.
-    pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= MOST_PADDING * len(tokens)
+    pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= most_padding * len(tokens)
     return (_padded_states if pads else _packed_states)(network, tokens, offsets)
 
 

@@ -38,12 +38,13 @@ class Group(NamedTuple):
         return padded if self.is_full else padded * self.mask.view(*self.mask.shape, *[1] * (tokens.dim() - 1))
 
 
-def groups_of(lengths: list[int], device: torch.device) -> Iterator[Group]:
+def groups_of(lengths: list[int], device: torch.device, group_tokens: int = GROUP_TOKENS) -> Iterator[Group]:
     """Yield groups that together hold each document with tokens once.
 
     Args:
         lengths: of the documents, in tokens.
         device: of the groups' tensors.
+        group_tokens: token positions of a group at most, unless a single document has more.
     """
     length = torch.tensor(lengths, dtype=torch.int64)
     start = length.cumsum(0) - length
@@ -52,7 +53,7 @@ def groups_of(lengths: list[int], device: torch.device) -> Iterator[Group]:
     while len(order):
         longest = int(length[order[0]])
         alike = int((length[order] >= LIKE_LENGTH * longest).sum())
-        documents, order = order.split_with_sizes(_head(alike, len(order), max(1, GROUP_TOKENS // longest)))
+        documents, order = order.split_with_sizes(_head(alike, len(order), max(1, group_tokens // longest)))
         within = torch.arange(longest)
         mask = within < length[documents, None]
         places = start[documents, None] + torch.where(mask, within, 0)

@@ -201,11 +201,11 @@ def test_bert_is_a_model_by_path(workplace, tmp_path):
     assert len(outcome.parts["test"]["loss"]) == 2
 
 
-def test_all_in_one_run(workplace, tmp_path, monkeypatch):
+def test_all_in_one_run(workplace, tmp_path):
     names = ("lama-figure4", "lama-figure5")
-    monkeypatch.setattr(whole, "EXPERIMENTS", {name: find_experiment(name) for name in names})
+    experiments = [find_experiment(name) for name in names]
     told: list[str] = []
-    page = whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append)
+    page = whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append, experiments)
     assert told[0].startswith("about ")
     assert "lama-figure4 14 min" in told[0]
     text = page.read_text()
@@ -215,7 +215,7 @@ def test_all_in_one_run(workplace, tmp_path, monkeypatch):
         assert len(list((tmp_path / name).glob("quick*/README.md"))) == 1
     assert text.count('src="data:image/png;base64,') == 2
     told.clear()
-    assert whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append) == page
+    assert whole.reproduce_all(tmp_path, workplace, RunOptions(quick=True), told.append, experiments) == page
     assert told == ["nothing is missing: the page is written from what is stored"]
 
 
@@ -262,9 +262,9 @@ def test_the_command_in_the_report_is_read_as_what_was_run(tmp_path):
     vocabulary.write_text("{}")
     changes = {"like_length": False, "max_seq_length": None, "widths": [3, 4], "epochs": 3, "scale": "sum"}
     results = Results(find_experiment("lama-table3"), RunOptions(True, changes=changes), 2, 3, vocabulary)
-    (line,) = (line for line in as_markdown(results).splitlines() if line.startswith("`ctx-embed "))
+    (line,) = (line for line in as_markdown(results).splitlines() if line.startswith("`python -m papers "))
     words = shlex.split(line.strip("`"))
-    with reproduce_command.make_context("reproduce", words[2:]) as context:
+    with reproduce_command.make_context("papers", words[3:]) as context:
         assert context.params["changes"] == changes
         assert (context.params["quick"], context.params["seed"]) == (True, 3)
         assert str(context.params["tokenizer"]) == "my words.json"

@@ -68,9 +68,8 @@ def wait_for(path: Path, text: str, process: subprocess.Popen) -> None:
 
 @pytest.mark.parametrize("folds", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_killed_command_resumes_with_the_same_results(data_folder, vocabulary, tmp_path, folds):
-    script = "from ctx_embed.cli.main import run; run()"
     given = ["--data", data_folder, "--tokenizer", vocabulary, "--out", tmp_path, "--cell", "*_k-5", "--folds", 10]
-    command = [sys.executable, "-c", script, "reproduce", "table3", "--quick", *map(str, given)]
+    command = [sys.executable, "-m", "papers", "table3", "--quick", *map(str, given)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         wait_for(tmp_path / "cells", '"fold 2"', process)
         os.kill(process.pid, signal.SIGKILL)

@@ -73,7 +73,7 @@ def test_the_gradients_of_the_plain_computation(case, make):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-8, msg=path)
 
 
-def test_neither_batch_nor_padding_nor_groups_change_a_result(case, make, monkeypatch):
+def test_neither_batch_nor_padding_change_a_result(case, make):
     name, options = case
     module = make(name, **options)
     with torch.no_grad():
@@ -84,10 +84,16 @@ def test_neither_batch_nor_padding_nor_groups_change_a_result(case, make, monkey
         wide = {key: F.pad(tensor, (0, 3)) for key, tensor in features.items()}
         wide["input_ids"][wide["attention_mask"] == 0] = 7
         torch.testing.assert_close(module(wide)["sentence_embedding"], expected, rtol=1e-9, atol=1e-9)
-        monkeypatch.setattr(groups, "GROUP_TOKENS", 20)
-        torch.testing.assert_close(embed(module, TEXTS), expected, rtol=1e-9, atol=1e-9)
-        monkeypatch.setattr(groups, "LIKE_LENGTH", 0.0)
-        torch.testing.assert_close(embed(module, TEXTS), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_groups_hold_each_token_once():
+    lengths = [3, 0, 7, 1, 7, 2, 40]
+    device = torch.device("cpu")
+    for group_tokens in (1, 14, 8192):
+        found = list(groups.groups_of(lengths, device, group_tokens))
+        assert sorted(torch.cat([group.documents for group in found]).tolist()) == [0, 2, 3, 4, 5, 6]
+        assert sorted(torch.cat([group.places[group.mask] for group in found]).tolist()) == list(range(sum(lengths)))
+        assert all(len(group.documents) == 1 or group.mask.numel() <= group_tokens for group in found)
 
 
 def test_texts_without_tokens(case, make):

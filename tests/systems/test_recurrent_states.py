@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ctx_embed.systems import encoder
 from ctx_embed.systems.encoder import offsets_of, recurrent_states
 
 
-def states_and_gradients(network, tokens, lengths, weights):
+def states_and_gradients(network, tokens, lengths, weights, most_padding):
     tokens = tokens.clone().requires_grad_()
-    states = recurrent_states(network, tokens, offsets_of(lengths, tokens.device))
+    states = recurrent_states(network, tokens, offsets_of(lengths, tokens.device), most_padding)
     return states, torch.autograd.grad((states * weights).sum(), [tokens, *network.parameters()])
 
 
@@ -24,9 +22,7 @@ def test_each_document_is_read_by_itself(lengths, bidirectional, most_padding):
     network = nn.GRU(3, 2, bidirectional=bidirectional).double()
     tokens = torch.randn(sum(lengths), 3, dtype=torch.double)
     weights = torch.randn(sum(lengths), 4 if bidirectional else 2, dtype=torch.double)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "MOST_PADDING", most_padding)
-        states, gradients = states_and_gradients(network, tokens, lengths, weights)
+    states, gradients = states_and_gradients(network, tokens, lengths, weights, most_padding)
     alone = [network(document)[0] for document in tokens.split([length for length in lengths if length])]
     torch.testing.assert_close(states, torch.cat(alone))
     (torch.cat(alone) * weights).sum().backward()
