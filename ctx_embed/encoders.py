@@ -156,16 +156,13 @@ def _model2vec(name: str) -> Encoder:
     return Encoder(name, model.encode, known, f"{known}-model2vec", parameters, by_name=True)
 
 
-def embed(
-    encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS, title: str = "embedding"
-) -> NDArray[np.float32]:
+def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS) -> NDArray[np.float32]:
     """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error.
 
     Args:
         encoder: any.
         texts: at least one.
         batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
-        title: names the work in the progress.
 
     Raises:
         InputError: the encoder returns another number of rows than texts, rows of different lengths or without numbers,
@@ -175,7 +172,7 @@ def embed(
         raise InputError(f"encoder {encoder.name!r} has no embeddings without a task, on whose texts it is fitted")
     texts = [well_formed(text) for text in texts]
     embeddings: NDArray[np.float32] | None = None
-    with Meter(title, len(texts), leave=False) as meter:
+    with Meter("embedding", len(texts), leave=False) as meter:
         for places in length_batches(texts, batch_size):
             rows = _checked(encoder, [texts[place] for place in places])
             if embeddings is None:

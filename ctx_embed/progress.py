@@ -5,18 +5,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 # Seconds between two lines where standard error is not a terminal, as under nohup, in CI and in containers.
 INTERVAL = 10.0
 _last_line: float | None = None
+_subject: ContextVar[str] = ContextVar("subject", default="")
 
 
 def restart() -> None:
     """Count the seconds to the next line from now, as a command that begins does."""
     global _last_line
     _last_line = time.monotonic()
+
+
+@contextmanager
+def about(subject: str) -> Iterator[None]:
+    """Put ``subject`` before what the meters of this block say, as the task and the encoder that are evaluated."""
+    token = _subject.set(f"{subject}: ")
+    try:
+        yield
+    finally:
+        _subject.reset(token)
 
 
 def say(line: str) -> None:
@@ -60,7 +73,7 @@ class Meter:
         leave: bool = True,
         interval: float = INTERVAL,
     ) -> None:
-        self.what = what
+        self.what = _subject.get() + what
         self.total = total
         self.unit = unit
         self.done = done
@@ -74,7 +87,7 @@ class Meter:
         if self._shown and sys.stderr.isatty():
             from tqdm import tqdm
 
-            self._bar = tqdm(total=total, initial=done, desc=what, unit=f" {unit}", leave=leave)
+            self._bar = tqdm(total=total, initial=done, desc=self.what, unit=f" {unit}", leave=leave)
         elif _last_line is None:
             restart()
 
@@ -106,11 +119,11 @@ class Meter:
 
     def now(self, what: str) -> None:
         """Say what is being done from now on."""
-        self.what = what
+        self.what = _subject.get() + what
         if self._bar is not None:
-            self._bar.set_description(what)
+            self._bar.set_description(self.what)
         elif self._printed:
-            say(what)
+            say(self.what)
 
     def note(self, note: str) -> None:
         """Add a figure to the bar and to the lines, as the loss."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ctx_embed import encoders
 from ctx_embed.encoders import Encoder, as_encoder, embed
-from ctx_embed.eval.bars import title
 from ctx_embed.eval.stored_scores import read_sealed, write_sealed
 
 __all__ = ["BASELINES", "EmbeddingCache", "Encoder", "as_encoder", "encoder_names", "load_encoder"]
@@ -83,7 +82,7 @@ class EmbeddingCache:
             return np.load(io.BytesIO(content))
         unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
         if unseen:
-            self._rows.update(zip(unseen, embed(self.encoder, unseen, title=title("embedding")), strict=True))
+            self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
         embeddings = np.stack([self._rows[text] for text in texts])
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

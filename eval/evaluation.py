@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed import progress
 from ctx_embed.errors import InputError
-from ctx_embed.eval.bars import named
 from ctx_embed.eval.cost import cost_of, sample_of
 from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder, load_encoder
 from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
@@ -108,7 +108,7 @@ def evaluate(
                     tell(warning(encoder.name, task.name, count, result.data[task.name].rows))
                 cell = _Cell(task, result.data[task.name], embed, store, options)
                 try:
-                    with named(f"{task.name}, {encoder.name}"):
+                    with progress.about(f"{task.name}, {encoder.name}"):
                         score = result.scores[encoder.name, task.name] = cell.score()
                     scored(f"{task.name}, {encoder.name}: {score.mean:.1f}")
                     if options.curves and isinstance(score, ProbeScore):

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from ctx_embed.eval.reports.html import STYLE, table_as_html
 from ctx_embed.files import replaced_file
-from ctx_embed.progress import Meter
+from ctx_embed.progress import Meter, duration
 from papers.catalogue import EXPERIMENTS
 from papers.cell_file import CellFile
 from papers.classifier_cells import training_seconds
@@ -73,12 +73,8 @@ def told_hours(seconds: dict[str, float]) -> str:
     """Return the estimate as one line."""
     if not any(seconds.values()):
         return "nothing is missing: the page is written from what is stored"
-    each = ", ".join(f"{name} {_duration(value)}" for name, value in seconds.items() if value)
-    return f"about {_duration(sum(seconds.values()))} of computing: {each}; interrupt at any time, and repeat to resume"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{max(1, round(seconds / 60))} min"
+    each = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items() if value)
+    return f"about {duration(sum(seconds.values()))} of computing: {each}; interrupt at any time, and repeat to resume"
 
 
 def reproduce_all(

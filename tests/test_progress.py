@@ -39,6 +39,16 @@ def test_an_unknown_total_and_another_step(capsys):
     assert last.startswith("finishing: 3 documents, ")
 
 
+def test_meters_name_the_subject_of_their_block(capsys):
+    with progress.about("MR, default"), Meter("folds", 1, "fits", interval=0) as meter:
+        meter.update()
+    with Meter("folds", 1, "fits", interval=0) as meter:
+        meter.update()
+    named, _, plain, _ = capsys.readouterr().err.splitlines()
+    assert named.startswith("MR, default: folds: 1 of 1 fits")
+    assert plain.startswith("folds: 1 of 1 fits")
+
+
 def test_short_work_and_hidden_work_print_nothing(capsys):
     progress.restart()
     assert list(Meter("reading", 3).each("abc")) == ["a", "b", "c"]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.bars import title
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scoring.score import Examples
@@ -69,7 +68,7 @@ def end_to_end(
 
     hits = np.zeros(len(classes), np.intp)
     accuracies = []
-    meter = Meter(title("training"), len(splits), "folds", leave=False)
+    meter = Meter("training", len(splits), "folds", leave=False)
     for number, (_, test_rows) in enumerate(meter.each(splits)):
         right = keep(number, lambda number=number: train(number))["right"]  # type: ignore[misc]
         hits[test_rows] = right

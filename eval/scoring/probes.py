@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,6 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 from threadpoolctl import threadpool_limits
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.bars import title
 from ctx_embed.eval.scoring.statistics import Interval, wilson
 from ctx_embed.progress import Meter
 from ctx_embed.reading import header_hint
@@ -207,9 +207,9 @@ class Protocol:
                     for train, _ in splits
                 ]
                 flat = [split for folds in inner for split in folds]
-                right = Meter(title("penalties"), len(flat), "fits", leave=False).each(pool.map(count_right, flat))
+                right = Meter("penalties", len(flat), "fits", leave=False).each(pool.map(count_right, flat))
                 chosen = [grid[self._pick([next(right) for _ in folds], folds)] for folds in inner]
-            meter = Meter(title("folds"), len(splits), "fits", leave=False)
+            meter = Meter("folds", len(splits), "fits", leave=False)
             predicted = list(meter.each(pool.map(final, splits, chosen)))
         return _score_of(classes, splits, predicted, chosen, parts)
 
