@@ -155,14 +155,3 @@ def test_public_names():
     assert len(ctx_embed.__all__) <= 12
     with pytest.raises(AttributeError, match="module 'ctx_embed' has no attribute 'nothing'"):
         _ = ctx_embed.nothing
-
-
-def test_importing_a_contextualizer_hooks_into_no_optimizer():
-    script = (
-        "from torch.optim import optimizer\n"
-        "from ctx_embed.modules import cache_invalidation as changes\n"
-        "assert not optimizer._global_optimizer_post_hooks\n"
-        "changes.optimizer_steps()\n"
-        "assert len(optimizer._global_optimizer_post_hooks) == 1\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from typing_extensions import Self
 
 from ctx_embed import second_order
-from ctx_embed.modules.cache_invalidation import optimizer_steps, parameter_mark
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.numpy_model.contextualizer import NumpyContextualizer
 from ctx_embed.second_order import Products, contributions_of_steps, shares_of_steps
 
 # Tokens in a group of documents that go through the steps together, so that intermediate values stay in cache.
@@ -26,6 +27,10 @@ LONG_DOCUMENT_TOKENS = 1024
 
 # The products of a whole vocabulary are cached only up to this many features per entry.
 HELD_FEATURES = 1024
+
+
+# Values of each parameter that show whether it has changed.
+SAMPLED_VALUES = 256
 
 
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
@@ -49,6 +54,29 @@ def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, l
         total += length
     if group:
         yield start, group
+
+
+class ParameterRows:
+    """The rows of a token table (entries, m) on the CPU, as :class:`NumpyContextualizer` reads them."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight: NDArray[np.float32] = weight.detach().numpy()
+        self.shape = self._weight.shape
+
+    def rows(self, ids: NDArray[Any]) -> NDArray[np.float32]:
+        """Return a copy of the rows of ``ids``, (*ids.shape, m) float32."""
+        return self._weight.take(ids, 0)
+
+
+def parameter_mark(parameter: Tensor) -> tuple[int, int, float]:
+    """Return a mark that tells a parameter's present values from earlier ones, at a cost independent of its size.
+
+    Its address changes when it is moved or loaded, its version with every recorded change in place, and the sum over
+    256 of its values with unrecorded ones (``parameter.data.mul_``, a fused optimizer) that reach all of it.
+    """
+    stride = max(1, parameter.numel() // SAMPLED_VALUES)
+    sampled = parameter.detach().flatten()[::stride].double().sum().item()
+    return parameter.data_ptr(), 0 if parameter.is_inference() else parameter._version, sampled
 
 
 class Contextualizer(TokenEncoder):
@@ -111,19 +139,22 @@ class Contextualizer(TokenEncoder):
         self.positions = positions
         self.scale = scale
         self.initial_context = initial_context
-        self._held: tuple[tuple[Any, ...], Products] | None = None
+        self._held: tuple[list[Any], Any] | None = None
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return c^K of packed documents, (B, m): long ones one at a time, the others in groups that fit into cache.
+        """Return c^K of packed documents, (B, m): in NumPy on a CPU without gradients, else long ones one at a time.
 
         Args:
             ids: (N,) the documents' token ids one after the other.
-            lengths: B numbers of tokens, 0 included, whose sum is N.
+            lengths: (B,) tokens in each document (may be 0); they sum to N.
         """
-        # In training a large group shares more: an entry's products and its gradient are computed once a group.
-        most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
+        weight = self.embedding.weight
         if torch.is_grad_enabled():
             self._held = None
+        elif weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+            return torch.from_numpy(self._hold(self._on_numpy).embed(ids.numpy(), np.array(lengths, np.int64)))
+        # In training a large group shares more: an entry's products and its gradient are computed once a group.
+        most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
         long: float = LONG_DOCUMENT_TOKENS
         if not self._position_free:
@@ -131,12 +162,12 @@ class Contextualizer(TokenEncoder):
         for start, group in grouped(lengths, most, long):
             stop = start + sum(group)
             if group[0] > long:
-                context = self.attention.of_long_text(self.embedding.weight, ids[start:stop])[-1]
+                context = self.attention.of_long_text(weight, ids[start:stop])[-1]
             else:
                 offsets = torch.tensor([0, *group], device=ids.device).cumsum(0)
                 context = self._embed_group(ids[start:stop], offsets)
-            parts.append(context.to(self.embedding.weight.dtype))
-        return torch.cat(parts) if parts else self.embedding.weight.new_zeros(0, self.dimension)
+            parts.append(context.to(weight.dtype))
+        return torch.cat(parts) if parts else weight.new_zeros(0, self.dimension)
 
     def begin_as_mean(self) -> None:
         """Initialise as the layer-normalised sum of the tokens, see :meth:`SecondOrderSteps.begin_as_mean`."""
@@ -196,7 +227,7 @@ class Contextualizer(TokenEncoder):
             table = self.embedding(entries)
             products = self._products(table)
         else:
-            table, products = self.embedding.weight, self._held_products()
+            table, products = self.embedding.weight, self._hold(self._vocabulary_products)
         return second_order.over_vocabulary(table, products, ids, offsets, context, self.attention.parameters_of_steps)
 
     def _products(self, table: Tensor) -> Products:
@@ -207,16 +238,24 @@ class Contextualizer(TokenEncoder):
             shared = self.attention.first_context(table.new_zeros(0), one)[0]
         return second_order.vocabulary_products(table, shared, self.attention.parameters_of_steps)
 
-    def _held_products(self) -> Products:
-        """Return :meth:`_products` of the whole vocabulary for the present parameters."""
-        key = (optimizer_steps(), *(mark for parameter in self.parameters() for mark in parameter_mark(parameter)))
+    def _vocabulary_products(self) -> Products:
+        with torch.autocast(self.embedding.weight.device.type, enabled=False):
+            return self._products(self.embedding.weight)
+
+    def _on_numpy(self) -> NumpyContextualizer:
+        """Return the same model in NumPy, over the same numbers."""
+        parameters = {name: parameter.detach().numpy() for name, parameter in self.attention.named_parameters()}
+        return NumpyContextualizer(self.get_config_dict(), ParameterRows(self.embedding.weight), parameters)
+
+    def _hold(self, make: Callable[[], Any]) -> Any:
+        """Return what ``make`` computes from the parameters, computed again once a parameter has changed."""
+        key = [make.__name__, *(mark for parameter in self.parameters() for mark in parameter_mark(parameter))]
         if self._held is None or self._held[0] != key:
-            with torch.autocast(self.embedding.weight.device.type, enabled=False):
-                self._held = (key, self._products(self.embedding.weight))
+            self._held = (key, make())
         return self._held[1]
 
     def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; products are computed anew after training."""
+        """Set training or evaluation mode; what was computed from the parameters is dropped for training."""
         self._held = None if mode else self._held
         return super().train(mode)
 

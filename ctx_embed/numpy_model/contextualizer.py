@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.numpy_model.saved import Floats, SavedContextualizer, TokenTable
+from ctx_embed.numpy_model.saved import Floats
 
 LAYER_NORM_EPS = np.float32(1e-12)
 # Tokens that go through the steps together: their intermediate values stay in cache.
@@ -33,6 +33,16 @@ PARALLEL_TOKENS = 16_384
 # Entries whose products are held between calls: 100 MB for m = 320, u = 64, K = 3.
 HELD_ENTRIES = 32_768
 
+
+class Table(Protocol):
+    """Token embeddings by id."""
+
+    shape: tuple[int, ...]
+
+    def rows(self, ids: Any) -> Floats:
+        """Return the rows of ``ids``, a copy in float32."""
+
+
 Ids = NDArray[np.int32]
 Lengths = NDArray[np.int64]
 
@@ -44,14 +54,26 @@ class Blas:
         from threadpoolctl import ThreadpoolController
 
         self._controller = ThreadpoolController()
+        self._lock, self._inside = threading.Lock(), 0
+        self._limit: Any = None
         self.num_threads: int = max(
             (library["num_threads"] for library in self._controller.info() if library["user_api"] == "blas"), default=1
         )
 
-    def limited(self) -> AbstractContextManager[Any]:
-        """Return a context in which a matrix product uses one thread."""
-        limit: AbstractContextManager[Any] = self._controller.limit(limits=1, user_api="blas")
-        return limit
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Let matrix products use one thread, until the last of several threads leaves this context."""
+        with self._lock:
+            if not self._inside:
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    self._limit.restore_original_limits()
 
 
 @cache
@@ -119,29 +141,29 @@ def position_weights(kind: str, scale: str, n: int, s: Floats | None, first: int
 
 
 class NumpyContextualizer:
-    """The Contextualizer of a saved model.
+    """A Contextualizer that embeds packed token ids.
 
     Args:
-        saved: that holds its options and parameters.
+        config: the options under their names.
+        table: the token embeddings.
+        parameters: of the steps, by name: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` where
+            the options ask for them. They must not change.
     """
 
-    def __init__(self, saved: SavedContextualizer) -> None:
-        config, tensors = saved.config, saved.tensors
+    def __init__(self, config: Mapping[str, Any], table: Table, parameters: Mapping[str, Floats]) -> None:
         self.dimension: int = config["dimension"]
         self.rank: int = config["rank"]
         self.positions: str = config["positions"]
         self.scale: str = config["scale"]
         self.initial_context: str = config["initial_context"]
-        self.table = TokenTable(tensors)
-        U, V, W, b, gain, bias = (tensors.floats(f"attention.{name}") for name in ("U", "V", "W", "b", "gain", "bias"))
+        self.table = table
+        U, V, W, b, gain, bias = (parameters[name] for name in ("U", "V", "W", "b", "gain", "bias"))
         self.steps = [
             Step(U[k], np.ascontiguousarray(V[k].T), np.ascontiguousarray(W[k].T), b[k], gain[k], bias[k])
             for k in range(config["steps"])
         ]
-        self.s = tensors.floats("attention.s") if self.positions != "none" else None
-        self.c0: Floats = (
-            tensors.floats("attention.c0") if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
-        )
+        self.s = parameters["s"] if self.positions != "none" else None
+        self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
 
         shared = self.initial_context != "uniform"
         self._held = HeldProducts(self.table, self.steps, self.c0 if shared else None)
@@ -331,7 +353,7 @@ class HeldProducts:
         first_context: (m,) the c^0 of all texts; None where it differs between them.
     """
 
-    def __init__(self, table: TokenTable, steps: list[Step], first_context: Floats | None) -> None:
+    def __init__(self, table: Table, steps: list[Step], first_context: Floats | None) -> None:
         self._table = table
         self._steps = steps
         self._first_context = first_context

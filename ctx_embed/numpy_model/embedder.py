@@ -17,7 +17,14 @@ from ctx_embed.numpy_model.contextualizer import Ids, Lengths, NumpyContextualiz
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
 from ctx_embed.numpy_model.fingerprint import fingerprint
 from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, PHRASES, Floats, SavedContextualizer, require_model_folder
+from ctx_embed.numpy_model.saved import (
+    DEFAULT_MODEL,
+    PHRASES,
+    Floats,
+    SavedContextualizer,
+    TokenTable,
+    require_model_folder,
+)
 from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
@@ -85,7 +92,7 @@ class Embedder:
 
     def __init__(self, saved: SavedContextualizer) -> None:
         self.saved = saved
-        self.contextualizer = NumpyContextualizer(saved)
+        self.contextualizer = NumpyContextualizer(saved.config, TokenTable(saved.tensors), saved.parameters)
         entries = saved.tokenizer.get_vocab_size()
         phrases = Phrases(saved.tensors.stored(PHRASES), entries) if PHRASES in saved.tensors else None
         self.text_tokenizer = TextTokenizer(saved.tokenizer, phrases)

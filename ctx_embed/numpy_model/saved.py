@@ -31,7 +31,7 @@ SIMILARITIES = (None, "cosine", "dot")
 UNIT = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "I32": "<i4", "I64": "<i8"}
-TABLE, SCALES, PHRASES = "embedding.weight", "embedding.scales", "phrases"
+TABLE, SCALES, PHRASES, STEPS = "embedding.weight", "embedding.scales", "phrases", "attention."
 LARGEST_HEADER = 100_000_000
 
 Array = NDArray[Any]
@@ -235,6 +235,12 @@ class SavedContextualizer:
         saved = cls(folder, files, name, config, normalize, settings, Tensors(home / "model.safetensors"), tokenizer)
         saved._require_shapes()
         return saved
+
+    @property
+    def parameters(self) -> dict[str, Floats]:
+        """The parameters of the steps, by name."""
+        names = [name for name in self.tensors.names() if name.startswith(STEPS)]
+        return {name.removeprefix(STEPS): self.tensors.floats(name) for name in names}
 
     def _require_shapes(self) -> None:
         m, K, u = (self.config[key] for key in ("dimension", "steps", "rank"))

@@ -17,6 +17,7 @@ from ctx_embed import Contextualizer, InputError, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module
 from ctx_embed.modules import second_order_steps, token_encoder
 from ctx_embed.modules.contextualizer import grouped
+from ctx_embed.numpy_model.contextualizer import NumpyContextualizer
 from tests.conftest import SENTENCES, make_model
 
 OPTIONS = [
@@ -341,3 +342,14 @@ def test_low_precision_is_near(tokenizer, dtype):
     expected = make_model(tokenizer).encode(texts)
     low = make_model(tokenizer).to(dtype).encode(texts)
     assert ((expected * low).sum(1) / np.linalg.norm(low.astype(np.float32), axis=1) > 0.999).all()
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
+def test_numpy_embeds_float32_on_a_cpu_as_torch_does(tokenizer, options):
+    module = drawn(tokenizer, **options).float()
+    texts = [*TEXTS, " ".join(SENTENCES * 100)]
+    with_gradients = module(module.preprocess(texts))["sentence_embedding"].detach()
+    with torch.no_grad():
+        found = module(module.preprocess(texts))["sentence_embedding"]
+    torch.testing.assert_close(found, with_gradients, rtol=1e-4, atol=1e-4)
+    assert isinstance(module._held[1], NumpyContextualizer)

@@ -246,7 +246,8 @@ class Search:
         assert vectors is not None
         away = [*self.avoided, *(self._centre(searched, document) for document in excluded.values())]
         if away:
-            vectors = unit_rows(vectors - EXCLUDED_WEIGHT * unit_rows(np.mean(away, axis=0)[None]))
+            away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
+            vectors = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
         allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
         for document in [*liked, *excluded.values()]:
             allowed[document.row : document.row + document.passages] = False
