@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from ctx_embed.bulk_encoding.inputs import PART_BYTES, Fields, Piece, Raw, document, has_own_id, raw_rows, size_of
 from ctx_embed.errors import InputError
 from ctx_embed.index.embedder import Embedder
-from ctx_embed.stores import Rows
+from ctx_embed.stores import Batch
 from ctx_embed.stores import open as open_store
 
 # Bad rows that a part names; all are counted.
@@ -72,7 +72,7 @@ class Part:
 
     name: str
     note: dict[str, Any] = field(default_factory=dict)
-    rows: Rows | None = None
+    rows: Batch | None = None
 
 
 class Worker:
@@ -136,7 +136,7 @@ class Worker:
             if read is not None:
                 found.append(read)
                 own_ids = own_ids or has_own_id(piece, number, str(read.id))
-        rows = Rows(
+        rows = Batch(
             [str(each.id) for each in found],
             [each.text for each in found],
             [each.metadata for each in found],

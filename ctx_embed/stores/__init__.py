@@ -8,13 +8,13 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.stores.opening import open
-    from ctx_embed.stores.store import Collection, Rows, Store
+    from ctx_embed.stores.store import Batch, Collection, Store
 
-__all__ = ["Collection", "Rows", "Store", "open"]
+__all__ = ["Batch", "Collection", "Store", "open"]
 
 _HOMES = {
     "Collection": "ctx_embed.stores.store",
-    "Rows": "ctx_embed.stores.store",
+    "Batch": "ctx_embed.stores.store",
     "Store": "ctx_embed.stores.store",
     "open": "ctx_embed.stores.opening",
 }

@@ -16,7 +16,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Path, Value
-from ctx_embed.stores.store import Collection, Floats, Rows
+from ctx_embed.stores.store import Batch, Collection, Floats
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def arrow_schema(collection: Collection) -> pyarrow.Schema:
     return pa.schema(columns, metadata={"ctx_embed": json.dumps(collection.as_json())})
 
 
-def arrow_table(rows: Rows, collection: Collection) -> pyarrow.Table:
+def arrow_table(rows: Batch, collection: Collection) -> pyarrow.Table:
     """Return rows as a table of :func:`arrow_schema`."""
     import pyarrow as pa
 

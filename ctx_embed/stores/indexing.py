@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
 
 
-class _Rows:
+class _Vectors:
     """The rows of several directories, one directory after the other."""
 
     def __init__(self, stores: Sequence[Parquet]) -> None:
@@ -80,6 +80,6 @@ def index_parquet(
         model=embedder.reference if isinstance(model, str | Path | None) else model,
         factory=factory,
         dtype=dtype,
-        embedded=_Rows(stores),
+        embedded=_Vectors(stores),
         progress=progress,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Among, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.stores.columns import (
     EMBEDDING,
     ID,
@@ -25,7 +25,7 @@ from ctx_embed.stores.columns import (
     comparable,
     hit_of,
 )
-from ctx_embed.stores.store import Collection, Floats, Rows, Store
+from ctx_embed.stores.store import Batch, Collection, Floats, Store
 
 if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
@@ -140,7 +140,7 @@ class LanceDB(Store):
             merge = self._notes.merge_insert(["collection", "name"])
             merge.when_matched_update_all().when_not_matched_insert_all().execute(pa.table(row))
 
-    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Merge the rows by id, as one commit."""
         with self._reporting_errors():
             if len(rows):
@@ -207,19 +207,12 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
         return f"({f' {tree.word.upper()} '.join(condition(name, part, fields) for part in tree.parts)})"
     column, kind = column_of(name, tree.path, fields)
     quoted = f"`{column}`"
-    present = f"({quoted} IS NOT NULL)"
     if isinstance(tree, IsNull):
-        return present if tree.negated else f"({quoted} IS NULL)"
-    if isinstance(tree, Among):
-        same = _any([_compared(quoted, kind, "=", value) for value in tree.values])
-        return f"({present} AND NOT {same})" if tree.negated else same
+        return f"({quoted} IS NULL)"
     if isinstance(tree, Contains):
         return _containing(quoted, kind, tree.value)
+    assert isinstance(tree, Comparison)
     return _compared(quoted, kind, tree.operator, tree.value)
-
-
-def _any(parts: list[str]) -> str:
-    return f"({' OR '.join(parts)})"
 
 
 def _compared(quoted: str, kind: str, operator: str, value: Value) -> str:

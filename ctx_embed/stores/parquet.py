@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ctx_embed.errors import InputError
 from ctx_embed.files import fsync_file, fsync_folder, locked
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, paths
+from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, paths
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.columns import (
     EMBEDDING,
@@ -37,7 +37,7 @@ from ctx_embed.stores.columns import (
     metadata_of,
     vectors_of,
 )
-from ctx_embed.stores.store import COLLECTION, Floats, Rows, Store
+from ctx_embed.stores.store import COLLECTION, Batch, Floats, Store
 
 if TYPE_CHECKING:
     import pyarrow
@@ -182,7 +182,7 @@ class Parquet(Store):
                 self.fs.delete_file(path)
             yield
 
-    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Write the rows as one file; outside of a run, earlier rows with their ids are removed at once."""
         collection = self.require_collection()
         if len(rows):
@@ -345,12 +345,10 @@ def _mask(name: str, tree: Filter, batch: pyarrow.RecordBatch, fields: Mapping[s
     array = batch.column(column)
     present: Mask = array.is_valid().to_numpy(zero_copy_only=False)
     if isinstance(tree, IsNull):
-        return present if tree.negated else ~present
-    if isinstance(tree, Among):
-        same = _equal_any(array, kind, tree.values)
-        return present & ~same if tree.negated else same
+        return ~present
     if isinstance(tree, Contains):
         return _contains(array, kind, tree)
+    assert isinstance(tree, Comparison)
     return _compare(array, kind, tree)
 
 
@@ -377,13 +375,6 @@ def _compare(array: Any, kind: str, tree: Comparison) -> Mask:
 def _widened(array: Any, kind: str, value: Any) -> tuple[Any, Any]:
     """Return a column and a value of one type."""
     return (array.cast("float64"), float(value)) if "float" in (kind, type(value).__name__) else (array, value)
-
-
-def _equal_any(array: Any, kind: str, values: tuple[Any, ...]) -> Mask:
-    same = np.zeros(len(array), bool)
-    for value in values:
-        same |= _compare(array, kind, Comparison((), "=", value))
-    return same
 
 
 def _contains(array: Any, kind: str, tree: Contains) -> Mask:

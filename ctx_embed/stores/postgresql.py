@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
-from ctx_embed.stores.store import COLLECTION, Collection, Floats, Rows, Store
+from ctx_embed.stores.store import COLLECTION, Batch, Collection, Floats, Store
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class PostgreSQL(Store):
             [self.table, name, _json(note)],
         )
 
-    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Copy the rows to a temporary table and from there over those with their ids, in one commit with the note."""
         from pgvector import Vector
 
@@ -238,22 +238,17 @@ def condition(tree: Filter) -> Sql:
         sql, values = condition(tree.part)
         return f"(NOT {sql})", values
     if isinstance(tree, Junction):
-        return _joined(tree.word.upper(), [condition(part) for part in tree.parts])
+        parts = [condition(part) for part in tree.parts]
+        return f"({f' {tree.word.upper()} '.join(sql for sql, _ in parts)})", [
+            each for _, values in parts for each in values
+        ]
     field, path = _field(tree.path)
     if isinstance(tree, IsNull):
-        return f"(coalesce(jsonb_typeof({field}), 'null') {'<>' if tree.negated else '='} 'null')", path
-    if isinstance(tree, Among):
-        same, values = _joined("OR", [_compared(field, path, Comparison(tree.path, "=", each)) for each in tree.values])
-        if not tree.negated:
-            return same, values
-        return f"(coalesce(jsonb_typeof({field}), 'null') <> 'null' AND NOT {same})", [*path, *values]
+        return f"(coalesce(jsonb_typeof({field}), 'null') = 'null')", path
     if isinstance(tree, Contains):
         return _contains(field, path, tree.value)
+    assert isinstance(tree, Comparison)
     return _compared(field, path, tree)
-
-
-def _joined(word: str, parts: list[Sql]) -> Sql:
-    return f"({f' {word} '.join(sql for sql, _ in parts)})", [value for _, values in parts for value in values]
 
 
 def _typed(value: Value) -> tuple[str, str, Any]:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Among, Comparison, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
-from ctx_embed.stores.store import Collection, Floats, Rows, Store
+from ctx_embed.stores.store import Batch, Collection, Floats, Store
 
 if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
@@ -130,7 +130,7 @@ class Qdrant(Store):
         with self._reporting_errors():
             self._client.upsert(NOTES, [point], wait=True)
 
-    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Store the rows as points named by a hash of their ids."""
         from qdrant_client import models
 
@@ -239,27 +239,17 @@ def condition(name: str, tree: Filter) -> Any:
         parts = [condition(name, part) for part in tree.parts]
         return models.Filter(must=parts) if tree.word == "and" else models.Filter(should=parts)
     if isinstance(tree, IsNull):
-        present = _present(tree.path)
-        return present if tree.negated else models.Filter(must_not=[present])
+        present = models.FieldCondition(key="present", match=models.MatchValue(value=".".join(tree.path)))
+        return models.Filter(must_not=[present])
     plain = _key("metadata", tree.path)
-    if isinstance(tree, Among):
-        same = [_equal(plain, value) for value in tree.values]
-        if tree.negated:
-            return models.Filter(must=[_present(tree.path)], must_not=same)
-        return models.Filter(should=same)
     if isinstance(tree, Contains):
         element = _equal(_key("lists", tree.path), tree.value)
         if not isinstance(tree.value, str):
             return element
         words = models.FieldCondition(key=plain, match=models.MatchPhrase(phrase=tree.value))
         return models.Filter(should=[element, words])
+    assert isinstance(tree, Comparison)
     return _compared(name, plain, tree)
-
-
-def _present(path: FieldPath) -> Any:
-    from qdrant_client import models
-
-    return models.FieldCondition(key="present", match=models.MatchValue(value=".".join(path)))
 
 
 def _equal(key: str, value: Value) -> Any:

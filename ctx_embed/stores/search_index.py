@@ -14,7 +14,7 @@ from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Filter
 from ctx_embed.index.storage.manifest import MANIFEST, read_manifest
 from ctx_embed.index.writing.transaction import Embedded
-from ctx_embed.stores.store import Collection, Floats, Rows, Store
+from ctx_embed.stores.store import Batch, Collection, Floats, Store
 
 if TYPE_CHECKING:
     from ctx_embed.index.embedder import Model
@@ -62,7 +62,7 @@ class Index(Store):
         there.require(self.name, collection)
         return there
 
-    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Store the rows as one commit."""
         latest = rows.latest()
         columns = (latest.texts, latest.ids, latest.metadata, latest.vectors)

@@ -18,7 +18,7 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Filter, parse
-from ctx_embed.stores.dates import with_days
+from ctx_embed.stores.plain_filters import plain
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Collection:
 
 
 @dataclass(frozen=True)
-class Rows:
+class Batch:
     """Documents with their vectors.
 
     Args:
@@ -118,21 +118,21 @@ class Rows:
         """Return the number of documents."""
         return len(self.ids)
 
-    def take(self, places: Sequence[int]) -> Rows:
+    def take(self, places: Sequence[int]) -> Batch:
         """Return the rows at these places."""
-        return Rows(
+        return Batch(
             [self.ids[place] for place in places],
             [self.texts[place] for place in places],
             [self.metadata[place] for place in places],
             self.vectors[list(places)],
         )
 
-    def slices(self, size: int) -> Iterator[Rows]:
+    def slices(self, size: int) -> Iterator[Batch]:
         """Yield the rows, ``size`` at a time."""
         for start in range(0, len(self), size):
             yield self.take(range(start, min(start + size, len(self))))
 
-    def latest(self) -> Rows:
+    def latest(self) -> Batch:
         """Return the rows with the last one of each id alone, sorted by id, so that writers lock rows in one order."""
         last = {identifier: place for place, identifier in enumerate(self.ids)}
         places = [last[identifier] for identifier in sorted(last)]
@@ -246,7 +246,7 @@ class Store(ABC):
         for place, text in enumerate(texts, 1):
             if not isinstance(text, str):
                 raise InputError(f"query {place} must be a string, got {described(text)}")
-        tree = None if where is None else with_days(parse(where))
+        tree = None if where is None else plain(parse(where))
         found = self._search([well_formed(text) for text in texts], int(k), where, tree, exact)
         listed = [Hits(text, hits) for text, hits in zip(texts, found, strict=True)]
         return listed[0] if isinstance(query, str) else listed
@@ -271,7 +271,7 @@ class Store(ABC):
         """Return the k nearest documents to each query (Q, dimension)."""
 
     @abstractmethod
-    def upsert(self, rows: Rows, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Store documents; each replaces the one that has its id. When this returns, they are durable.
 
         Args:

@@ -49,11 +49,11 @@ def embedder():
 
 
 @pytest.fixture(scope="session")
-def rows(embedder) -> Callable[..., stores.Rows]:
+def rows(embedder) -> Callable[..., stores.Batch]:
     """What gives rows with the vectors of their texts."""
 
-    def make(texts, ids=None, metadata=None) -> stores.Rows:
+    def make(texts, ids=None, metadata=None) -> stores.Batch:
         ids = [f"d{number}" for number in range(len(texts))] if ids is None else ids
-        return stores.Rows(ids, texts, metadata or [{}] * len(texts), embedder.documents(texts))
+        return stores.Batch(ids, texts, metadata or [{}] * len(texts), embedder.documents(texts))
 
     return make

@@ -106,6 +106,13 @@ def test_a_filter_finds_the_same_documents_in_every_store(filled, where, found):
     assert "".join(sorted(hit.id[1] for hit in filled.search("text", k=8, where=where))) == found
 
 
+def test_a_filter_may_name_many_values(filled):
+    years = ", ".join(str(year) for year in range(2020, 2620))
+    dates = ", ".join(f"'2025-{month:02}-{day:02}'" for month in (1, 3, 5, 7, 8, 10) for day in range(1, 32))
+    found = filled.search("text", k=8, where=f"year in ({years}) or on in ({dates})")
+    assert {hit.id for hit in found} == {"d0", "d3", "d5"}
+
+
 def test_qdrant_finds_words_in_strings(filled):
     if filled.kind != "qdrant":
         pytest.skip("others find any part of a string")
@@ -238,7 +245,7 @@ def test_a_database_with_its_default_index_finds_what_exact_search_finds(
     ids = [f"d{number}" for number in range(len(vectors))]
     with stores.open(address) as store:
         store.ensure(stores.Collection.of(embedder))
-        store.upsert(stores.Rows(ids, ids, [{}] * len(ids), vectors))
+        store.upsert(stores.Batch(ids, ids, [{}] * len(ids), vectors))
         store.finish()
         found, exact = (store._nearest(vectors[::50], 10, None, exact) for exact in (False, True))
     recall = np.mean(
