@@ -11,9 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
@@ -23,6 +25,7 @@ from ctx_embed.serving.errors import HANDLERS, ErrorBody
 from ctx_embed.serving.gate import Gate
 from ctx_embed.serving.observing import Observer, forget_process
 from ctx_embed.serving.routes import embeddings, indexes, models, operation
+from ctx_embed.serving.sending import Sender
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 
@@ -66,16 +69,21 @@ def create_app(settings: Settings) -> FastAPI:
         with one_blas_thread():
             yield
         service.close()
-        forget_process()
+        forget_process(os.getpid())
 
     app = FastAPIOffline(
         redoc_url=None,
         static_url="/static/docs",
         redirect_slashes=False,
+        root_path=settings.root_path,
         title="ctx-embed",
         version=__version__,
         summary="Embeddings and semantic search.",
         lifespan=lifespan,
+        # So that generated clients send a key.
+        dependencies=[Security(HTTPBearer(auto_error=False, description="A read or write key."))]
+        if service.keys
+        else [],
         responses={"default": {"model": ErrorBody, "description": "An error."}},
         exception_handlers=HANDLERS,
     )
@@ -84,8 +92,10 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(routes.router)
     app.mount("/static", PageFiles(directory=operation.PAGE))
     app.add_middleware(Gate, service=service)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(Sender, settings=settings)
     # The last one added is the outermost.
     app.add_middleware(Observer)
     return app

@@ -20,10 +20,10 @@ class Batcher(Generic[Key, Item, Result]):
 
     Args:
         work: from a key and the items submitted with it to a result for each item.
-        most: the most items of a batch.
+        most: returns the most items of a batch with a key.
     """
 
-    def __init__(self, work: Callable[[Key, list[Item]], Sequence[Result]], most: int) -> None:
+    def __init__(self, work: Callable[[Key, list[Item]], Sequence[Result]], most: Callable[[Key], int]) -> None:
         self._work = work
         self._most = most
         self._waiting: dict[Key, list[tuple[Item, asyncio.Future[Result]]]] = {}
@@ -50,7 +50,8 @@ class Batcher(Generic[Key, Item, Result]):
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
-            batch, rest = waiting[: self._most], waiting[self._most :]
+            most = self._most(key)
+            batch, rest = waiting[:most], waiting[most:]
             if rest:
                 self._waiting[key] = rest
             # Clients that gave up have cancelled theirs.

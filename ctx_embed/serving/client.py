@@ -121,9 +121,10 @@ class Client(Collection):
             count = PAGE if limit is None else min(PAGE, limit)
             found = self._post("documents", {"where": where, "offset": offset, "limit": count})["documents"]
             yield from (Document(**document) for document in found)
-            if len(found) < count:
+            if not found:
                 return
-            offset, limit = offset + count, None if limit is None else limit - count
+            # The server sends fewer where they would fill its answer.
+            offset, limit = offset + len(found), None if limit is None else limit - len(found)
 
     def facets(
         self, field: str, where: str | None = None, *, limit: int | None = None

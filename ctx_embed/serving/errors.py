@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+import orjson
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
@@ -13,10 +15,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
-from ctx_embed.serving.json import dumps
 
 # Seconds after which a client may ask again.
 RETRY_AFTER = {"Retry-After": "1"}
+
+
+def dumps(value: Any) -> bytes:
+    """Return JSON; NumPy arrays become lists of numbers."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        # Metadata may hold integers above 64 bits, which orjson does not write.
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 class ErrorDetail(BaseModel):

@@ -9,15 +9,24 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ctx_embed.serving.errors import RETRY_AFTER, ApiError, error_response
 from ctx_embed.serving.service import Service
-from ctx_embed.serving.settings import LOOPBACK
+from ctx_embed.serving.settings import LOOPBACK, Key
 
-# What needs no key: probes have none, and the page asks for one itself.
+# Routes without a key: probes have none, and the page asks for one itself.
 PROBES = ("/healthz", "/readyz")
 OPEN = ("/", "/docs", "/openapi.json", "/v1/server", "/v1/access")
-# The last part of the paths that change an index.
+# Routes that are answered however busy the server is.
+ALWAYS = (*PROBES, "/metrics")
+# The last parts of the paths that change an index.
 WRITES = ("/add", "/upsert", "/delete", "/update_metadata")
-# The bodies held at a time, in multiples of the largest one.
-BODIES = 8
+# The last parts of the paths whose bodies hold texts; other bodies are short.
+TEXTS = ("/add", "/upsert", "/embeddings", "/rerank", "/classify")
+SHORT_BODY = 1 << 20
+# Memory for the bodies of all requests, in multiples of the largest one.
+AT_A_TIME = 8
+# Time in which a body must arrive, unless the limit of a request is lower.
+BODY_SECONDS = 30.0
+# Most values in a body, counted by commas and brackets: parsing more would keep other requests waiting.
+MOST_VALUES = 1_000_000
 
 
 def sent_key(scope: Scope) -> bytes:
@@ -27,6 +36,69 @@ def sent_key(scope: Scope) -> bytes:
             kind, _, key = bytes(value).partition(b" ")
             return key.strip() if kind.lower() == b"bearer" else b""
     return b""
+
+
+def busy(message: str = "the server is busy; ask again") -> ApiError:
+    """Return the error for a request that may succeed a moment later."""
+    return ApiError(429, message, "busy", RETRY_AFTER)
+
+
+class Bodies:
+    """The request bodies in memory; when there are too many, the one that has taken longest to arrive gives way.
+
+    Args:
+        most: bytes of all bodies together.
+        seconds: time in which a body must arrive.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._size = 0
+        self._arriving: dict[anyio.CancelScope, None] = {}
+
+    async def read(self, receive: Receive, most: int) -> bytes:
+        """Return the body of a request; :meth:`release` it after use.
+
+        Raises:
+            ApiError: it is larger than ``most`` bytes (413), takes too long (408) or had to give way (429).
+        """
+        parts: list[bytes] = []
+        size = 0
+        complete = False
+        late = anyio.current_time() + self._seconds
+        try:
+            with anyio.CancelScope(deadline=late) as arriving:
+                self._arriving[arriving] = None
+                while not complete:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ApiError(499, "the client left before its request was complete")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    self._size += len(part)
+                    if size > most:
+                        raise ApiError(413, f"the body must be at most {most:,} bytes", "body_too_large")
+                    parts.append(part)
+                    complete = not message.get("more_body", False)
+                    if self._size > self._most:
+                        next(iter(self._arriving)).cancel()
+                        # The oldest may be this one.
+                        await anyio.sleep(0)
+            if arriving.cancelled_caught:
+                if anyio.current_time() >= late:
+                    raise ApiError(408, f"the body took longer than {self._seconds:g} s", "slow_body")
+                raise busy()
+        except BaseException:
+            self._size -= size
+            raise
+        finally:
+            del self._arriving[arriving]
+        return b"".join(parts)
+
+    def release(self, body: bytes) -> None:
+        """Forget a body."""
+        self._size -= len(body)
 
 
 class Gate:
@@ -39,27 +111,33 @@ class Gate:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app
+        self.service = service
         self.settings = service.settings
-        self.keys = service.keys
+        self.bodies = Bodies(AT_A_TIME * self.settings.body_bytes, min(BODY_SECONDS, self.settings.seconds))
         self.requests = 0
-        self.body_bytes = 0
 
-    def _require_access(self, scope: Scope) -> None:
-        path = scope["path"]
-        if not self.keys:
+    def _access(self, scope: Scope, path: str) -> Key | None:
+        """Return the key of a request.
+
+        Raises:
+            ApiError: the request may not come in.
+        """
+        keys = self.service.keys
+        if not keys:
             # Without keys only this machine may ask; a page elsewhere must not reach it under a name of its own.
             if self.settings.host in LOOPBACK and not self.settings.no_keys:
                 self._require_loopback(scope)
-            return
+            return None
+        secret = sent_key(scope)
+        key = keys.find(secret)
         if path in OPEN or path.startswith("/static/"):
-            return
-        key = sent_key(scope)
-        if self.keys.allows(key, False):
-            if path.endswith(WRITES) and not self.keys.allows(key, True):
-                raise ApiError(403, "this key may read only; changes need a write key", "read_only_key")
-            return
-        said = "unknown API key" if key else "an API key is needed; send it as Authorization: Bearer KEY"
-        raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+            return key
+        if key is None:
+            said = "unknown API key" if secret else "an API key is needed; send it as Authorization: Bearer KEY"
+            raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+        if path.endswith(WRITES) and not key.writes:
+            raise ApiError(403, "this key may read only; changes need a write key", "read_only_key")
+        return key
 
     def _require_loopback(self, scope: Scope) -> None:
         for name, value in scope["headers"]:
@@ -69,68 +147,79 @@ class Gate:
                 if host not in LOOPBACK:
                     raise ApiError(403, f"the Host must be {', '.join(LOOPBACK)}, got {host}", "wrong_host")
 
-    def _require_json(self, scope: Scope) -> None:
-        """Refuse what a form on a foreign page could send without asking."""
+    async def _body(self, scope: Scope, path: str, receive: Receive) -> bytes:
+        """Return the body of a request, once it is complete.
+
+        Raises:
+            ApiError: it is no JSON, too large or too slow.
+        """
+        if scope["method"] != "POST":
+            return b""
         headers = dict(scope["headers"])
+        # A form on a foreign page could send anything else without asking.
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise ApiError(415, "the body must be JSON; send Content-Type: application/json", "not_json")
+        most = self.settings.body_bytes if path.endswith(TEXTS) else min(SHORT_BODY, self.settings.body_bytes)
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self.settings.body_bytes:
-            raise self._too_large()
-
-    def _too_large(self) -> ApiError:
-        return ApiError(413, f"the body must be at most {self.settings.body_bytes:,} bytes", "body_too_large")
+        if length.isdigit() and int(length) > most:
+            raise ApiError(413, f"the body must be at most {most:,} bytes", "body_too_large")
+        return await self.bodies.read(receive, most)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request pass, or answer it with an error."""
-        if scope["type"] != "http" or scope["path"] in PROBES:
+        if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        path = scope["path"].removeprefix(self.settings.root_path)
+        if path in PROBES:
+            return await self.app(scope, receive, send)
+        body = b""
         try:
-            self._require_access(scope)
-            if scope["method"] == "POST":
-                self._require_json(scope)
+            if (key := self._access(scope, path)) is not None:
+                scope["state"]["key"] = key.name
+            body = await self._body(scope, path, receive)
+            if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+                said = f"the body must have at most {MOST_VALUES:,} commas and brackets; send several requests"
+                raise ApiError(413, said, "too_many_values")
+            if path in ALWAYS:
+                return await self.app(scope, receive, send)
             if self.requests >= self.settings.requests:
-                raise ApiError(429, "the server is busy; ask again", "busy", RETRY_AFTER)
+                raise busy()
+            await self._timed(scope, _replayed(body, receive), send)
         except ApiError as error:
             response = error_response(error.status_code, error.detail, error.code, error.headers)
-            return await response(scope, receive, send)
-        return await self._timed(scope, receive, send)
+            await response(scope, receive, send)
+        finally:
+            self.bodies.release(body)
 
     async def _timed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        received = 0
-        complete = started = False
-
-        async def limited() -> Message:
-            nonlocal received, complete
-            message = await receive()
-            if message["type"] == "http.request":
-                size = len(message.get("body", b""))
-                received += size
-                self.body_bytes += size
-                complete = not message.get("more_body", False)
-                if received > self.settings.body_bytes:
-                    raise self._too_large()
-                if self.body_bytes > BODIES * self.settings.body_bytes:
-                    raise ApiError(429, "the server is busy; ask again", "busy", RETRY_AFTER)
-            return message
+        """Pass a request on, with a time limit until its answer begins."""
+        started = False
 
         async def noted(message: Any) -> None:
             nonlocal started
             started = True
+            limit.deadline = float("inf")
             await send(message)
 
         self.requests += 1
         try:
-            with anyio.move_on_after(self.settings.seconds) as scope_of_time:
-                await self.app(scope, limited, noted)
-            if scope_of_time.cancelled_caught and not started:
-                seconds = f"{self.settings.seconds:g} s"
-                response = (
-                    error_response(504, f"the answer took longer than {seconds}", "timeout")
-                    if complete
-                    else error_response(408, f"the body took longer than {seconds}", "slow_body")
-                )
-                await response(scope, receive, send)
+            with anyio.move_on_after(self.settings.seconds) as limit:
+                await self.app(scope, receive, noted)
+            if limit.cancelled_caught and not started:
+                raise ApiError(504, f"the answer took longer than {self.settings.seconds:g} s", "timeout")
         finally:
             self.requests -= 1
-            self.body_bytes -= received
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that hands out a body that has been read."""
+    read = False
+
+    async def replayed() -> Message:
+        nonlocal read
+        if read:
+            return await receive()
+        read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

@@ -11,21 +11,26 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ctx_embed.index import SearchIndex
+from ctx_embed.index.searching.fulltext import snippets
 from ctx_embed.index.searching.hits import Hits
 from ctx_embed.index.storage.manifest import read_manifest
+from ctx_embed.serving.analysing import Analyses, duplicates, topics
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError
+from ctx_embed.serving.json import json_list
 from ctx_embed.serving.observing import BATCHES
 
 Result = TypeVar("Result")
 
-# Queries of one search, at most.
-BATCH_QUERIES = 256
+# The most queries and hits of a batch; a search of more hits is done by itself.
+BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds after which an index that another one replaced is closed.
 CLOSED_AFTER = 60.0
 
 # The options of a search as a key, so that equal ones share a batch.
 Options = tuple[tuple[str, Hashable], ...]
+# The marks before and after a word of a snippet.
+Marks = tuple[str, str] | None
 
 
 class SharedModels:
@@ -63,7 +68,7 @@ class OpenIndex:
         self._models = models
         self._lock = threading.Lock()
         self._index = models.open(path)
-        self._place = self._found()
+        self.place = self._found()
 
     def _found(self) -> tuple[int, int]:
         """Return what tells the folder from another one of the same name."""
@@ -76,9 +81,9 @@ class OpenIndex:
     def newest(self) -> SearchIndex:
         """Return the index that is in the folder now."""
         with self._lock:
-            if (place := self._found()) != self._place:
+            if (place := self._found()) != self.place:
                 opened, replaced = self._models.open(self._path), self._index
-                self._index, self._place = opened, place
+                self._index, self.place = opened, place
                 # Other threads may have just got it.
                 closing = threading.Timer(CLOSED_AFTER, replaced.close)
                 closing.daemon = True
@@ -93,39 +98,62 @@ class OpenIndex:
 class ServedIndex:
     """An index under its name. Searches come in batches; changes and analyses never keep them waiting.
 
+    All work, and the JSON of its result, is done in threads and processes: the event loop stays free.
+
     Args:
         path: the folder.
         models: loads the model of the index.
+        most: largest answer in bytes.
     """
 
-    def __init__(self, path: Path, models: SharedModels) -> None:
+    def __init__(self, path: Path, models: SharedModels, most: int) -> None:
         self.path = path
         self.name = path.name
         self._models = models
+        self._most = most
         # A SearchIndex does one thing at a time, so changes have an instance of their own.
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
-        self._searches: Batcher[Options, str, Hits] = Batcher(self._search, BATCH_QUERIES)
-        # Reranking takes long: other searches do not wait for it.
-        self._reranked: Batcher[Options, str, Hits] = Batcher(self._search, 1)
+        self._searches: Batcher[Options, str, bytes] = Batcher(self._search, _batch_queries)
+        # Searches that take long, such as those with a reranker: others do not wait for them.
+        self._long = ThreadPoolExecutor(1, "ctx-embed-search")
+        self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
         self._writing = ThreadPoolExecutor(1, "ctx-embed-write")
         self._analysing = ThreadPoolExecutor(1, "ctx-embed-analyse")
+        self._analyses = Analyses()
 
-    def _search(self, options: Options, queries: list[str]) -> list[Hits]:
+    def _search(self, options: Options, queries: list[str]) -> list[bytes]:
         BATCHES.labels("search").observe(len(queries))
         chosen: dict[str, Any] = dict(options)
+        marks = chosen.pop("marks")
         found: list[Hits] = self._readable.newest().search(queries, **chosen)
-        return found
+        return [hits_json(hits, marks, self._most) for hits in found]
 
-    async def searches(self, queries: list[str], options: dict[str, Any]) -> list[Hits]:
-        """Return the hits of each query; ``options`` are keyword arguments of :meth:`SearchIndex.search`."""
-        key = tuple(sorted(options.items()))
-        lane = self._reranked if options.get("rerank") is not None else self._searches
-        return await asyncio.gather(*(lane(key, query) for query in queries))
+    async def searches(self, queries: list[str], marks: Marks, options: dict[str, Any]) -> list[bytes]:
+        """Return the hits of each query as JSON.
+
+        Args:
+            queries: texts.
+            marks: see :func:`hits_json`.
+            options: keyword arguments of :meth:`SearchIndex.search`.
+        """
+        key = tuple(sorted({**options, "marks": marks}.items()))
+        return await asyncio.gather(*(self._searches(key, query) for query in queries))
+
+    async def search(self, query: Any, marks: Marks, options: dict[str, Any]) -> bytes:
+        """Return the hits of a search that shares no batch as JSON; for several queries, a list of such lists."""
+
+        def searched() -> bytes:
+            found = self._readable.newest().search(query, **options)
+            if isinstance(found, Hits):
+                return hits_json(found, marks, self._most)
+            return json_list((hits_json(hits, marks, self._most) for hits in found), self._most)
+
+        return await self._in(self._long, searched)
 
     async def read(self, work: Callable[[SearchIndex], Result]) -> Result:
-        """Return the result of short work on the index, in a thread."""
-        return await asyncio.to_thread(lambda: work(self._readable.newest()))
+        """Return the result of short work on the index."""
+        return await self._in(self._reading, lambda: work(self._readable.newest()))
 
     async def change(self, work: Callable[[SearchIndex], Result]) -> Result:
         """Return the result of a change, after those that came before it."""
@@ -135,23 +163,87 @@ class ServedIndex:
                 self._writable = OpenIndex(self.path, self._models)
             return work(self._writable.newest())
 
-        return await asyncio.get_running_loop().run_in_executor(self._writing, changed)
+        return await self._in(self._writing, changed)
 
     async def analyse(self, work: Callable[[SearchIndex], Result]) -> Result:
-        """Return the result of long work that reads all vectors, after the analyses that came before it."""
+        """Return the result of work that reads all documents, after the analyses that came before it."""
 
         def analysed() -> Result:
             with self._models.open(self.path) as index:
                 return work(index)
 
-        return await asyncio.get_running_loop().run_in_executor(self._analysing, analysed)
+        return await self._in(self._analysing, analysed)
+
+    async def fields(self, most: int) -> bytes:
+        """Return the metadata fields as JSON; they are read once for each state of the index."""
+
+        def listed(index: SearchIndex) -> bytes:
+            fields = (
+                {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
+                for field in index.fields(most)
+            )
+            return json_list(fields, self._most)
+
+        found: bytes = await self._analyses.shared((await self._state(), most), lambda: self.analyse(listed))
+        return found
+
+    async def topics(self, count: int | None, seed: int) -> bytes:
+        """Return the topics as JSON; they are computed once for each state of the index."""
+        return await self._analyses.in_process(await self._state(), topics, self.path, self._most, count, seed)
+
+    async def duplicates(self, threshold: float, most: int) -> bytes:
+        """Return the pairs of near-duplicates as JSON; they are computed once for each state of the index."""
+        options = threshold, most
+        return await self._analyses.in_process(await self._state(), duplicates, self.path, self._most, *options)
+
+    async def _state(self) -> Hashable:
+        return await self.read(lambda index: (self._readable.place, index.describe()["generation"]))
+
+    async def _in(self, threads: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    async def describe(self) -> dict[str, Any]:
+        """Return what describes the index."""
+        return await self._in(self._reading, self.facts)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what describes the index, with its name instead of its path; no other work keeps this waiting."""
+        with SearchIndex.open(self.path) as index:
+            facts = index.describe()
+        del facts["path"]
+        return {"name": self.name, **facts}
 
     def close(self) -> None:
         """Finish the changes at work and close the index."""
         self._searches.close()
-        self._reranked.close()
+        for threads in (self._long, self._reading, self._analysing):
+            threads.shutdown(cancel_futures=True)
         self._writing.shutdown()
-        self._analysing.shutdown(cancel_futures=True)
         self._readable.close()
         if self._writable is not None:
             self._writable.close()
+
+
+def _batch_queries(options: Options) -> int:
+    """Return the most queries of a batch."""
+    chosen: dict[str, Any] = dict(options)
+    hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
+    return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
+
+
+def hits_json(hits: Hits, marks: Marks, most: int) -> bytes:
+    """Return the hits of a query as JSON.
+
+    Args:
+        hits: the hits.
+        marks: stand around the query's words in a snippet of each hit; None makes no snippets.
+        most: largest answer in bytes.
+
+    Raises:
+        ApiError: it would be larger (413).
+    """
+    shown = [{**vars(hit), "document": None if hit.document == hit.text else hit.document} for hit in hits]
+    if marks is not None:
+        for fields, snippet in zip(shown, snippets(hits.query, [hit.text for hit in hits], *marks), strict=True):
+            fields["snippet"] = snippet
+    return json_list(shown, most)

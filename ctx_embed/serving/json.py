@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine
-from typing import Any
+import gc
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Annotated, Any, TypeVar
 
 import orjson
 from fastapi import Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, FailFast
 from starlette.responses import Response
 
+from ctx_embed.serving.errors import ApiError, dumps
 
-def dumps(value: Any) -> bytes:
-    """Return JSON; NumPy arrays become lists of numbers."""
+Item = TypeVar("Item")
+
+
+class _FirstError(FailFast):
+    """Ends the check of a list at its first wrong item: a million errors take seconds."""
+
+    # Types with metadata must be hashable to be alternatives of others.
+    __hash__ = object.__hash__
+
+
+# A list in a body.
+Listed = Annotated[list[Item], _FirstError()]
+
+
+def loads(body: bytes) -> Any:
+    """Return the JSON values of a body, without the garbage collector, which would look at all of them many times.
+
+    Raises:
+        orjson.JSONDecodeError: it is no JSON, or it has NaN, lone surrogates or too many levels.
+    """
+    gc.disable()
     try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError:
-        # Metadata may hold integers above 64 bits, which orjson does not write.
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return orjson.loads(body)
+    finally:
+        gc.enable()
+
+
+def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
+    """Return a JSON array, made piece by piece, so that other threads run meanwhile.
+
+    Args:
+        values: the items; bytes are JSON already.
+        most: largest array in bytes.
+        part: stop before an item that does not fit, unless it is the first.
+
+    Raises:
+        ApiError: the array is larger (413).
+    """
+    pieces: list[bytes] = []
+    size = 2
+    for value in values:
+        piece = value if isinstance(value, bytes) else dumps(value)
+        size += len(piece) + 1
+        if size > most:
+            if part and pieces:
+                break
+            raise ApiError(
+                413, f"the answer would be larger than {most:,} bytes; ask for less at a time", "answer_too_large"
+            )
+        pieces.append(piece)
+    return b"[" + b",".join(pieces) + b"]"
 
 
 class Answer(Response):
@@ -28,8 +73,8 @@ class Answer(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """Return the content as JSON."""
-        return dumps(content)
+        """Return the content as JSON; bytes are JSON already."""
+        return content if isinstance(content, bytes) else dumps(content)
 
 
 class Body(BaseModel):
@@ -39,11 +84,11 @@ class Body(BaseModel):
 
 
 class JsonRequest(Request):
-    """A request whose body orjson reads: it refuses NaN, lone surrogates and deep nesting."""
+    """A request whose body orjson reads."""
 
     async def json(self) -> Any:
         """Return the body as JSON values; a JSONDecodeError is reported by FastAPI."""
-        return orjson.loads(await self.body())
+        return loads(await self.body())
 
 
 class JsonRoute(APIRoute):

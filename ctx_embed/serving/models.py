@@ -43,13 +43,15 @@ class EmbeddingModel:
 
     Args:
         name: a model folder, or ``default``.
+        aliases: further names that requests may use.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, aliases: Sequence[str] = ()) -> None:
         self.model: Any = load_embedder(name)
-        self.names = names_of(name) if name == "default" else (*names_of(name), "default")
-        self._short: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, BATCH_TEXTS)
-        self._long: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, 1)
+        names = names_of(name) if name == "default" else (*names_of(name), "default")
+        self.names = tuple(dict.fromkeys((*names, *aliases)))
+        self._short: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, lambda _: BATCH_TEXTS)
+        self._long: Batcher[None, Sequence[str], tuple[Floats, int]] = Batcher(self._embed, lambda _: 1)
         self.dimension: int = self._encoded(["a"])[0].shape[1]
 
     def _encoded(self, texts: list[str]) -> tuple[Floats, NDArray[np.int64]]:
@@ -98,7 +100,7 @@ class ServedClassifier:
         self.names = names_of(folder)
         self.head = (predictor := Predictor.load(folder)).head
         self._predictor = predictor
-        self._batches: Batcher[None, Sequence[str], Floats] = Batcher(self._probabilities, BATCH_TEXTS)
+        self._batches: Batcher[None, Sequence[str], Floats] = Batcher(self._probabilities, lambda _: BATCH_TEXTS)
 
     def _probabilities(self, _: None, requests: list[Sequence[str]]) -> list[Floats]:
         """Return the probabilities of the labels of each request's texts."""

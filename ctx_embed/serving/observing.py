@@ -1,19 +1,27 @@
-"""What those who run the server see of it: metrics for Prometheus, and a log of JSON lines."""
+"""Metrics for Prometheus, and a log of JSON lines."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
+import signal
 import time
+import uuid
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ACCESS = logging.getLogger("ctx_embed.serving.access")
-# Where the metrics of all worker processes come together.
+LOG = logging.getLogger("ctx_embed.serving")
+# The folder in which the metrics of all worker processes come together.
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -23,8 +31,12 @@ AT_WORK = Gauge("ctx_embed_requests_at_work", "Requests at work.", multiprocess_
 TEXTS = Counter("ctx_embed_texts", "Texts embedded, classified or reranked.")
 TOKENS = Counter("ctx_embed_tokens", "Tokens read.")
 BATCHES = Histogram("ctx_embed_batch_requests", "Requests in a batch.", ["work"], buckets=(1, 2, 4, 8, 16, 32, 64, 128))
+DEATHS = Counter("ctx_embed_worker_deaths", "Worker processes that ended by themselves.", ["status"])
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
+# Ids that a request may bring; others could forge lines of other logs.
+REQUEST_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
+TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.ASCII)
 
 LOG_CONFIG: dict[str, Any] = {
     "version": 1,
@@ -39,7 +51,7 @@ LOG_CONFIG: dict[str, Any] = {
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a line of JSON; a message that is a dictionary has its fields in it."""
+    """Formats a record as a line of JSON, which has the fields of a message that is a dictionary."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -51,23 +63,59 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def metrics() -> bytes:
-    """Return the metrics of all worker processes in Prometheus' text format."""
-    if SHARED_METRICS not in os.environ:
-        return generate_latest()
+class IndexMetrics(Collector):
+    """The metrics of indexes.
+
+    Args:
+        indexes: what describes each index, see :meth:`ctx_embed.SearchIndex.describe`, with its name.
+    """
+
+    def __init__(self, indexes: Iterable[dict[str, Any]]) -> None:
+        self._indexes = list(indexes)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield a metric for each property."""
+        for name, said in (("documents", "Documents."), ("generation", "Changes so far."), ("bytes", "Size on disk.")):
+            metric = GaugeMetricFamily(f"ctx_embed_index_{name}", said, labels=["index"])
+            for index in self._indexes:
+                metric.add_metric([index["name"]], index[name])
+            yield metric
+
+
+def metrics(indexes: Iterable[dict[str, Any]]) -> bytes:
+    """Return the metrics of all worker processes and of the indexes in Prometheus' text format."""
     registry = CollectorRegistry()
+    registry.register(IndexMetrics(indexes))
+    if SHARED_METRICS not in os.environ:
+        return generate_latest() + generate_latest(registry)
     multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
-def forget_process() -> None:
-    """Take the requests of this process out of the shared metrics; call it at its end."""
+def forget_process(pid: int) -> None:
+    """Take the requests at work in a process out of the shared metrics; call it at its end."""
     if SHARED_METRICS in os.environ:
-        multiprocess.mark_process_dead(os.getpid())  # type: ignore[no-untyped-call]
+        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+
+
+def note_death(pid: int, status: int) -> None:
+    """Log and count a worker process that ended by itself; a negative status is that of a signal."""
+    said = signal.Signals(-status).name if status < 0 else str(status)
+    LOG.error({"message": f"worker {pid} died ({said}); another one takes its place", "pid": pid, "status": said})
+    DEATHS.labels(said).inc()
+    forget_process(pid)
+
+
+def _route(scope: Scope) -> str:
+    """Return the route of a request, refused or not; ``other`` if there is none, so that labels stay few."""
+    if (route := scope.get("route")) is None:
+        matches = ((route, route.matches(scope)[0]) for route in scope["app"].routes)
+        route = next((route for route, match in matches if match != Match.NONE and hasattr(route, "methods")), None)
+    return str(getattr(route, "path", "other"))
 
 
 class Observer:
-    """Middleware that counts and logs each request.
+    """Middleware that counts and logs each request, and gives it an id.
 
     Args:
         app: the application behind it.
@@ -82,11 +130,16 @@ class Observer:
             return await self.app(scope, receive, send)
         begin = time.perf_counter()
         status, size = 500, 0
+        headers = Headers(scope=scope)
+        request_id = headers.get("x-request-id", "")
+        if not REQUEST_ID.fullmatch(request_id):
+            request_id = uuid.uuid4().hex
 
         async def noted(message: Message) -> None:
             nonlocal status, size
             if message["type"] == "http.response.start":
                 status = message["status"]
+                MutableHeaders(raw=message["headers"])["X-Request-ID"] = request_id
             else:
                 size += len(message.get("body", b""))
             await send(message)
@@ -97,21 +150,22 @@ class Observer:
         finally:
             AT_WORK.dec()
             seconds = time.perf_counter() - begin
-            # Only known routes and methods: labels must not grow with what strangers ask for.
-            route = getattr(scope.get("route"), "path", "other")
-            method = (
-                scope["method"] if scope["method"] in ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT") else "other"
-            )
+            route = _route(scope)
+            method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(route, method, str(status)).inc()
             DURATIONS.labels(route).observe(seconds)
             client = scope.get("client")
-            ACCESS.info(
-                {
-                    "client": client[0] if client else None,
-                    "method": scope["method"],
-                    "path": scope["path"],
-                    "status": status,
-                    "milliseconds": round(1000 * seconds, 1),
-                    "bytes": size,
-                }
-            )
+            line = {
+                "request": request_id,
+                "client": client[0] if client else None,
+                "method": scope["method"],
+                "path": scope["path"],
+                "status": status,
+                "milliseconds": round(1000 * seconds, 1),
+                "bytes": size,
+            }
+            if key := scope["state"].get("key"):
+                line["key"] = key
+            if trace := TRACE.fullmatch(headers.get("traceparent", "")):
+                line["trace"] = trace[1]
+            LOG.info(line)

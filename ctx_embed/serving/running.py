@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors import multiprocess
 
 from ctx_embed.errors import InputError
-from ctx_embed.serving.app import create_app
-from ctx_embed.serving.observing import LOG_CONFIG, SHARED_METRICS
+from ctx_embed.serving.protocol import Protocol
 from ctx_embed.serving.settings import Settings
 
-# Seconds that requests at work get to finish after a signal to stop.
+# Seconds that requests at work get to finish once the server listens no more.
 GRACE = 30
+# Seconds in which connections that came last can still send their request.
+LAST = 0.5
 # Connections that wait to be accepted.
 BACKLOG = 2048
 # Seconds after which a worker that says nothing is started anew; on a busy machine it takes long to load its model.
@@ -30,53 +33,80 @@ SILENCE = 120
 # Whether the system spreads connections among the sockets bound to a port.
 SPREADS = sys.platform == "linux"
 
-# What the head of a request may take; a slower or larger one ends its connection.
-HEAD_SECONDS, HEAD_BYTES = 10.0, 65_536
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which loses no request when it is told to stop.
+
+    On SIGTERM it goes on for a while, in which `/readyz` answers 503 and each answer closes its connection. Then it
+    accepts the connections that wait, stops listening, and finishes what is at work.
+
+    Args:
+        config: of uvicorn.
+        drain: seconds from SIGTERM to the end of listening.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain: float) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._ends = float("inf")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop."""
+        if sig != signal.SIGTERM or not self.started:
+            super().handle_exit(sig, frame)
+        elif self._ends == float("inf"):
+            # Requests see it in the state of their scope.
+            self.lifespan.state["draining"] = True
+            self._ends = time.monotonic() + self._drain
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop now."""
+        if time.monotonic() >= self._ends and not self.should_exit:
+            super().handle_exit(signal.SIGTERM, None)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept the connections that wait, then stop listening and finish what is at work."""
+        self.lifespan.state["draining"] = True
+        waiting = []
+        for listening in sockets or []:
+            with contextlib.suppress(OSError):
+                while True:
+                    waiting.append(listening.accept()[0])
+        # Nothing may come between the last connection and this: the system resets those that it still holds.
+        for server in self.servers:
+            server.close()
+        for listening in sockets or []:
+            listening.close()
+        for connection in waiting:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        if self.server_state.connections and not self.force_exit:
+            await asyncio.sleep(LAST)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> Protocol:
+        return Protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
-class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with limits on the head of a request: its own wait without end for what never comes."""
+class Config(uvicorn.Config):
+    """uvicorn's configuration with the seconds that :class:`Server` needs."""
 
-    _waiting: asyncio.TimerHandle | None = None
-    _head_bytes = 0
+    drain = 0.0
 
-    def _wait(self) -> None:
-        self._arrived()
-        self._head_bytes = 0
-        self._waiting = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
-    def _arrived(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+class Worker(multiprocess.Process):
+    """A worker process."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
-        self._wait()
+    config: Config
 
-    def data_received(self, data: bytes) -> None:
-        """End the connection if the head is too large."""
-        if self._waiting is not None:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._waiting is not None and self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("the head of the request is too large")
+    @cached_property
+    def server(self) -> Server:
+        """The server, in the process itself."""
+        return Server(self.config, self.config.drain)
 
-    def on_message_begin(self) -> None:
-        """Wait for the rest of the head."""
-        super().on_message_begin()
-        self._wait()
 
-    def on_headers_complete(self) -> None:
-        """Note that the head has arrived."""
-        self._arrived()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._arrived()
-        super().connection_lost(exc)
+# The supervisor starts processes by this name.
+multiprocess.Process = Worker  # type: ignore[misc]
 
 
 class OwnSocket:
@@ -92,18 +122,22 @@ class OwnSocket:
         return _socket, (*self._address, True)
 
 
-class Workers(Multiprocess):
+class Workers(multiprocess.Multiprocess):
     """The worker processes.
 
     Args:
         config: of uvicorn.
         sockets: for each process.
         ready: called once all processes accept connections.
+        died: called with the process id and the exit status of a worker that ended by itself.
     """
 
-    def __init__(self, config: uvicorn.Config, sockets: list[Any], ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, sockets: list[Any], ready: Callable[[], None], died: Callable[[int, int], None]
+    ) -> None:
         super().__init__(config, sockets)
         self._ready = ready
+        self._died = died
 
     def init_processes(self) -> None:
         """Start the processes and wait until they accept connections."""
@@ -111,37 +145,62 @@ class Workers(Multiprocess):
         if all(process.wait_until_ready(SILENCE, self.should_exit) for process in self.processes):
             self._ready()
 
+    def keep_subprocess_alive(self) -> None:
+        """Start a process for each that ended."""
+        before = list(self.processes)
+        super().keep_subprocess_alive()
+        for process in before:
+            if process not in self.processes and process.pid is not None:
+                self._died(process.pid, process.exitcode or 0)
+
 
 def run(settings: Settings, port: int, workers: int) -> None:
     """Serve until a signal says to stop; requests at work are finished.
 
     Args:
         settings: what to serve.
-        port: to listen on; 0 takes a free one.
-        workers: the number of processes.
+        port: port to listen on; 0 takes a free one.
+        workers: number of processes.
 
     Raises:
         InputError: something cannot be served, or the port is taken.
     """
+    # uvicorn sends itself the signal again after it has stopped as asked; this is then no failure.
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: sys.exit(0))
+    if workers == 1:
+        _run(settings, port, workers)
+        return
+    with tempfile.TemporaryDirectory(prefix="ctx-embed-metrics-") as folder:
+        # prometheus_client reads it when it is imported.
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+        _run(settings, port, workers)
+
+
+def _run(settings: Settings, port: int, workers: int) -> None:
+    from ctx_embed.serving.app import create_app
+    from ctx_embed.serving.observing import LOG_CONFIG, note_death
+
     # Errors come before the socket and the workers.
     app = create_app(settings)
     several = workers > 1
-    options: dict[str, Any] = {
-        "host": settings.host,
-        "port": port,
-        "workers": workers,
-        "http": Protocol,
-        "loop": "uvloop",
-        "ws": "none",
-        "access_log": False,
-        "log_config": LOG_CONFIG,
-        "server_header": False,
-        "backlog": BACKLOG,
-        "timeout_worker_healthcheck": SILENCE,
-        "timeout_graceful_shutdown": GRACE,
-        "factory": several,
-    }
-    config = uvicorn.Config(partial(create_app, settings) if several else app, **options)
+    config = Config(
+        partial(create_app, settings) if several else app,
+        factory=several,
+        host=settings.host,
+        port=port,
+        workers=workers,
+        http=Protocol,
+        loop="uvloop",
+        ws="none",
+        access_log=False,
+        log_config=LOG_CONFIG,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_worker_healthcheck=SILENCE,
+        timeout_graceful_shutdown=GRACE,
+    )
+    config.drain = settings.drain
     listening = _socket(settings.host, port)
     port = listening.getsockname()[1]
     address = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -150,22 +209,17 @@ def run(settings: Settings, port: int, workers: int) -> None:
     def announce() -> None:
         print(f"ctx-embed serves {names} at http://{address}:{port} (Ctrl-C stops it)", flush=True)
 
-    # uvicorn sends itself the signal again after it has stopped as asked; this is then no failure.
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: sys.exit(0))
-    if several:
-        app.state.service.close()
-        with tempfile.TemporaryDirectory(prefix="ctx-embed-metrics-") as folder:
-            os.environ[SHARED_METRICS] = folder
-            if SPREADS:
-                listening.close()
-                # It keeps the port while workers are started anew.
-                listening = _socket(settings.host, port, shared=True)
-            sockets = [OwnSocket(settings.host, port) if SPREADS else listening]
-            Workers(config, sockets, announce).run()
-    else:
+    if not several:
         announce()
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(config, settings.drain).run(sockets=[listening])
+        return
+    app.state.service.close()
+    if SPREADS:
+        listening.close()
+        # It keeps the port while workers are started anew.
+        listening = _socket(settings.host, port, shared=True)
+    sockets = [OwnSocket(settings.host, port) if SPREADS else listening]
+    Workers(config, sockets, announce, note_death).run()
 
 
 def _socket(host: str, port: int, shared: bool = False) -> socket.socket:
@@ -186,7 +240,7 @@ def _socket(host: str, port: int, shared: bool = False) -> socket.socket:
     try:
         listening.bind((host, port))
         if not shared:
-            # Who connects while workers start waits for them.
+            # Clients that connect while workers start wait for them.
             listening.listen(BACKLOG)
     except OSError as error:
         raise InputError(f"cannot listen on {host}, port {port}: {error.strerror}") from None

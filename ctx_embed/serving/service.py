@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from fastapi import Request
@@ -29,10 +31,12 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        # Probes and metrics wait for nothing else.
+        self.probing = ThreadPoolExecutor(1, "ctx-embed-probe")
         self.keys = Keys.of_file(settings.api_key_file)
         self.started = int(time.time())
         folders = settings.names()
-        self.model = EmbeddingModel(settings.models[0])
+        self.model = EmbeddingModel(settings.models[0], settings.aliases)
         heads = [name for name in settings.models if name in settings.models[1:] or is_classifier(name)]
         self.classifiers = _by_name(ServedClassifier, heads)
         self.rerankers = _by_name(ServedReranker, settings.rerankers)
@@ -40,7 +44,7 @@ class Service:
         self.indexes: dict[str, ServedIndex] = {}
         try:
             for name, path in folders.items():
-                self.indexes[name] = ServedIndex(path, shared)
+                self.indexes[name] = ServedIndex(path, shared, settings.answer_bytes)
         except BaseException:
             self.close()
             raise
@@ -56,6 +60,15 @@ class Service:
             raise ApiError(404, said, "index_not_found")
         return self.indexes[name]
 
+    async def facts(self) -> list[dict[str, Any]]:
+        """Return what describes each index.
+
+        Raises:
+            InputError: an index cannot be read.
+        """
+        loop = asyncio.get_running_loop()
+        return [await loop.run_in_executor(self.probing, index.facts) for index in self.indexes.values()]
+
     def require_texts(self, texts: list[str], name: str) -> None:
         """Raise an error unless texts are within the limits.
 
@@ -70,12 +83,7 @@ class Service:
                 "too_many_texts",
             )
         for place, text in enumerate(texts):
-            if len(text) > longest:
-                raise ApiError(
-                    400,
-                    f"{name}[{place}] must be at most {longest:,} characters, got {len(text):,}; cut it",
-                    "text_too_long",
-                )
+            require_length(f"{name}[{place}]", text, longest)
 
     def require_model(self, name: Any) -> str:
         """Return the name of a model that embeds.
@@ -121,12 +129,24 @@ class Service:
     def close(self) -> None:
         """Finish what is at work and close everything."""
         self.model.close()
+        self.probing.shutdown(cancel_futures=True)
         for classifier in self.classifiers.values():
             classifier.close()
         for reranker in self.rerankers.values():
             reranker.close()
         for index in self.indexes.values():
             index.close()
+
+
+def require_length(name: str, text: str, most: int) -> None:
+    """Raise an error unless a text has at most this many characters.
+
+    Raises:
+        ApiError: it is longer (400).
+    """
+    if len(text) > most:
+        said = f"{name} must be at most {most:,} characters, got {len(text):,}; cut it"
+        raise ApiError(400, said, "text_too_long")
 
 
 def _by_name(kind: Callable[[str], Model], models: Sequence[str]) -> dict[str, Model]:

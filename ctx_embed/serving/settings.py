@@ -1,4 +1,4 @@
-"""What a server serves, to whom, and within which limits."""
+"""The settings of a server: what it serves, to whom, and within which limits."""
 
 from __future__ import annotations
 
@@ -14,35 +14,47 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a server; each worker process has the same.
+    """The settings of a server; all worker processes share them.
 
     Args:
         indexes: folders of search indexes; each is served under the name of its folder.
         models: model folders or ``default``; the first one embeds, and those with labels classify.
-        rerankers: SentenceTransformers or CrossEncoders, by name or folder, that searches and `/v1/rerank` may ask for.
-        host: the address it listens on.
-        api_key_file: a file of keys, see :class:`Keys`; None asks for none.
-        no_keys: let anyone read and write, from other machines and under other names of this one.
-        cors: the origins whose pages may call the server, ``*`` for all; none unless given.
-        body_bytes: the largest request body.
-        texts: the most texts of a request.
-        text_characters: the most characters of a text.
-        seconds: the longest that a request may take, in seconds.
-        requests: the most requests at work in a worker process at a time.
+        aliases: further names of the model that embeds.
+        rerankers: SentenceTransformers or CrossEncoders, by name or folder, for searches and `/v1/rerank`.
+        host: address to listen on.
+        root_path: path under which a proxy serves the server, such as ``/search``; empty for ``/``.
+        api_key_file: file of keys, see :class:`Keys`; None requires no key.
+        no_keys: whether other machines may read and write without a key.
+        cors: origins whose pages may call the server; ``*`` allows all.
+        body_bytes: largest request body.
+        answer_bytes: largest answer.
+        texts: most texts of a request.
+        text_characters: longest text.
+        explained_characters: longest query and longest text of an explanation.
+        hits: most hits of a search: its queries times the hits of each, skipped ones and neighbours included.
+        seconds: time limit of a request, and again of sending its answer.
+        requests: most requests that a worker process works on at a time.
+        drain: seconds between SIGTERM and the end of listening, during which `/readyz` answers 503.
     """
 
     indexes: tuple[Path, ...] = ()
     models: tuple[str, ...] = ("default",)
+    aliases: tuple[str, ...] = ()
     rerankers: tuple[str, ...] = ()
     host: str = "127.0.0.1"
+    root_path: str = ""
     api_key_file: Path | None = None
     no_keys: bool = False
     cors: tuple[str, ...] = ()
     body_bytes: int = 16 * MIB
+    answer_bytes: int = 16 * MIB
     texts: int = 2048
     text_characters: int = 1_000_000
+    explained_characters: int = 10_000
+    hits: int = 10_000
     seconds: float = 60.0
     requests: int = 256
+    drain: float = 1.0
 
     def names(self) -> dict[str, Path]:
         """Return the folder of each index by the name under which it is served.
@@ -58,48 +70,58 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Keys:
-    """The keys that clients must send: a read key searches and embeds, a write key changes indexes too.
+class Key:
+    """A key that clients send.
 
     Args:
-        read: the read keys.
-        write: the write keys.
+        secret: what they send.
+        writes: whether it may change indexes; every key may read.
+        name: its name in the log.
     """
 
-    read: tuple[bytes, ...] = ()
-    write: tuple[bytes, ...] = ()
+    secret: bytes
+    writes: bool
+    name: str
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of a server; without any, clients need none."""
+
+    known: tuple[Key, ...] = ()
 
     @classmethod
     def of_file(cls, path: Path | None) -> Keys:
-        """Return the keys in a file with a line ``read KEY`` or ``write KEY`` for each; ``#`` starts a comment.
+        """Return the keys in a file with a line ``read KEY NAME`` or ``write KEY NAME`` for each.
+
+        The name is optional; the log then says ``key 3`` for the key in line 3. ``#`` starts a comment.
 
         Raises:
-            InputError: the file cannot be read, a line is of another form, or there is no key.
+            InputError: the file cannot be read, a line has another form, or there is no key.
         """
         if path is None:
             return cls()
-        keys: dict[str, list[bytes]] = {"read": [], "write": []}
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        keys = []
         for number, line in enumerate(lines, 1):
-            words = line.partition("#")[0].split()
-            if not words:
+            kind, *rest = line.partition("#")[0].split() or [""]
+            if not kind:
                 continue
-            if len(words) != 2 or words[0] not in keys:
-                raise InputError(f"{path}: line {number} must be `read KEY` or `write KEY`")
-            keys[words[0]].append(words[1].encode())
-        if not any(keys.values()):
+            if kind not in ("read", "write") or len(rest) not in (1, 2):
+                raise InputError(f"{path}: line {number} must be `read KEY [NAME]` or `write KEY [NAME]`")
+            keys.append(Key(rest[0].encode(), kind == "write", rest[1] if len(rest) == 2 else f"key {number}"))
+        if not keys:
             raise InputError(f"{path}: has no key; add a line `read KEY` or `write KEY`")
-        return cls(tuple(keys["read"]), tuple(keys["write"]))
+        return cls(tuple(keys))
 
     def __bool__(self) -> bool:
         """Return whether clients need a key."""
-        return bool(self.read or self.write)
+        return bool(self.known)
 
-    def allows(self, key: bytes, writing: bool) -> bool:
-        """Return whether a key allows to read, or to write; the time this takes does not depend on the key."""
-        writes = [hmac.compare_digest(key, known) for known in self.write]
-        reads = [hmac.compare_digest(key, known) for known in self.read]
-        return any(writes) or (not writing and any(reads)) or not self
+    def find(self, secret: bytes) -> Key | None:
+        """Return the key that a client has sent, in a time that does not depend on it; None if it is unknown."""
+        matching = [key for key in self.known if hmac.compare_digest(secret, key.secret)]
+        return max(matching, key=lambda key: key.writes, default=None)

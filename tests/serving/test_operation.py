@@ -94,11 +94,18 @@ def test_keys_read_and_write(tmp_path):
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
 
 
-def test_a_key_is_compared_with_each_known_one():
-    keys = Keys((b"r1", b"r2"), (b"w",))
-    assert [keys.allows(key, False) for key in (b"r1", b"r2", b"w", b"", b"r")] == [True, True, True, False, False]
-    assert [keys.allows(key, True) for key in (b"r1", b"w", b"")] == [False, True, False]
-    assert Keys().allows(b"", True)
+def test_a_key_is_found_by_what_a_client_sends(tmp_path):
+    (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\n")
+    keys = Keys.of_file(tmp_path / "keys")
+    found = [keys.find(secret) for secret in (b"r1", b"w", b"both", b"", b"r")]
+    assert [key and (key.name, key.writes) for key in found] == [
+        ("key 1", False),
+        ("backup", True),
+        ("key 4", True),
+        None,
+        None,
+    ]
+    assert not Keys()
 
 
 def test_each_limit_has_its_status(tmp_path):
@@ -117,8 +124,8 @@ def test_each_limit_has_its_status(tmp_path):
         assert answer(["x"] * 4) == (422, "input must be at most 3 texts, got 4; send several requests")
         assert answer(["x", "y" * 101]) == (400, "input[1] must be at most 100 characters, got 101; cut it")
         search = post(f"{server.url}/v1/indexes/notes.index/search", json={"query": "x", "k": 20_000})
-        assert search.status_code == 422
-        # Two requests whose bodies never end are at work; a third has to wait, and they are ended in time.
+        assert search.status_code == 400
+        # Bodies that never end take no place of requests that have arrived, and are ended in time.
         host, port = server.url.removeprefix("http://").split(":")
         waiting = [socket.create_connection((host, int(port))) for _ in range(2)]
         for connection in waiting:
@@ -127,14 +134,11 @@ def test_each_limit_has_its_status(tmp_path):
                 b"Content-Length: 10\r\n\r\n{"
             )
         time.sleep(0.3)
-        busy = get(f"{server.url}/v1/models")
-        assert (busy.status_code, busy.headers["Retry-After"]) == (429, "1")
-        assert get(f"{server.url}/healthz").status_code == 200
+        assert get(f"{server.url}/v1/models").status_code == 200
         for connection in waiting:
             connection.settimeout(20)
             assert b" 408 " in connection.recv(100)
             connection.close()
-        assert get(f"{server.url}/v1/models").status_code == 200
 
 
 def answers(url: str) -> bool:
@@ -215,7 +219,7 @@ def test_what_cannot_be_served_is_one_line(arguments, said, tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["", "look abc\n", "read\n", "read a b\n"])
+@pytest.mark.parametrize("text", ["", "look abc\n", "read\n", "read a b c\n"])
 def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
     from ctx_embed.errors import InputError
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import SearchIndex
-from ctx_embed.serving import running
+from ctx_embed.serving import protocol
 from tests.serving.server import get, make_index, post, serving
 
 JSON = {"Content-Type": "application/json"}
@@ -98,9 +98,9 @@ def test_clients_that_leave_or_stay_silent_cost_nothing(server, address):
         connection.sendall(b"GET /healthz HT")
     begin = time.monotonic()
     assert get(f"{server.url}/v1/models").status_code == 200
-    assert time.monotonic() - begin < running.HEAD_SECONDS
+    assert time.monotonic() - begin < protocol.HEAD_SECONDS
     for connection in silent:
-        connection.settimeout(running.HEAD_SECONDS + 20)
+        connection.settimeout(protocol.HEAD_SECONDS + 20)
         assert connection.recv(100) in (b"",)
         connection.close()
     while "ctx_embed_requests_at_work 1.0" not in get(f"{server.url}/metrics").text:

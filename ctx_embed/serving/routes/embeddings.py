@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any, Literal
 
@@ -12,8 +13,8 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from ctx_embed.errors import described
-from ctx_embed.serving.errors import ApiError
-from ctx_embed.serving.json import Answer, dumps
+from ctx_embed.serving.errors import ApiError, dumps
+from ctx_embed.serving.json import Answer, json_list, loads
 from ctx_embed.serving.models import Floats
 from ctx_embed.serving.service import Service, service_of
 from ctx_embed.vectors import unit_rows
@@ -56,6 +57,10 @@ class Embeddings(BaseModel):
 
 
 FIELDS = frozenset(EmbeddingsBody.model_fields)
+# Fields of other programs that mean nothing here.
+IGNORED = frozenset(("task", "normalized", "truncate", "late_chunking", "embedding_type", "input_type", "user"))
+# So many embeddings become JSON at once; more of them do so in a thread.
+FEW = 64
 TOKEN_IDS = (
     "input must be texts, got token ids: they are those of another model's tokenizer "
     "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
@@ -69,7 +74,7 @@ def _refused(message: str, param: str) -> ApiError:
 def _object(body: bytes) -> dict[str, Any]:
     """Return a body's JSON object."""
     try:
-        values = orjson.loads(body)
+        values = loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"the body must be JSON ({error})", "invalid_json") from None
     if not isinstance(values, dict):
@@ -122,7 +127,7 @@ async def embeddings(request: Request) -> Response:
     """
     service = service_of(request)
     values = _object(await request.body())
-    if unknown := values.keys() - FIELDS:
+    if unknown := values.keys() - FIELDS - IGNORED:
         raise _refused(f"unknown field {min(unknown)!r}: known are {', '.join(sorted(FIELDS))}", "field")
     name = service.require_model(values.get("model"))
     encoding = values.get("encoding_format")
@@ -134,11 +139,20 @@ async def embeddings(request: Request) -> Response:
         _cut(np.empty((0, service.model.dimension), np.float32), dimensions)
     vectors, tokens = await service.model(texts)
     vectors = _cut(vectors, dimensions)
-    if encoding == "base64":
-        rows: Any = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
+    most = service.settings.answer_bytes
+    if len(texts) <= FEW:
+        data = _data(vectors, encoding, most)
     else:
-        rows = vectors
-    data = [{"object": "embedding", "index": place, "embedding": row} for place, row in enumerate(rows)]
+        data = await asyncio.to_thread(_data, vectors, encoding, most)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    body = dumps({"object": "list", "data": data, "model": name, "usage": usage})
-    return Response(body, media_type="application/json")
+    return Answer(b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, dumps(name), dumps(usage)))
+
+
+def _data(vectors: Floats, encoding: str | None, most: int) -> bytes:
+    """Return the embeddings of an answer as JSON."""
+
+    def written(row: Floats) -> Any:
+        return base64.b64encode(row.astype("<f4").tobytes()).decode() if encoding == "base64" else row
+
+    rows = enumerate(vectors)
+    return json_list(({"object": "embedding", "index": place, "embedding": written(row)} for place, row in rows), most)

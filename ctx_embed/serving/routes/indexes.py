@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Query, Request
@@ -10,11 +10,11 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from ctx_embed.errors import InputError
-from ctx_embed.index import Hit, SearchIndex, snippet
-from ctx_embed.serving.errors import ApiError
-from ctx_embed.serving.indexes import ServedIndex
-from ctx_embed.serving.json import Answer, Body, JsonRoute
-from ctx_embed.serving.service import service_of
+from ctx_embed.index import SearchIndex
+from ctx_embed.serving.errors import ApiError, dumps
+from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
+from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed, json_list
+from ctx_embed.serving.service import require_length, service_of
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
@@ -23,18 +23,24 @@ Id = int | str
 
 # OpenAPI's description of a query.
 _NUMBERS: JsonDict = {"type": "array", "items": {"type": "number"}}
+VECTORS: JsonDict = {"type": "array", "items": _NUMBERS}
 QUERY: JsonDict = {
     "anyOf": [
         {"type": "string"},
         {"type": "array", "items": {"type": "string"}},
         _NUMBERS,
-        {"type": "array", "items": _NUMBERS},
+        VECTORS,
     ]
 }
-# The most hits of a query, skipped ones included.
-MOST_HITS = 10_000
-# The most documents in an answer.
+# The most documents in an answer, and the most hits of a search that come with their documents.
 MOST_DOCUMENTS = 1_000
+MOST_PAIRS = 10_000
+# SQLite's largest integer.
+MOST_OFFSET = 2**63 - 1
+# The longest filter, in characters.
+FILTER_CHARACTERS = 100_000
+
+Where = Annotated[str, Field(max_length=FILTER_CHARACTERS)]
 
 
 class SearchBody(Body):
@@ -43,10 +49,10 @@ class SearchBody(Body):
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
     k: int = Field(10, description="The most hits of each query.")
     mode: Literal["dense", "words", "hybrid"] = "dense"
-    where: str | None = Field(None, description="A metadata filter.", examples=['year >= 2020 and lang = "en"'])
+    where: Where | None = Field(None, description="A metadata filter.", examples=['year >= 2020 and lang = "en"'])
     threshold: float | None = Field(None, description="The lowest cosine of a hit.")
-    like: Id | list[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
-    exclude: Id | list[Id] = Field([], description="Texts and ids of documents to keep away from.")
+    like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
+    exclude: Id | Listed[Id] = Field([], description="Texts and ids of documents to keep away from.")
     fuse: bool = Field(False, description="Whether several queries make one ranking.")
     offset: int = Field(0, description="The number of best hits to skip.")
     group: str | None = Field(None, description="The best hit only of each document (`id`) or value of a field.")
@@ -58,57 +64,70 @@ class SearchBody(Body):
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
 
-    def texts(self) -> list[str] | None:
-        """Return the queries if they are texts with a ranking each, which share batches; else None."""
-        queries = [self.query] if isinstance(self.query, str) else self.query
-        several = isinstance(queries, list) and all(isinstance(query, str) for query in queries)
-        return queries if several and self.like is None and not self.fuse else None
+    def queries(self) -> list[Any]:
+        """Return the queries: texts or vectors."""
+        return self.query if isinstance(self.query, list) and not _is_vector(self.query) else [self.query]
+
+    def hits(self) -> int:
+        """Return the number of hits that the search may look at: of all queries, with skipped ones and neighbours."""
+        wanted = self.k + self.offset
+        if self.rerank is not None or self.mmr is not None:
+            wanted = max(wanted, self.candidates)
+        return len(self.queries()) * wanted * (1 + 2 * self.context)
 
     def options(self) -> dict[str, Any]:
         """Return the other arguments of the search that were given."""
         given = self.model_dump(exclude_unset=True, exclude={"query", "snippets"})
         return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
+    def marks(self) -> Marks:
+        """Return the marks around words in snippets, or None."""
+        return None if self.snippets is None else (self.snippets[0], self.snippets[1])
+
+
+def _is_vector(value: list[Any]) -> bool:
+    return bool(value) and isinstance(value[0], int | float)
+
 
 class IdsBody(Body):
     """Ids of documents."""
 
-    ids: list[Id]
+    ids: Annotated[Listed[Id], Field(max_length=MOST_DOCUMENTS)]
 
 
 class WhereBody(Body):
     """A metadata filter; all documents without one."""
 
-    where: str | None = None
+    where: Where | None = None
 
 
 class FilterBody(Body):
     """A metadata filter."""
 
-    where: str
+    where: Where
 
 
 class AddBody(Body):
     """Documents; `ids` (null: the next integer), `metadata` and `embeddings` have an element for each text."""
 
-    texts: list[str]
-    ids: list[Id | None] | None = None
-    metadata: list[dict[str, Any] | None] | None = None
-    embeddings: list[list[float]] | None = None
+    texts: Listed[str]
+    ids: Listed[Id | None] | None = None
+    metadata: Listed[dict[str, Any] | None] | None = None
+    embeddings: Any = Field(None, description="A vector for each text.", json_schema_extra=VECTORS)
 
 
 class DeleteBody(Body):
     """Documents to delete: by id, or by a metadata filter."""
 
-    ids: list[Id] | None = None
-    where: str | None = None
+    ids: Listed[Id] | None = None
+    where: Where | None = None
 
 
 class DocumentsBody(Body):
     """Documents in the order they were added, all or those that match a filter."""
 
-    where: str | None = None
-    offset: int = 0
+    where: Where | None = None
+    offset: int = Field(0, le=MOST_OFFSET)
     limit: int = Field(100, le=MOST_DOCUMENTS)
 
 
@@ -116,14 +135,14 @@ class FacetsBody(Body):
     """A metadata field whose values are counted."""
 
     field: str
-    where: str | None = None
+    where: Where | None = None
     limit: int | None = None
 
 
 class UpdateBody(Body):
     """New values of metadata fields; null removes a field."""
 
-    ids: list[Id]
+    ids: Listed[Id]
     changes: dict[str, Any]
 
 
@@ -131,7 +150,7 @@ class DuplicatesBody(Body):
     """Options of the search for near-duplicates."""
 
     threshold: float = 0.9
-    most: int = Field(100, le=MOST_HITS)
+    most: int = Field(100, le=MOST_PAIRS)
 
 
 class TopicsBody(Body):
@@ -154,44 +173,22 @@ def index_of(request: Request, name: str) -> ServedIndex:
     return service_of(request).index(name)
 
 
-def hit_json(hit: Hit, query: str, marks: list[str] | None) -> dict[str, Any]:
-    """Return a hit as JSON values; `document` is null where it is the text."""
-    fields = dict(vars(hit))
-    if hit.document == hit.text:
-        fields["document"] = None
-    if marks is not None:
-        fields["snippet"] = snippet(query, hit.text, marks[0], marks[1])
-    return fields
-
-
-def described(index: SearchIndex) -> dict[str, Any]:
-    """Return what describes an index, with its name instead of its path."""
-    facts = index.describe()
-    del facts["path"]
-    return {"name": index.path.name, **facts}
-
-
 @router.get("", summary="List the indexes")
 async def indexes(request: Request) -> Answer:
     """Return the properties of each index."""
-    return Answer({"indexes": [await index.read(described) for index in service_of(request).indexes.values()]})
+    return Answer({"indexes": await service_of(request).facts()})
 
 
 @router.get("/{name}", summary="Describe an index")
 async def describe(request: Request, name: str) -> Answer:
     """Return the number of documents, the model, the kind and the size of an index."""
-    return Answer(await index_of(request, name).read(described))
+    return Answer(await index_of(request, name).describe())
 
 
 @router.get("/{name}/fields", summary="List the metadata fields")
 async def fields(request: Request, name: str, most: Annotated[int, Query(ge=1, le=MOST_DOCUMENTS)] = 50) -> Answer:
     """Return the fields that documents have, with their types, ranges and `most` frequent values."""
-    found = await index_of(request, name).analyse(lambda index: index.fields(most))
-    listed = [
-        {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
-        for field in found
-    ]
-    return Answer({"fields": listed})
+    return Answer(b'{"fields":%b}' % await index_of(request, name).fields(most))
 
 
 @router.post("/{name}/search", summary="Search")
@@ -199,42 +196,44 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
     """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
     service = service_of(request)
     index = service.index(name)
-    if body.k + body.offset > MOST_HITS:
-        raise ApiError(422, f"k and offset must be at most {MOST_HITS:,} together", "too_many_hits")
-    if body.candidates > MOST_HITS:
-        raise ApiError(422, f"candidates must be at most {MOST_HITS:,}, got {body.candidates:,}", "too_many_hits")
-    options, texts = body.options(), body.texts()
+    queries, hits, most = body.queries(), body.hits(), service.settings.hits
+    if hits > most:
+        said = (
+            f"queries times hits must be at most {most:,}, got {hits:,} (skipped hits, candidates of a reranker or of "
+            "mmr, and neighbours count); ask for fewer"
+        )
+        raise ApiError(400, said, "too_many_hits")
+    service.require_texts([query for query in queries if isinstance(query, str)], "query")
+    options, marks = body.options(), body.marks()
     if body.rerank is not None:
         options["rerank"] = service.reranker(body.rerank)
-    marks = body.snippets
-    if texts is None:
-        found = await index.read(lambda opened: opened.search(body.query, **options))
-        several = bool(found) and isinstance(found[0], list)
-        hits: Any = (
-            [[hit_json(hit, "", marks) for hit in of_query] for of_query in found]
-            if several
-            else [hit_json(hit, found.query, marks) for hit in found]
-        )
-        return Answer({"hits": hits})
-    service.require_texts(texts, "query")
-    lists = [
-        [hit_json(hit, query, marks) for hit in of_query]
-        for query, of_query in zip(texts, await index.searches(texts, options), strict=True)
-    ]
-    return Answer({"hits": lists[0] if isinstance(body.query, str) else lists})
+    texts = bool(queries) and all(isinstance(query, str) for query in queries)
+    if not texts or hits > BATCH_HITS or body.rerank is not None or body.like is not None or body.fuse:
+        return Answer(b'{"hits":%b}' % await index.search(body.query, marks, options))
+    lists = await index.searches(queries, marks, options)
+    found = lists[0] if isinstance(body.query, str) else json_list(lists, service.settings.answer_bytes)
+    return Answer(b'{"hits":%b}' % found)
 
 
 @router.post("/{name}/get", summary="Get documents")
 async def get(request: Request, name: str, body: IdsBody) -> Answer:
     """Return the documents with some ids; null for an id that no document has."""
-    documents = await index_of(request, name).read(lambda index: [index.get(identifier) for identifier in body.ids])
-    return Answer({"documents": [None if document is None else asdict(document) for document in documents]})
+    most = service_of(request).settings.answer_bytes
+
+    def found(index: SearchIndex) -> bytes:
+        documents = (index.get(identifier) for identifier in body.ids)
+        return json_list((None if document is None else asdict(document) for document in documents), most)
+
+    return Answer(b'{"documents":%b}' % await index_of(request, name).read(found))
 
 
 @router.post("/{name}/ids", summary="List ids")
 async def ids(request: Request, name: str, body: WhereBody) -> Answer:
     """Return the ids of the documents that match a filter, in the order they were added."""
-    return Answer({"ids": await index_of(request, name).read(lambda index: index.ids(body.where))})
+    most = service_of(request).settings.answer_bytes
+    return Answer(
+        b'{"ids":%b}' % await index_of(request, name).analyse(lambda index: json_list(index.ids(body.where), most))
+    )
 
 
 @router.post("/{name}/count", summary="Count documents")
@@ -245,18 +244,26 @@ async def count(request: Request, name: str, body: WhereBody) -> Answer:
 
 @router.post("/{name}/documents", summary="List documents")
 async def documents(request: Request, name: str, body: DocumentsBody) -> Answer:
-    """Return documents in the order they were added."""
-    found = await index_of(request, name).read(
-        lambda index: list(index.documents(body.where, offset=body.offset, limit=body.limit))
-    )
-    return Answer({"documents": [asdict(document) for document in found]})
+    """Return documents in the order they were added; fewer than `limit` if the answer is full: go on after them."""
+    most = service_of(request).settings.answer_bytes
+
+    def listed(index: SearchIndex) -> bytes:
+        found = index.documents(body.where, offset=body.offset, limit=body.limit)
+        return json_list((asdict(document) for document in found), most, part=True)
+
+    return Answer(b'{"documents":%b}' % await index_of(request, name).read(listed))
 
 
 @router.post("/{name}/facets", summary="Count the values of a metadata field")
 async def facets(request: Request, name: str, body: FacetsBody) -> Answer:
     """Return the values of a field with their numbers of documents, most frequent first."""
-    found = await index_of(request, name).analyse(lambda index: index.facets(body.field, body.where, limit=body.limit))
-    return Answer({"values": [{"value": value, "documents": count} for value, count in found]})
+    most = service_of(request).settings.answer_bytes
+
+    def counted(index: SearchIndex) -> bytes:
+        found = index.facets(body.field, body.where, limit=body.limit)
+        return json_list(({"value": value, "documents": count} for value, count in found), most)
+
+    return Answer(b'{"values":%b}' % await index_of(request, name).analyse(counted))
 
 
 @router.post("/{name}/unknown_fields", summary="Check the fields of a filter")
@@ -306,17 +313,13 @@ async def delete(request: Request, name: str, body: DeleteBody) -> Answer:
 @router.post("/{name}/duplicates", summary="Find near-duplicates")
 async def duplicates(request: Request, name: str, body: DuplicatesBody) -> Answer:
     """Return the pairs of documents that say nearly the same, most similar first."""
-    pairs = await index_of(request, name).analyse(lambda index: index.duplicates(body.threshold, body.most))
-    return Answer({"pairs": [asdict(pair) for pair in pairs]})
+    return Answer(b'{"pairs":%b}' % await index_of(request, name).duplicates(body.threshold, body.most))
 
 
 @router.post("/{name}/topics", summary="Cluster the documents")
 async def topics(request: Request, name: str, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
-    found = await index_of(request, name).analyse(lambda index: index.topics(body.count, body.seed))
-    # The ids of all documents would make the answer as long as the index.
-    facts = [asdict(replace(topic, documents=[])) for topic in found]
-    return Answer({"topics": [{name: fact[name] for name in fact if name != "documents"} for fact in facts]})
+    return Answer(b'{"topics":%b}' % await index_of(request, name).topics(body.count, body.seed))
 
 
 @router.post("/{name}/explain", summary="Explain a similarity")
@@ -326,15 +329,18 @@ async def explain(request: Request, name: str, body: ExplainBody) -> Answer:
     index = service.index(name)
     if (body.id is None) == (body.text is None):
         raise InputError("give explain either id or text")
-    service.require_texts([body.query], "query")
-    service.require_texts([body.text or ""], "text")
+    most = service.settings.explained_characters
 
-    def explained(opened: SearchIndex) -> Any:
-        if body.text is not None:
-            return opened.explain(body.query, body.text)
-        document = opened.get(cast(Id, body.id))
-        if document is None:
-            raise ApiError(404, f"no document has the id {body.id!r}", "document_not_found")
-        return opened.explain(body.query, document.text)
+    def explained(opened: SearchIndex) -> bytes:
+        text = body.text
+        if text is None:
+            document = opened.get(cast(Id, body.id))
+            if document is None:
+                raise ApiError(404, f"no document has the id {body.id!r}", "document_not_found")
+            text = document.text
+        require_length("text", text, most)
+        return dumps(asdict(opened.explain(body.query, text)))
 
-    return Answer(asdict(await index.read(explained)))
+    require_length("query", body.query, most)
+    require_length("text", body.text or "", most)
+    return Answer(await index.analyse(explained))

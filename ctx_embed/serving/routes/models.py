@@ -5,36 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ctx_embed.errors import InputError
 from ctx_embed.serving.errors import ApiError
-from ctx_embed.serving.json import Answer, Body, JsonRoute
+from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed
 from ctx_embed.serving.service import service_of
 
 router = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default_response_class=Answer)
 
 
-class RerankDocument(Body):
+class ForeignBody(Body):
+    """A body as in another API; its fields that are not listed are ignored, since its clients send more."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class RerankDocument(ForeignBody):
     """A document to rerank."""
 
     text: str
 
 
-class RerankBody(Body):
+class RerankBody(ForeignBody):
     """A query and the documents to order, as in the APIs of Cohere and Jina."""
 
     query: str
-    documents: list[str | RerankDocument]
+    documents: Listed[str | RerankDocument]
     model: str = "default"
     top_n: int | None = Field(None, ge=1, description="The most results; all without it.")
     return_documents: bool = False
 
 
-class ClassifyBody(Body):
+class ClassifyBody(ForeignBody):
     """Texts to classify, as in the API of Jina."""
 
-    input: str | list[str]
+    input: str | Listed[str]
     model: str
 
 

@@ -10,6 +10,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from ctx_embed import __version__
 from ctx_embed.serving import observing
+from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.gate import sent_key
 from ctx_embed.serving.json import Answer
 from ctx_embed.serving.service import service_of
@@ -24,6 +25,17 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
+LIMITS = (
+    "body_bytes",
+    "answer_bytes",
+    "texts",
+    "text_characters",
+    "explained_characters",
+    "hits",
+    "seconds",
+    "requests",
+)
+
 router = APIRouter(tags=["operation"], default_response_class=Answer)
 
 
@@ -37,30 +49,30 @@ async def healthz() -> Answer:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Say that models and indexes can be read")
 async def readyz(request: Request) -> Answer:
-    """Read the number of documents of each index."""
-    for index in service_of(request).indexes.values():
-        await index.read(len)
+    """Open each index. A server that is about to stop answers 503, so that a balancer asks another one."""
+    if request.scope["state"].get("draining"):
+        raise ApiError(503, "the server is about to stop", "draining")
+    await service_of(request).facts()
     return Answer({"status": "ready"})
 
 
 @router.get("/metrics", summary="Return metrics for Prometheus", response_class=PlainTextResponse)
-async def metrics() -> Response:
-    """Return counts and durations of requests, texts, tokens and batches, of all worker processes."""
-    return Response(observing.metrics(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+async def metrics(request: Request) -> Response:
+    """Return counts and durations of requests, texts, tokens and batches, of all workers, and the sizes of indexes."""
+    return Response(observing.metrics(await service_of(request).facts()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 @router.get("/v1/server", summary="Describe the server")
 async def server(request: Request) -> Answer:
     """Return the version, the model, whether clients need a key, and the limits."""
     service = service_of(request)
-    limits = ("body_bytes", "texts", "text_characters", "seconds", "requests")
     return Answer(
         {
             "version": __version__,
             "model": service.model.names[0],
             "dimension": service.model.dimension,
             "keys": bool(service.keys),
-            "limits": {name: getattr(service.settings, name) for name in limits},
+            "limits": {name: getattr(service.settings, name) for name in LIMITS},
         }
     )
 
@@ -68,8 +80,9 @@ async def server(request: Request) -> Answer:
 @router.get("/v1/access", summary="Say what a key allows")
 async def access(request: Request) -> Answer:
     """Return whether the key that was sent, or none, allows to read and to write."""
-    keys, key = service_of(request).keys, sent_key(request.scope)
-    return Answer({"read": keys.allows(key, False), "write": keys.allows(key, True)})
+    keys = service_of(request).keys
+    key = keys.find(sent_key(request.scope))
+    return Answer({"read": key is not None or not keys, "write": key.writes if key else not keys})
 
 
 @router.head("/", include_in_schema=False)

@@ -1,0 +1,76 @@
+"""Long work on an index: computed once for each state of it, in a process of its own that ends when nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_process
+
+from ctx_embed.index import SearchIndex
+from ctx_embed.serving.json import json_list
+
+# Results kept.
+KEPT = 64
+
+
+def topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
+    """Return the topics of an index as JSON, without the ids of their documents: those may be millions."""
+    with SearchIndex.open(path) as index:
+        found = index.topics(count, seed)
+    shown = (
+        {"size": topic.size, "words": topic.words, "examples": topic.examples, "label": topic.label} for topic in found
+    )
+    return json_list(shown, most_bytes)
+
+
+def duplicates(path: Path, most_bytes: int, threshold: float, most: int) -> bytes:
+    """Return the pairs of near-duplicates of an index as JSON."""
+    with SearchIndex.open(path) as index:
+        return json_list(map(asdict, index.duplicates(threshold, most)), most_bytes)
+
+
+class Analyses:
+    """The results of analyses, shared by all who ask for the same one."""
+
+    def __init__(self) -> None:
+        self._running: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()
+        self._waiting: dict[Hashable, int] = {}
+        self._limiter = anyio.CapacityLimiter(1)
+
+    async def shared(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of work, which runs once for all who ask with the same key, and ends with the last one."""
+        if (task := self._running.get(key)) is None:
+            task = self._running[key] = asyncio.ensure_future(work())
+        self._running.move_to_end(key)
+        self._waiting[key] = self._waiting.get(key, 0) + 1
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+                task.cancel()
+                if task.cancelled() or not task.done() or task.exception() is not None:
+                    self._running.pop(key, None)
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop the results that nobody has asked for the longest."""
+        done = [key for key, task in self._running.items() if task.done() and key not in self._waiting]
+        for key in done[: max(len(done) - KEPT, 0)]:
+            del self._running[key]
+
+    async def in_process(self, key: Hashable, work: Callable[..., bytes], *arguments: Any) -> bytes:
+        """Return the result of a function of this module, computed in another process."""
+
+        async def run() -> bytes:
+            return await anyio.to_process.run_sync(work, *arguments, cancellable=True, limiter=self._limiter)
+
+        found: bytes = await self.shared((key, work.__name__, arguments), run)
+        return found

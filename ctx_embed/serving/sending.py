@@ -1,0 +1,75 @@
+"""How answers leave the server: in pieces, within bounds of memory and time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ctx_embed.serving.errors import RETRY_AFTER, error_response
+from ctx_embed.serving.settings import Settings
+
+# An answer waits here, piece by piece, for a reader that is slow, and not in the memory of its connection.
+PIECE = 1 << 16
+# Memory for the answers that are being sent, in multiples of the largest one.
+AT_A_TIME = 4
+
+
+class Sender:
+    """Middleware that sends answers in pieces; those that nobody reads neither fill the memory nor stay.
+
+    Args:
+        app: the application behind it.
+        settings: the largest answer, and the time to send one.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self._most = AT_A_TIME * settings.answer_bytes
+        self._seconds = settings.seconds
+        self._size = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and send its answer."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start: Any = None
+        refused = False
+
+        async def closing(message: Any) -> None:
+            # A server that is about to stop says so: clients then open a new connection, elsewhere.
+            if message["type"] == "http.response.start" and scope["state"].get("draining"):
+                MutableHeaders(raw=message["headers"])["Connection"] = "close"
+            await send(message)
+
+        async def sent(message: Any) -> None:
+            nonlocal start, refused
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body = message.get("body", b"")
+            if start is not None and len(body) > PIECE and self._size + len(body) > self._most:
+                refused = True
+                busy = error_response(429, "too many answers are being sent; ask again", "busy", RETRY_AFTER)
+                await busy(scope, receive, closing)
+            elif not refused:
+                with anyio.move_on_after(self._seconds):
+                    await self._pieces(start, body, message.get("more_body", False), closing)
+            start = None
+
+        await self.app(scope, receive, sent)
+
+    async def _pieces(self, start: Any, body: bytes, more: bool, send: Send) -> None:
+        self._size += len(body)
+        try:
+            if start is not None:
+                await send(start)
+            for first in range(0, max(len(body), 1), PIECE):
+                last = first + PIECE >= len(body)
+                part = body[first : first + PIECE]
+                await send({"type": "http.response.body", "body": part, "more_body": more or not last})
+        finally:
+            self._size -= len(body)

@@ -1,0 +1,290 @@
+"""The server under load: the largest requests, slow clients, stops and deaths of workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from ctx_embed import SearchIndex
+from tests.serving.server import Server, get, make_index, post, serving
+
+WORDS = ["prices", "rise", "faster", "than", "wages", "cat", "sat", "mat", "film", "joy", "scene", "dull", "garden"]
+NAME = "/v1/indexes/large"
+JSON = {"Content-Type": "application/json"}
+HEAD = "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+
+
+def text(number: int, words: int) -> str:
+    """Return a text of many words, which depends on its number."""
+    return " ".join(WORDS[(number * 7 + place * place) % len(WORDS)] for place in range(words))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """The folder of an index of 10,000 passages in 5,000 documents."""
+    path = tmp_path_factory.mktemp("load") / "large"
+    with SearchIndex.create(path) as index:
+        index.add([text(number, 120) for number in range(10_000)])
+    return path
+
+
+@pytest.fixture(scope="module")
+def busy(large) -> Iterator[Server]:
+    with serving(large) as server:
+        yield server
+
+
+def address(server: Server) -> tuple[str, int]:
+    host, port = server.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def pause(server: Server, work: Callable[[], object]) -> float:
+    """Return the longest time that `/healthz` takes while a request is answered, in seconds."""
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=server.url, timeout=60) as http:
+        http.get("/healthz")
+        running = pool.submit(work)
+        longest = 0.0
+        while not running.done():
+            begin = time.perf_counter()
+            assert http.get("/healthz").status_code == 200
+            longest = max(longest, time.perf_counter() - begin)
+            time.sleep(0.005)
+        running.result()
+    return longest
+
+
+LARGEST = {
+    "hits of one query": (f"{NAME}/search", {"query": "a dull film", "k": 10_000, "snippets": ["<", ">"]}, 200),
+    "hits of many queries": (
+        f"{NAME}/search",
+        {"query": [f"a dull film {n}" for n in range(64)], "k": 156, "mode": "hybrid", "snippets": ["<", ">"]},
+        200,
+    ),
+    "a long query": (f"{NAME}/search", {"query": text(0, 150_000), "mode": "hybrid", "snippets": ["<", ">"]}, 200),
+    "many embeddings": ("/v1/embeddings", {"model": "default", "input": ["a dull film"] * 2048}, 200),
+    "long texts": ("/v1/embeddings", {"model": "default", "input": [text(0, 150_000)] * 8}, 200),
+    "a long filter": (f"{NAME}/search", {"query": "x", "where": f"n in ({','.join(map(str, range(20_000)))})"}, None),
+    "a hostile filter": (f"{NAME}/search", {"query": "x", "where": "n in (" * 15_000}, 400),
+    "an explanation": (f"{NAME}/explain", {"query": text(1, 1600), "text": text(2, 1600)}, 200),
+    "documents": (f"{NAME}/documents", {"limit": 1000}, 200),
+    "ids": (f"{NAME}/ids", {}, 200),
+    "near-duplicates": (f"{NAME}/duplicates", {"threshold": 0.99, "most": 10_000}, 200),
+    "topics": (f"{NAME}/topics", {}, 200),
+}
+
+
+@pytest.mark.parametrize("kind", LARGEST)
+def test_others_are_answered_while_the_largest_requests_run(busy, kind):
+    route, body, status = LARGEST[kind]
+
+    def ask() -> None:
+        answer = post(f"{busy.url}{route}", json=body)
+        assert answer.status_code == status or (status is None and answer.status_code in (200, 400)), answer.text[:300]
+
+    # Of two tries, since this machine may do other work.
+    assert min(pause(busy, ask), pause(busy, ask)) < 0.1
+
+
+@pytest.mark.parametrize("value", [b"1,", b"[],", b'{"a":1},', b'"a",', b"[[[[[]]]]],"])
+def test_others_are_answered_while_a_hostile_body_is_read(busy, value):
+    body = b'{"texts": [' + value * (900_000 // (len(value) if b"[" in value or b"{" in value else 1)) + b"1]}"
+
+    def ask() -> None:
+        assert post(f"{busy.url}{NAME}/add", content=body, headers=JSON).status_code == 400
+
+    assert min(pause(busy, ask), pause(busy, ask)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"query": ["x"] * 101, "k": 100}, "queries times hits must be at most 10,000, got 10,100"),
+        ({"query": "x", "offset": 10_000}, "queries times hits must be at most 10,000, got 10,010"),
+        ({"query": "x", "context": 500}, "queries times hits must be at most 10,000, got 10,010"),
+        ({"query": "x", "where": "n = 1 or " * 20_000}, "where: string should have at most 100000 characters"),
+    ],
+)
+def test_too_much_is_refused_before_any_work(busy, body, said):
+    begin = time.monotonic()
+    answer = post(f"{busy.url}{NAME}/search", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(said)
+    assert time.monotonic() - begin < 2
+
+
+def test_too_many_values_are_refused_unread(busy):
+    answer = post(f"{busy.url}{NAME}/add", content=b'{"texts": [' + b"[]," * 600_000 + b"1]}", headers=JSON)
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "too_many_values"
+
+
+def test_an_answer_has_a_largest_size(large):
+    with serving(large, "--max-answer", 1) as server:
+        answer = post(f"{server.url}{NAME}/search", json={"query": "film", "k": 10_000})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "answer_too_large")
+        # Lists of documents go on where the answer was full.
+        from ctx_embed import Client
+
+        with Client(server.url) as index:
+            assert len(list(index.documents())) == 10_000
+
+
+def memory(server: Server) -> int:
+    return psutil.Process(server.process.pid).memory_info().rss
+
+
+def test_connections_that_do_not_read_neither_fill_the_memory_nor_stay(busy):
+    body = json.dumps({"query": "a dull film", "k": 3_000}).encode()
+    request = HEAD.format(f"{NAME}/search", len(body)).encode() + body
+    assert len(post(f"{busy.url}{NAME}/search", content=body, headers=JSON).content) > 1_500_000
+    before = memory(busy)
+    connections = []
+    for _ in range(150):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(address(busy))
+        connection.sendall(request)
+        connections.append(connection)
+    begin = time.monotonic()
+    most = before
+    process = psutil.Process(busy.process.pid)
+
+    def held() -> int:
+        return sum(connection.status == "ESTABLISHED" for connection in process.net_connections("tcp"))
+
+    while held() < 150:
+        assert time.monotonic() - begin < 30
+        time.sleep(0.05)
+    while held() > 5:
+        assert time.monotonic() - begin < 120
+        most = max(most, memory(busy))
+        assert get(f"{busy.url}/healthz").status_code == 200
+        time.sleep(0.2)
+    # Their answers are 250 MB.
+    assert most - before < 150 * 2**20
+    for connection in connections:
+        connection.close()
+
+
+def test_slow_senders_keep_nobody_out(busy):
+    head = HEAD.format(f"{NAME}/search", 1000).encode()
+    slow = []
+    for place in range(300):
+        connection = socket.create_connection(address(busy), timeout=30)
+        connection.sendall(head if place % 2 else b"GET /v1/models HT")
+        slow.append(connection)
+    begin = time.monotonic()
+    for _ in range(5):
+        for connection in slow[1::2]:
+            connection.sendall(b" ")
+        assert post(f"{busy.url}{NAME}/search", json={"query": "film"}).status_code == 200
+        assert get(f"{busy.url}/metrics").status_code == 200
+    assert time.monotonic() - begin < 10
+    for connection in slow:
+        connection.close()
+
+
+def test_large_bodies_that_never_end_give_way_to_others(large):
+    with serving(large, "--max-body", 1) as server:
+        head = HEAD.format("/v1/embeddings", 1_000_000).encode()
+        slow = []
+        for _ in range(9):
+            connection = socket.create_connection(address(server), timeout=30)
+            connection.sendall(head + b" " * 950_000)
+            slow.append(connection)
+        time.sleep(0.5)
+        body = {"model": "default", "input": "x" * 900_000}
+        assert post(f"{server.url}/v1/embeddings", json=body).status_code == 200
+        for connection in slow:
+            connection.close()
+
+
+@contextmanager
+def load(server: Server, connections: int) -> Iterator[list[object]]:
+    """Ask without pause over some connections, half of which are new each time; the list has what went wrong."""
+    wrong: list[object] = []
+    stopped = threading.Event()
+
+    def ask(place: int) -> None:
+        with httpx.Client(timeout=60) as http:
+            while not stopped.is_set():
+                try:
+                    body = {"input": [text(place, 30)] * 4, "model": "default"}
+                    headers = {"Connection": "close"} if place % 2 else {}
+                    answer = http.post(f"{server.url}/v1/embeddings", json=body, headers=headers)
+                    if answer.status_code != 200:
+                        wrong.append(answer.text)
+                except httpx.ConnectError:  # noqa: PERF203
+                    # Nothing listens any more: another server would be asked.
+                    return
+                except httpx.HTTPError as error:
+                    wrong.append(error)
+
+    with ThreadPoolExecutor(connections) as pool:
+        for place in range(connections):
+            pool.submit(ask, place)
+        time.sleep(1)
+        try:
+            yield wrong
+        finally:
+            stopped.set()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_under_load_loses_no_request(tmp_path, workers):
+    path = make_index(tmp_path / "notes.index")
+    with serving(path, "--workers", workers, "--drain", 2) as server, load(server, 16) as wrong:
+        server.process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        said = set()
+        while time.monotonic() - begin < 1.5:
+            said.add(get(f"{server.url}/readyz").status_code)
+            answer = get(f"{server.url}/healthz")
+            assert answer.status_code == 200
+        # The answer after the signal has reached all workers.
+        assert answer.headers["Connection"] == "close"
+        assert 503 in said
+        assert server.process.wait(40) == 0
+        assert wrong == []
+
+
+def test_a_worker_that_dies_is_logged_counted_and_replaced(tmp_path):
+    with serving(make_index(tmp_path / "notes.index"), "--workers", 2) as server:
+        # Its metrics have its number.
+        first = {child.pid for child in psutil.Process(server.process.pid).children()}
+        workers = {pid for pid in first if "spawn_main" in " ".join(psutil.Process(pid).cmdline())}
+        connection = socket.create_connection(address(server), timeout=30)
+        connection.sendall(HEAD.format("/v1/embeddings", 9).encode())
+        time.sleep(0.3)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        found = ""
+        while 'ctx_embed_worker_deaths_total{status="SIGKILL"} 2.0' not in found:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+            try:
+                found = get(f"{server.url}/metrics").text
+            except httpx.HTTPError:
+                continue
+        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+        deaths = [line for line in lines if line["level"] == "error"]
+        assert {line["pid"] for line in deaths} == workers
+        assert {line["status"] for line in deaths} == {"SIGKILL"}
+        # Only the question itself is at work, not what died with its worker.
+        assert re.search(r"^ctx_embed_requests_at_work 1.0$", found, re.M)
+        connection.close()
