@@ -16,12 +16,16 @@ is missing or null. `not` turns true into false and false into true.
 A string that is an ISO 8601 date or date with time, such as "2024-01-31" or "2024-01-31T12:00:00+01:00", is compared
 with such fields as a time; without an offset, both are in UTC. A date stands for its whole day: both `<= "2024-01-31"`
 and `= "2024-01-31"` hold at any time of that day. Fields that are other strings are compared as strings.
+
+A filter has at most 1,000,000 characters, 200 comparisons, 10,000 values and 50 levels of parentheses and `not`. It is
+parsed in linear time, and parsing stops at the first of these limits.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, TypeAlias
@@ -35,7 +39,7 @@ Path: TypeAlias = tuple[str, ...]
 _TOKEN = re.compile(
     r"""\s*(?:
         (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-      | (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+      | (?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
       | (?P<field>`[^`]*`)
       | (?P<name>[^\W\d][\w-]*(?:\.[\w-]+)*)
       | (?P<operator><=|>=|!=|==|<>|[=<>(),])
@@ -57,10 +61,14 @@ _DAY_COMPARISONS = {
     ">": "{time} >= julianday(?)",
     ">=": "{time} >= julianday(?)",
 }
+_LONGEST = 1_000_000
 # An expression is parsed by recursion, and SQLite limits the depth of a condition.
 _DEEPEST = 50
 # SQLite also limits the size of a condition and the number of its parameters.
 _MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
+# No number that fits has more digits; Python refuses to read integers of more than 4,300.
+_LONGEST_NUMBER = 1000
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
@@ -172,56 +180,62 @@ def field_path(text: str) -> str:
         raise InputError(f"the field must be a string, e.g. 'year', got {described(text)}")
     parser = _Parser(text, "field", "year")
     path = parser.path()
-    if parser.next < len(parser.tokens):
+    if parser.token is not None:
         raise parser.unexpected("the end")
     return _json_path(path)
 
 
 class _Parser:
+    """Reads a filter token by token; ``token`` is the next one, None at the end."""
+
     def __init__(self, text: str, kind: str = "filter", example: str = 'year >= 2020 and lang = "en"') -> None:
         self.text = text
         self.kind = kind
         self.example = example
-        self.tokens: list[_Token] = []
-        self.next = 0
         self.depth = 0
         self.comparisons = 0
-        place = 0
-        while text[place:].strip():
-            match = _TOKEN.match(text, place)
+        self.values_read = 0
+        if len(text) > _LONGEST:
+            raise self.error(f"it has {len(text):,} characters, more than {_LONGEST:,}")
+        self.tokens = self.scan()
+        self.token = next(self.tokens, None)
+
+    def scan(self) -> Iterator[_Token]:
+        place, end = 0, len(self.text.rstrip())
+        while place < end:
+            match = _TOKEN.match(self.text, place)
             if match is None:
-                place += len(text[place:]) - len(text[place:].lstrip())
-                raise self.error(f"{text[place]!r} at character {place + 1} is not part of a {self.kind}")
+                while self.text[place].isspace():
+                    place += 1
+                raise self.error(f"{self.text[place]!r} at character {place + 1} is not part of a {self.kind}")
             kind = str(match.lastgroup)
             word = match[kind]
             if kind == "name" and word.lower() in _KEYWORDS:
                 kind, word = word.lower(), word.lower()
-            self.tokens.append(_Token(kind, word, match.start(match.lastgroup or 0) + 1))
+            yield _Token(kind, word, match.start(match.lastgroup or 0) + 1)
             place = match.end()
 
     def error(self, what: str) -> InputError:
-        return InputError(f"{self.kind} {self.text[:80]!r}: {what}; an example: {self.example}")
+        return InputError(f"{self.kind} {self.text[:_SHOWN_CHARACTERS]!r}: {what}; an example: {self.example}")
 
     def parse(self) -> Filter:
         tree = self.any()
-        if self.next < len(self.tokens):
+        if self.token is not None:
             raise self.unexpected("'and', 'or' or the end")
         return tree
 
     def unexpected(self, expected: str) -> InputError:
-        if self.next >= len(self.tokens):
+        if self.token is None:
             return self.error(f"expected {expected} at the end")
-        token = self.tokens[self.next]
-        return self.error(f"expected {expected} at character {token.place}, got {token.text!r}")
+        return self.error(f"expected {expected} at character {self.token.place}, got {_shown(self.token)}")
 
     def takes(self, *kinds: str) -> _Token | None:
         """Take and return the next token if it is one of ``kinds`` (kinds, keywords or operators), else None."""
-        if self.next < len(self.tokens):
-            token = self.tokens[self.next]
-            if token.kind in kinds or (token.kind == "operator" and token.text in kinds):
-                self.next += 1
-                return token
-        return None
+        token = self.token
+        if token is None or not (token.kind in kinds or (token.kind == "operator" and token.text in kinds)):
+            return None
+        self.token = next(self.tokens, None)
+        return token
 
     def any(self) -> Filter:
         return self.joined("or", lambda: self.joined("and", self.negation))
@@ -280,7 +294,7 @@ class _Parser:
             raise self.unexpected("the name of a field")
         names = [token.text[1:-1]] if token.kind == "field" else token.text.split(".")
         if any(not name or '"' in name or "\\" in name or not name.isprintable() for name in names):
-            raise self.error(f"{token.text!r} cannot be the name of a field")
+            raise self.error(f"{_shown(token)} cannot be the name of a field")
         return tuple(names)
 
     def values(self) -> list[Value]:
@@ -288,8 +302,6 @@ class _Parser:
         values = [self.value()]
         while self.takes(","):
             values.append(self.value())
-        if len(values) > _MOST_VALUES:
-            raise self.error(f"a list in it has more than {_MOST_VALUES} values")
         self.needed(")", "',' or ')'")
         return values
 
@@ -297,6 +309,9 @@ class _Parser:
         token = self.takes("string", "number", "true", "false")
         if token is None:
             raise self.unexpected('a number, a "string", true or false')
+        self.values_read += 1
+        if self.values_read > _MOST_VALUES:
+            raise self.error(f"it has more than {_MOST_VALUES:,} values")
         if token.kind == "string":
             text = re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL)
             # SQLite ends a JSON string at NUL.
@@ -304,13 +319,19 @@ class _Parser:
                 raise self.error(f"the string at character {token.place} has a NUL or a lone surrogate")
             return text
         if token.kind == "number":
+            if len(token.text) > _LONGEST_NUMBER:
+                raise self.error(f"the number at character {token.place} has {len(token.text):,} characters")
             number = float(token.text) if set(token.text) & set(".eE") else int(token.text)
             if number in (float("inf"), float("-inf")):
-                raise self.error(f"the number {token.text} is too large")
+                raise self.error(f"the number {token.text[:_SHOWN_CHARACTERS]} is too large")
             if isinstance(number, int) and not -(2**63) <= number < 2**63:
-                raise self.error(f"the number {token.text} does not fit into 64 bits")
+                raise self.error(f"the number {token.text[:_SHOWN_CHARACTERS]} does not fit into 64 bits")
             return number
         return token.kind == "true"
+
+
+def _shown(token: _Token) -> str:
+    return repr(token.text if len(token.text) <= _SHOWN_CHARACTERS else f"{token.text[:_SHOWN_CHARACTERS]}…")
 
 
 def _json_path(path: Path) -> str:
@@ -365,6 +386,21 @@ def _dated(path: str, operator: str, value: str) -> Condition:
     return Condition(sql, (path, path, path, *parameters, path, value))
 
 
+def _among_dates(path: str, values: Sequence[str]) -> Condition:
+    """Return whether a field is in one of the days, or at one of the times; other strings are compared as strings."""
+    field = "json_extract(metadata, ?)"
+    is_time = f"{field} GLOB '{_DATE_GLOB}' AND julianday({field}) IS NOT NULL"
+    in_days = f"date({field}) IN (SELECT value FROM json_each(?))"
+    at_times = f"julianday({field}) IN (SELECT julianday(value) FROM json_each(?))"
+    sql = (
+        f"ifnull(json_type(metadata, ?) = 'text' AND CASE WHEN {is_time} THEN {in_days} OR {at_times} "
+        f"ELSE {field} IN (SELECT value FROM json_each(?)) END, 0)"
+    )
+    days = json.dumps([value for value in values if len(value) == len("2024-01-31")])
+    times = json.dumps([value for value in values if len(value) > len("2024-01-31")])
+    return Condition(sql, (path, path, path, path, days, path, times, path, json.dumps(list(values))))
+
+
 def next_day(day: str) -> str:
     """Return the date after a date."""
     # The last day of the calendar has no next one.
@@ -382,13 +418,16 @@ def _is_null(path: str, negated: bool) -> Condition:
 
 
 def _among(path: str, values: Sequence[Value], negated: bool) -> Condition:
-    dates = [str(value) for value in values if is_date(value)]
+    dates: list[str] = []
     groups: dict[str, list[Value]] = {}
     for value in values:
-        if value not in dates:
+        if is_date(value):
+            dates.append(str(value))
+        else:
             groups.setdefault(_TYPES[type(value)], []).append(value)
     parts = [_extracted(path, group, f"IN ({','.join('?' * len(group))})") for group in groups.values()]
-    parts += [_dated(path, "=", day) for day in dates]
+    if dates:
+        parts.append(_among_dates(path, dates))
     sql = f"({' OR '.join(part.sql for part in parts)})"
     parameters = tuple(parameter for part in parts for parameter in part.values)
     if not negated:
