@@ -45,7 +45,7 @@ def explain(
 
     from ctx_embed.explanations.writing import require_format
     from ctx_embed.reading import read_documents
-    from ctx_embed.texts import well_formed
+    from ctx_embed.texts import require_explainable, well_formed
 
     if output:
         require_format(output)
@@ -53,6 +53,8 @@ def explain(
         texts = tuple(document.text for document in read_documents(source, field))
         if not texts:
             raise InputError(f"{'standard input' if source == '-' else source}: no texts to explain")
+    for number, text in enumerate(texts, 1):
+        require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
     from ctx_embed.encoders import load_encoder
     from ctx_embed.explanations import explain as explained

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from ctx_embed.errors import InputError, described
 
 # Many models pad a batch to its longest text: the most characters of a batch, padding included.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 256
+# The most characters of a text that is explained: about 3,500 English words.
+MOST_EXPLAINED = 20_000
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,37 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def as_texts(texts: Iterable[str]) -> list[str]:
+    """Return texts as a list: given a list, an array, a series of any library, or a generator.
+
+    Raises:
+        InputError: a single string, a table of several columns, or something that is not a string among the texts.
+    """
+    if isinstance(texts, str | bytes | dict) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
+        remedy = "give one column" if hasattr(texts, "columns") else "give [text]"
+        raise InputError(f"texts must be a list of strings, got {described(texts)}; {remedy}")
+    # NumPy's strings become str.
+    listed = [str(text) if isinstance(text, str) else text for text in texts]
+    for place, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise InputError(f"text {place} must be a string, got {described(text)}")
+    return listed
+
+
+def require_explainable(text: str, name: str = "the text") -> None:
+    """Refuse to explain what is not a string, or is too long for its tokens to be shown one by one.
+
+    Raises:
+        InputError: saying which.
+    """
+    if not isinstance(text, str):
+        raise InputError(f"{name} must be a string, got {described(text)}; explain texts one at a time")
+    if len(text) > MOST_EXPLAINED:
+        raise InputError(
+            f"{name} must have at most {MOST_EXPLAINED:,} characters to be explained, got {len(text):,}; explain a part"
+        )
 
 
 def length_batches(texts: Sequence[str], most: int = BATCH_TEXTS) -> Iterator[list[int]]:

@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
 from ctx_embed.systems.weights import attention_weights, token_encoder, token_ids
+from ctx_embed.text.unknown import unknown_share
+from ctx_embed.texts import require_explainable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -48,7 +50,7 @@ class Explanation:
         tokens: n vocabulary entries, those of the model's default prompt among them.
         weights: float32, the last axis the tokens', see :func:`ctx_embed.attention_weights`.
         axes: what its axes are: ``("step", "token")`` of a Contextualizer, ``("head", "token")`` of systems with heads.
-        path: of a Contextualizer, otherwise None.
+        path: of a Contextualizer for a text with known tokens, otherwise None.
     """
 
     text: str
@@ -125,23 +127,23 @@ class Contributions:
 
 
 def explain(model: SentenceTransformer, text: str) -> Explanation:
-    """Return what the model looked at in a text; one without tokens has empty weights and a path that stays at c^0.
+    """Return what the model looked at in a text; one of which it knows no token has no tokens and no path.
 
     Args:
         model: a SentenceTransformer whose first module is a system of ctx_embed.
         text: read with the model's default prompt, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another, or weighs no tokens; the text is no string.
+        InputError: the model's first module is another, or weighs no tokens; the text is no string, or too long.
     """
-    if not isinstance(text, str):
-        raise InputError(f"the text must be a string, got a {type(text).__name__}; explain texts one at a time")
-    (found,) = attention_weights(model, [text])
+    require_explainable(text)
     module = token_encoder(model)
-    path = None
-    if isinstance(module, Contextualizer):
-        ids = token_ids(model, text)
-        path = _path(module.contexts(ids, [len(ids)])[:, 0])
+    ids = token_ids(model, text)
+    if not len(ids) or unknown_share(module.backend_tokenizer, [text]) == 1.0:
+        (empty,) = module.attention_weights(ids[:0], [0])
+        return Explanation(text, (), empty.float().cpu().numpy(), module.weight_axes)
+    (found,) = attention_weights(model, [text])
+    path = _path(module.contexts(ids, [len(ids)])[:, 0]) if isinstance(module, Contextualizer) else None
     return Explanation(text, found.tokens, found.weights, found.axes, path)
 
 
@@ -155,8 +157,9 @@ def contributions(model: SentenceTransformer, text: str) -> Contributions:
         text: read with the model's default prompt, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another.
+        InputError: the model's first module is another, or the text is too long.
     """
+    require_explainable(text)
     module = token_encoder(model)
     if not isinstance(module, Contextualizer):
         raise InputError(f"the model's first module must be a Contextualizer, got {type(module).__name__}")

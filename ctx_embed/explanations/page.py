@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, NOTHING, percent, printable, shades, title
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 MOST_TOKENS_OF_A_MATRIX = 64
 # The number of texts and heads that are unfolded at first.
 OPEN_TEXTS, OPEN_ROWS = 3, 6
-PATH_KEY = """<p>The model reads a text in K steps. The context c<sup>k</sup> is what it has made of the text after
-step k, and c<sup>K</sup> the embedding; z<sup>k</sup> is what step k adds:
-c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>. A token's weight at step k is its exact share of z<sup>k</sup>.</p>
+PATH_KEY = """<p>The model reads a text in K steps. Step k adds an update z<sup>k</sup> to the context:
+c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>; the last context c<sup>K</sup> is the embedding. The number after a
+token is its exact share of the update, in %. The shares of a step add up to 100 %: a token that
+<mark style="{for_}">works for the update</mark> has a positive share, one that
+<mark style="{against}">works against it</mark> pulls the other way and has a negative one.</p>
 """
+WEIGHT_KEY = '<p>The number after a token is its weight in %: <mark style="{for_}">the darker, the more</mark>.</p>\n'
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -43,6 +46,7 @@ section { margin-top: 2rem; }
 .matrix th { padding: 0.1rem 0.4rem; font-weight: 400; }
 .matrix thead th { writing-mode: vertical-rl; text-align: left; vertical-align: bottom; }
 mark { color: inherit; background: none; border-radius: 0.25rem; padding: 0.1rem 0.25rem; white-space: nowrap; }
+sup { font-size: 0.65em; line-height: 0; }
 small { opacity: 0.65; padding-left: 0.2rem; }
 """
 
@@ -52,18 +56,17 @@ def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes
     sections = "\n".join(
         _section(explanation, is_open=number < OPEN_TEXTS) for number, explanation in enumerate(explanations)
     )
-    of_model = "" if model is None else f" of the model <strong>{_shown(model)}</strong>"
-    key = PATH_KEY if any(explanation.path is not None for explanation in explanations) else ""
+    introduction = "" if model is None else f"<p>Model: <strong>{_shown(model)}</strong></p>\n"
+    key = PATH_KEY if any(explanation.path is not None for explanation in explanations) else WEIGHT_KEY
     return well_formed(
         "<!doctype html>\n"
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>What the attention looked at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         "<h1>What the attention looked at</h1>\n"
-        f'<p><mark style="{_background(1)}">for</mark> <mark style="{_background(-1)}">against</mark> '
-        f"Weights{of_model} in per cent; each line is coloured on its own, and pale where its tokens weigh alike. "
-        "Point at a token for its numbers.</p>\n"
-        f"{key}{sections}\n</body>\n</html>\n"
+        f"{introduction}{key.format(for_=_background(1), against=_background(-1))}"
+        "<p>Each line is coloured on its own, and pale where its tokens weigh alike. Point at a token for more digits."
+        f"</p>\n{sections}\n</body>\n</html>\n"
     ).encode()
 
 
@@ -85,7 +88,7 @@ def _section(explanation: Explanation, is_open: bool) -> str:
         if explanation.between_tokens and len(explanation.tokens) <= MOST_TOKENS_OF_A_MATRIX:
             parts += [_matrix(name, explanation.tokens, weights) for name, weights in explanation.parts()]
     else:
-        parts.append(f"<p>{escape(absence(explanation.path is not None))}</p>")
+        parts.append(f"<p>{NOTHING}</p>")
     if explanation.path is not None:
         parts.append(_path(explanation.path))
     head = f"<summary><h2>{escape(title(explanation.text))}</h2></summary>"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, missing_extra
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, NOTHING, percent, printable, shades, title
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation
@@ -84,7 +84,7 @@ def _panels(explanation: Explanation) -> list[_Panel]:
     tokens = [_short(token) for token in explanation.tokens]
     text = _short(title(explanation.text), LONGEST_TITLE)
     if not tokens:
-        return [_Panel(f"{text}: {absence(explanation.path is not None)}", [], [], np.zeros((0, 0), np.float32))]
+        return [_Panel(f"{text}: {NOTHING}", [], [], np.zeros((0, 0), np.float32))]
     if explanation.between_tokens:
         return [_Panel(f"{name}: {text}", tokens, tokens, weights) for name, weights in explanation.parts()]
     names, weights = zip(*explanation.rows(), strict=True)

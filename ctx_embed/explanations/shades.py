@@ -12,6 +12,8 @@ AGAINST = (213, 94, 0)
 DEEPEST = 0.6
 # The deepest colour needs a weight of at least this many times the mean of its line.
 EVEN = 2.0
+# What is said of a text without known tokens.
+NOTHING = "the model knows no token of this text: nothing to explain"
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -43,8 +45,3 @@ def printable(token: str) -> str:
 def title(text: str) -> str:
     """Return the heading of a text's explanation."""
     return printable(text) if text.strip() else "(empty text)"
-
-
-def absence(has_path: bool) -> str:
-    """Return the message for a text without tokens."""
-    return "no tokens: the embedding is the first context c^0" if has_path else "no tokens: nothing was looked at"

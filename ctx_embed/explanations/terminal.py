@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, absence, percent, printable, shades, title
+from ctx_embed.explanations.shades import AGAINST, DEEPEST, FOR, NOTHING, percent, printable, shades, title
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation
@@ -31,7 +31,7 @@ def renderable(explanation: Explanation) -> RenderableType:
             lines.add_row(name, _line(explanation.tokens, weights))
         parts.append(lines)
     else:
-        parts.append(Text(absence(explanation.path is not None)))
+        parts.append(Text(NOTHING))
     if explanation.path is not None:
         parts.append(_path(explanation.path))
     return Group(*parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
+from ctx_embed.texts import as_texts
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -32,7 +33,7 @@ class AttentionWeights:
     axes: tuple[str, ...]
 
 
-def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[AttentionWeights]:
+def attention_weights(model: SentenceTransformer, texts: Iterable[str]) -> list[AttentionWeights]:
     """Return how much each token of each text contributes to its embedding.
 
     The meaning of the weights depends on the system; ``axes`` names it. (step, token) for a Contextualizer: the exact
@@ -43,16 +44,12 @@ def attention_weights(model: SentenceTransformer, texts: Sequence[str]) -> list[
 
     Args:
         model: a SentenceTransformer whose first module is a system of ctx_embed.
-        texts: read with the model's default prompt, as by ``encode``.
+        texts: a list, array, series or generator; read with the model's default prompt, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another or has no attention weights; ``texts`` is not a list of strings.
+        InputError: the model's first module is another or has no attention weights; ``texts`` are not strings.
     """
-    if isinstance(texts, str):
-        raise InputError("texts must be a list of strings, got a str; give [text]")
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"text {index} must be a string, got {described(text)}")
+    texts = as_texts(texts)
     module = token_encoder(model)
     training = module.training
     module.eval()

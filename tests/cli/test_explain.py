@@ -20,8 +20,8 @@ def test_texts_in_the_terminal(tiny_model):
     tokens = ctx_embed.explain(tiny_model, "the cat").tokens
     assert [word for word in lines[1].split() if not word.lstrip("-").isdigit()] == ["step", *tokens]
     assert sum(line.startswith("step 2 ") for line in lines) == 2
-    assert "no tokens: the embedding is the first context c^0" in result.stdout
-    assert sum(line.startswith("step k") for line in lines) == 3
+    assert "(empty text)\nthe model knows no token of this text: nothing to explain\n" in result.stdout
+    assert sum(line.startswith("step k") for line in lines) == 2
 
 
 def test_json_of_a_file_of_standard_input_and_of_texts(tiny_model, tiny_model_path, tmp_path):
@@ -76,6 +76,13 @@ def test_mistakes(tmp_path):
         == f"cannot write {nowhere}: the folder {nowhere.parent} does not exist; create it first"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["empty.txt"]
+
+
+def test_long_texts_are_refused_before_the_model_is_loaded(tmp_path):
+    needed = "must have at most 20,000 characters to be explained, got 20,001; explain a part"
+    assert fails("x" * 20_001, "--model", "./absent") == f"the text {needed}"
+    (tmp_path / "texts.txt").write_text("short\n" + "x" * 20_001)
+    assert fails("--input", tmp_path / "texts.txt", "--model", "./absent") == f"text 2 {needed}"
 
 
 def test_usage(tmp_path):

@@ -114,17 +114,30 @@ def test_the_path_is_that_of_the_contexts(tokenizer):
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_a_text_without_tokens_stays_at_the_first_context(tokenizer, text):
+def test_a_text_without_tokens_has_no_explanation(tokenizer, text):
     found = ctx_embed.explain(make_model(tokenizer), text)
-    assert (found.text, found.tokens, found.weights.shape) == (text, (), (2, 0))
-    four = (4.0,) * 3  # ||ones|| of 16 dimensions
-    path = explanations.ContextPath(four, (0.0, 0.0), pytest.approx((1, 1)), pytest.approx((1, 1, 1)))
-    assert found.path == path
+    assert (found.text, found.tokens, found.weights.shape, found.path) == (text, (), (2, 0), None)
     parts = explanations.contributions(make_model(tokenizer), text)
     assert parts.vectors.shape == (0, 2, 16)
     assert not parts.bias.any()
     assert not parts.corrections.any()
     assert (parts.first == 1).all()
+
+
+@pytest.mark.parametrize("text", ["日本語", "שלום עולם", "日本語 " * 50])
+def test_a_text_of_unknown_tokens_has_no_explanation(shipped, text):
+    found = ctx_embed.explain(shipped, text)
+    assert (found.tokens, found.weights.shape, found.path) == ((), (3, 0), None)
+    assert "film" in ctx_embed.explain(shipped, f"{text} film").tokens
+
+
+@pytest.mark.parametrize("explain", [ctx_embed.explain, explanations.contributions])
+def test_a_text_that_is_too_long_is_refused_before_any_work(explain):
+    with pytest.raises(InputError) as caught:
+        explain(None, "word " * 160_000)
+    assert str(caught.value) == (
+        "the text must have at most 20,000 characters to be explained, got 800,000; explain a part"
+    )
 
 
 # Rows and parts
@@ -150,7 +163,7 @@ def test_every_system_that_weighs_tokens_is_explained(tokenizer, name, text):
     for _, weights in rows:
         assert weights.shape == (len(found.tokens),)
         assert weights.sum() == pytest.approx(1 if found.tokens else 0, abs=1e-5)
-    assert (found.path is None) == (name != "contextualizer")
+    assert (found.path is None) == (name != "contextualizer" or not text)
     assert b"<html" in html([found])
     Console(file=io.StringIO()).print(renderable(found))
 

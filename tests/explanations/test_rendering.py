@@ -21,7 +21,7 @@ from ctx_embed.explanations.terminal import renderable
 PATH = ContextPath((4.0, 5.0, 6.0), (1.5, 2.5), (0.25, 0.5), (0.125, 0.75, 1.0))
 WEIGHTS = np.array([[0.5, 0.75, -0.25], [0.01, 0.99, 0]], dtype=np.float32)
 TWO = Explanation("a <b> & [red]$c$", ("a", "<b>", "$[red]$"), WEIGHTS, ("step", "token"), PATH)
-NONE = Explanation("", (), np.zeros((2, 0), np.float32), ("step", "token"), PATH)
+NONE = Explanation("", (), np.zeros((2, 0), np.float32), ("step", "token"))
 BETWEEN = Explanation(
     "x y", ("x", "y"), np.array([[[[0.9, 0.1], [0.3, 0.7]]]], np.float32), ("layer", "head", "token", "token")
 )
@@ -66,8 +66,8 @@ def test_terminal_colours_by_sign_and_not_the_faintest():
 
 
 def test_terminal_without_tokens_and_between_tokens():
-    assert shown(NONE).splitlines()[:2] == ["(empty text)", "no tokens: the embedding is the first context c^0"]
-    assert "no tokens: nothing was looked at" in shown(replace(NONE, path=None))
+    lines = [line.rstrip() for line in shown(NONE).splitlines()]
+    assert lines == ["(empty text)", "the model knows no token of this text: nothing to explain"]
     assert "layer 1, head 1  x 60  y 40" in shown(BETWEEN)
 
 
@@ -127,7 +127,7 @@ def test_the_page_shows_text_weights_and_path():
     assert "a50.0 <b>75.0 $[red]$-25.0" in page.text
     assert "15.0001.5000.2500.750" in page.text
     assert "(empty text)" in page.text
-    assert "no tokens: the embedding is the first context c^0" in page.text
+    assert "the model knows no token of this text: nothing to explain" in page.text
     assert [tag for tag, _ in page.tags].count("section") == 2
 
 
@@ -143,9 +143,15 @@ def test_the_page_holds_the_matrix_between_tokens_of_a_short_text():
 
 def test_the_page_names_the_model_and_folds():
     page = Page(html([TWO] * 5, "my <model>"))
-    assert "of the model my <model> in per cent" in page.text
+    assert "Model: my <model>" in page.text
     assert "z^k" not in page.text
     assert "The model reads a text in K steps." in page.text
+    (towards, against) = [attributes["style"] for tag, attributes in page.tags if tag == "mark"][:2]
+    assert (towards, against) == ("background:rgba(0,114,178,0.600)", "background:rgba(213,94,0,0.600)")
+    assert "works for the update has a positive share" in page.text
+    assert "works against it pulls the other way" in page.text
+    assert "sup { font-size: 0.65em;" in page.text
+    assert "update" not in Page(html([BETWEEN])).text
     folded = [attributes for tag, attributes in page.tags if tag == "details"]
     assert ["open" in attributes for attributes in folded] == [True, True, True, False, False]
     heads = replace(TWO, weights=np.stack([WEIGHTS[0]] * 10), axes=("head", "token"), path=None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError
 from ctx_embed.index.embedder import Embedder
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.numpy_model.explaining import CosineParts
+from ctx_embed.texts import require_explainable
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,10 @@ def explain_similarity(embedder: Embedder, query: str, text: str) -> Similarity:
     """Return the cosine of a query and a text, token by token.
 
     Raises:
-        InputError: one of them is not a string, or the model runs on torch only.
+        InputError: one of them is not a string or too long, or the model runs on torch only.
     """
     for name, value in (("query", query), ("text", text)):
-        if not isinstance(value, str):
-            raise InputError(f"the {name} must be a string, got {described(value)}")
+        require_explainable(value, f"the {name}")
     model = embedder.model
     if not isinstance(model, NumpyEmbedder):
         raise InputError("only a Contextualizer explains similarities; this index has a model of another kind")
