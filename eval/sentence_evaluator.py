@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ctx_embed.eval.encoders import EmbeddingCache, as_encoder
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.reading import read_labelled
+from ctx_embed.texts import as_texts
 
 
 class ProbeEvaluator(SentenceEvaluator):
@@ -24,8 +25,8 @@ class ProbeEvaluator(SentenceEvaluator):
     ``probe_evaluation_NAME_results.csv`` there.
 
     Args:
-        labels: one label for each text.
-        texts: the texts to classify.
+        labels: one label for each text; a list, array, series or generator.
+        texts: the texts to classify, likewise.
         name: prefix of the metrics' names.
         protocol: one of :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`.
         seed: seed of the folds.
@@ -35,14 +36,15 @@ class ProbeEvaluator(SentenceEvaluator):
     """
 
     def __init__(
-        self, labels: Sequence[str], texts: Sequence[str], *, name: str = "", protocol: str = "quick", seed: int = 0
+        self, labels: Iterable[str], texts: Iterable[str], *, name: str = "", protocol: str = "quick", seed: int = 0
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        labels, texts = [str(label) for label in labels], as_texts(texts)
         if len(labels) != len(texts):
             raise InputError(f"labels and texts must be equally many, got {len(labels)} labels and {len(texts)} texts")
         if protocol not in PROTOCOLS:
             raise InputError(f"unknown protocol {protocol!r}: known are {', '.join(PROTOCOLS)}")
-        self.examples = Examples([str(label) for label in labels], [(text,) for text in texts], None)
+        self.examples = Examples(labels, [(text,) for text in texts], None)
         self.name, self.protocol, self.seed = name, protocol, seed
         self.primary_metric = "accuracy"
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+import pandas as pd
 import pytest
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -61,6 +63,16 @@ def test_from_a_file(tmp_path, tiny_model):
     path = tmp_path / "mine.tsv"
     path.write_text("".join(f"{label}\t{text}\n" for label, text in zip(LABELS, TEXTS, strict=True)))
     assert ProbeEvaluator.from_file(path)(tiny_model) == ProbeEvaluator(LABELS, TEXTS)(tiny_model)
+
+
+def test_series_arrays_and_generators(tiny_model):
+    expected = ProbeEvaluator(LABELS, TEXTS)(tiny_model)
+    table = pd.DataFrame({"label": LABELS, "text": TEXTS})
+    assert ProbeEvaluator(table["label"], table["text"])(tiny_model) == expected
+    assert ProbeEvaluator(np.array(LABELS), np.array(TEXTS))(tiny_model) == expected
+    assert ProbeEvaluator(iter(LABELS), (text for text in TEXTS))(tiny_model) == expected
+    with pytest.raises(InputError, match=r"^texts must be a list of strings, got a DataFrame; give one column$"):
+        ProbeEvaluator(LABELS, table)
 
 
 def test_mistakes():
