@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.multiclass import OneVsRestClassifier
 
 from ctx_embed.eval.scoring.mlp import mlp
 from ctx_embed.eval.scoring.probes import frozen
-from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, PROTOCOLS, best_rounded_mean, title_of
+from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, PROTOCOLS, best_rounded_mean, scaled_logistic, title_of
 
 GENERATOR = np.random.default_rng(11)
 
@@ -171,3 +172,18 @@ def test_networks_learn_separable_classes(name, hidden):
 def test_every_protocol_has_a_title():
     assert set(PROTOCOL_NAMES) == {"standard", "quick", "senteval", "senteval-adam", "senteval-mlp", "paper"}
     assert all(title_of(name) for name in PROTOCOL_NAMES)
+
+
+def test_sparse_rows_are_scaled_alike_in_training_and_test():
+    """As scikit-learn fits them at 16 times their length; other test rows would meet another intercept."""
+    generator = np.random.default_rng(0)
+    X = sparse.random_array((120, 30), density=0.2, rng=generator, format="csr")
+    y = (np.asarray(X.sum(axis=1)).ravel() > 3.4).astype(np.intp)
+    assert 10 < y.sum() < 50
+    (found,) = scaled_logistic(X[:80], y[:80], 2, (0.01,), X[80:], None, 0)
+    scaled = 16.0 * X.toarray()
+    expected = LogisticRegression(C=0.01, tol=1e-8).fit(scaled[:80], y[:80])
+    np.testing.assert_array_equal(found, expected.predict(scaled[80:]))
+    for train, test in ((1.0, 1.0), (16.0, 1.0), (1.0, 16.0)):
+        other = LogisticRegression(C=0.01, tol=1e-8).fit(train * X[:80].toarray(), y[:80])
+        assert (other.predict(test * X[80:].toarray()) != found).any()

@@ -42,7 +42,8 @@ def test_mcnemar_by_hand():
     assert found.value == pytest.approx(40.0)
     # 9 of 10 tosses, or more extreme, on either side: 2 (1 + 10) / 1024.
     assert found.p == pytest.approx(22 / 1024)
-    assert found.interval[0] < 40 < found.interval[1]
+    # Half the width: 1.96 sqrt((10 / 20 - 0.4^2) / 20).
+    assert found.interval == pytest.approx((40 - 25.5548, 40 + 25.5548), abs=1e-4)
     same = mcnemar(right, right)
     assert (same.value, same.p) == (0.0, 1.0)
 
