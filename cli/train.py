@@ -147,7 +147,7 @@ def train(
         raise click.UsageError("--frozen needs --from MODEL: an encoder from scratch must be trained.")
 
     from ctx_embed.files import require_replaceable
-    from ctx_embed.reading import read_labelled_rows
+    from ctx_embed.rows import read_labelled_rows
 
     # Before the slow imports.
     require_replaceable(output, "modules.json")

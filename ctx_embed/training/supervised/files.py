@@ -70,7 +70,7 @@ def train(
         start, tokenizer, vocabulary_size, device, encoder: of :func:`new_encoder`.
         architecture: the encoder's options.
         text_field, label_field: the columns of files that are tables, see
-            :func:`ctx_embed.reading.read_labelled_rows`.
+            :func:`ctx_embed.rows.read_labelled_rows`.
         overwrite: replace an existing model; otherwise only one made by the same call is accepted.
 
     Returns:
