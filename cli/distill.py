@@ -8,15 +8,11 @@ from typing import Any
 
 import click
 
+from ctx_embed.cli.declared import options_of, section
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import (
-    DECAY,
-    LEARNING_RATE,
     OF_RECIPE,
     OUTPUT,
-    SEED,
-    WEIGHT,
-    architecture_options,
     chosen_options,
     corpus_files,
     data_option,
@@ -24,6 +20,34 @@ from ctx_embed.cli.options import (
     field_options,
 )
 from ctx_embed.progress import duration
+from ctx_embed.training.distillation.options import (
+    FILES,
+    OBJECTIVES,
+    STUDENT,
+    TRAINING,
+    DistillationJob,
+    DistillationOptions,
+    Source,
+)
+from ctx_embed.training.options import ContextualizerOptions
+
+# The sections of the help, in the order in which one meets their options.
+SECTIONS = {
+    FILES: (
+        *("corpus", "output", "recipe", "data", "field", "label_field", "sentences"),
+        *section(FILES, DistillationJob),
+        "plot",
+    ),
+    STUDENT: (
+        *("encoder", "encoder_options", *section(None, ContextualizerOptions), "score"),
+        *section(STUDENT, DistillationJob),
+    ),
+    TRAINING: (*section(None, DistillationOptions), *section(TRAINING, DistillationJob)),
+    OBJECTIVES: section(OBJECTIVES, DistillationOptions, DistillationJob),
+    "Other": (),
+}
+# Options of the command that are not the recipe's.
+NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score", "device"}
 
 
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -31,8 +55,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
     if value is not None:
         from ctx_embed.training.distillation.recipe import read_recipe
 
-        given = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score", "device"}
-        names = {option.name or "" for option in context.command.params} - given | {"sources"}
+        names = {option.name or "" for option in context.command.params} - NOT_OF_RECIPE | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
         # Numbers are parsed from text as on the command line, so that 1.5 epochs are refused, not cut to 1.
         context.default_map = {
@@ -40,38 +63,6 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
             for name, option in recipe.items()
             if name not in ("sources", "encoder_options")
         }
-
-
-# The sections of the help, in the order in which one meets their options.
-SECTIONS = {
-    "Input and output": (
-        *("corpus", "teacher", "output", "recipe", "data", "field", "label_field", "sentences", "exclude", "overwrite"),
-        *("cache", "plot"),
-    ),
-    "Student": (
-        *("start", "encoder", "encoder_options", "dimension", "steps", "rank", "positions", "scale", "initial_context"),
-        *("score", "tokenizer", "vocabulary_size", "phrases", "spare_dimensions", "store"),
-    ),
-    "Training": (
-        *(
-            "epochs",
-            "batch_size",
-            "learning_rate",
-            "averaging",
-            "held_out",
-            "validation",
-            "seed",
-            "teacher_dtype",
-            "device",
-        ),
-    ),
-    "Further objectives": (
-        *("relation_weight", "genre_weight", "word_weight", "labelled", "label_weight", "labels_from", "skip"),
-        *("pair_weight", "pair_batch", "contrast_weight", "contrast_batch"),
-        *("second_teacher", "second_weight", "second_label_weight"),
-    ),
-    "Other": (),
-}
 
 
 @command(sections=SECTIONS)
@@ -82,10 +73,6 @@ SECTIONS = {
     help="Files of texts: one sentence per line, or per row of CSV, TSV, JSONL or Parquet.",
 )
 @click.argument("more", nargs=-1, metavar="[FILE...]")
-@click.option("--teacher", required=True, metavar="PATH", help="Any SentenceTransformer; minilm is all-MiniLM-L6-v2.")
-@click.option("--second-teacher", metavar="PATH", help="Another teacher, of the second_texts of a recipe's sources.")
-@click.option("--second-weight", default=0.5, show_default=True, type=WEIGHT, help="Loss weight: second teacher.")
-@click.option("--from", "start", metavar="MODEL", help="Start from this model, with its vocabulary and sizes.")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @click.option(
     "--recipe",
@@ -98,105 +85,10 @@ SECTIONS = {
 )
 @field_options
 @data_option
-@click.option(
-    "--cache", type=OUTPUT, metavar="DIR", help="Store the teacher's embeddings here.  [default: OUT.teacher]"
-)
 @click.option("--sentences", type=click.IntRange(min=1), help="Number of sentences to read, roughly.  [default: all]")
-@encoder_options
-@click.option(
-    "--tokenizer", metavar="FILE", help="A tokenizer.json; without one, a vocabulary is learned from the corpus."
-)
-@click.option(
-    "--vocabulary-size",
-    default=32_000,
-    show_default=True,
-    type=click.IntRange(min=3),
-    help="Maximum number of entries of a learned vocabulary.",
-)
-@click.option(
-    "--phrases",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Number of frequent phrases that become vocabulary entries.",
-)
-@click.option(
-    "--spare-dimensions",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Dimensions reserved for labels; zero in the teacher's target.",
-)
-@architecture_options(dimension=256, steps=3, rank=64, positions="none", scale="mean", initial_context="ones")
-@click.option("--epochs", default=3, show_default=True, type=click.IntRange(min=1), help="Passes over the texts.")
-@click.option("--batch-size", default=256, show_default=True, type=click.IntRange(min=2), help="Texts per batch.")
-@click.option("--learning-rate", default=5e-3, show_default=True, type=LEARNING_RATE, help="Peak learning rate.")
-@click.option("--averaging", default=0.0, show_default=True, type=DECAY, help="Decay of the weights' moving average.")
-@click.option(
-    "--relation-weight", default=2.0, show_default=True, type=WEIGHT, help="Loss weight: the teacher's cosines."
-)
-@click.option("--genre-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: predict a text's file.")
-@click.option("--pair-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: find a text's partner.")
-@click.option("--pair-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Pairs per batch.")
-@click.option(
-    "--contrast-weight",
-    default=0.0,
-    show_default=True,
-    type=WEIGHT,
-    help="Loss weight: move texts away from their negations and contradictions.",
-)
-@click.option("--contrast-batch", default=64, show_default=True, type=click.IntRange(min=2), help="Triples per batch.")
-@click.option(
-    "--second-label-weight",
-    default=0.0,
-    show_default=True,
-    type=WEIGHT,
-    help="Loss weight: predict the labels that the second teacher's embeddings give.",
-)
-@click.option(
-    "--held-out",
-    type=click.IntRange(min=2),
-    help="Number of texts held out to measure the distance to the teacher.  [default: 10 %, at most 4096]",
-)
-@click.option(
-    "--exclude", multiple=True, metavar="FILE", help="Never train on the texts in this file, in any of its columns."
-)
-@click.option(
-    "--labelled", multiple=True, metavar="FILE", help="Also learn from labelled texts: label<TAB>text, or a table."
-)
-@click.option("--skip", metavar="FILE.json", help="JSON file that names lines of the labelled files to leave out.")
-@click.option("--label-weight", default=0.3, show_default=True, type=WEIGHT, help="Loss weight: predict the labels.")
-@click.option(
-    "--labels-from",
-    default="all",
-    show_default=True,
-    type=click.Choice(["all", "spare"]),
-    help="Dimensions that labels and genres are predicted from.",
-)
-@click.option(
-    "--word-weight", default=0.0, show_default=True, type=WEIGHT, help="Loss weight: predict a text's own words."
-)
-@click.option("--validation", metavar="FILE", help="Pairs to score after each epoch: score<TAB>text<TAB>text.")
-@click.option("--seed", default=0, show_default=True, type=SEED, help="Seed of all random choices.")
-@click.option(
-    "--teacher-dtype",
-    default="float32",
-    show_default=True,
-    type=click.Choice(["float32", "bfloat16"]),
-    help="Precision in which the teacher computes.",
-)
-@click.option(
-    "--store",
-    default="float32",
-    show_default=True,
-    type=click.Choice(["float32", "float16", "int8"]),
-    help="Precision in which the token table is saved.",
-)
-@click.option(
-    "--device", metavar="NAME", help="Device of teachers and student, e.g. cuda.  [default: the student on the CPU]"
-)
-@click.option("--overwrite", is_flag=True, help="Replace the model in OUT, once the new one is complete.")
 @click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
+@encoder_options
+@options_of(ContextualizerOptions, DistillationJob, DistillationOptions)
 def distill(
     output: Path,
     corpus: tuple[str, ...],
@@ -221,16 +113,9 @@ def distill(
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """
     from ctx_embed.files import require_file
-    from ctx_embed.training.distillation.job import LOG
-    from ctx_embed.training.distillation.job import distill as distilled
-    from ctx_embed.training.distillation.loop.log import plot_log, require_matplotlib
-    from ctx_embed.training.distillation.texts.mixture import Source
+    from ctx_embed.loading import model_folder
 
     began = time.monotonic()
-    options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
-    if plot is not None:
-        require_file(plot)
-        require_matplotlib()
     if corpus + more:
         sources = [Source(corpus_files(corpus + more, data), sentences)]
     else:
@@ -238,6 +123,20 @@ def distill(
         sources = [Source(**{**table, "files": corpus_files(tuple(table["files"]), data)}) for table in tables]
     if not sources:
         raise click.UsageError("Missing option '--corpus'.")
+    # Before the slow imports: a missing model is the most frequent mistake.
+    for model in (options["teacher"], options["second_teacher"], options["start"]):
+        if model is not None:
+            model_folder(model)
+    if plot is not None:
+        require_file(plot)
+
+    from ctx_embed.training.distillation.job import LOG
+    from ctx_embed.training.distillation.job import distill as distilled
+    from ctx_embed.training.distillation.loop.log import plot_log, require_matplotlib
+
+    if plot is not None:
+        require_matplotlib()
+    options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
     for name, value in (("skip", skip), ("validation", validation)):
         options[name] = str(corpus_files((value,), data)[0]) if value else None
     options["exclude"] = corpus_files(exclude, data)

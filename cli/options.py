@@ -19,19 +19,15 @@ OUTPUT = click.Path(path_type=Path)
 SEED = click.IntRange(0, 2**32 - 1)
 
 
-class _Finite(click.FloatRange):
+class Finite(click.FloatRange):
     """A finite number in a range; click alone would accept ``nan`` and ``inf``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or fail."""
         rate = super().convert(value, param, ctx)
         if not math.isfinite(rate):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return rate
-
-
-LEARNING_RATE = _Finite(min=0, min_open=True)
-WEIGHT = _Finite(min=0)
-DECAY = _Finite(min=0, max=1, max_open=True)
 
 
 def data_option(command: Command) -> Command:
@@ -74,33 +70,8 @@ def dtype_option(default: str) -> Callable[[Command], Command]:
     )
 
 
-def architecture_options(**defaults: Any) -> Callable[[Command], Command]:
-    """Add the options of a Contextualizer's config with these defaults."""
-
-    def add(command: Command) -> Command:
-        for option in (
-            click.option(
-                "--initial-context", type=click.Choice(["ones", "learned", "uniform"]), help="The context c^0."
-            ),
-            click.option("--scale", type=click.Choice(["mean", "sum"]), help="Position weights average 1 or sum to 1."),
-            click.option("--positions", type=click.Choice(["none", "relative", "absolute"]), help="Position weights."),
-            click.option("--rank", type=click.IntRange(min=1), help="Rank u of the attention."),
-            click.option("--steps", type=click.IntRange(min=1), help="Number of steps K."),
-            click.option("--dimension", type=click.IntRange(min=1), help="Dimension m of the embedding."),
-        ):
-            command = option(command)
-        for parameter in command.__click_params__:  # type: ignore[attr-defined]
-            if parameter.name in defaults:
-                parameter.default = defaults[parameter.name]
-        return command
-
-    return add
-
-
 # The key in a click context under which the recipe of a command is stored.
 OF_RECIPE = "ctx_embed.recipe"
-# Options that only the Contextualizer has.
-CONTEXTUALIZER_OPTIONS = ("steps", "rank", "positions", "scale", "initial_context")
 SCORES = ["additive", "content", "dot", "general", "location", "scaled-dot"]
 
 
@@ -124,7 +95,7 @@ def named_values(context: click.Context, parameter: click.Parameter, given: tupl
 
 
 def encoder_options(command: Command) -> Command:
-    """Add ``--encoder`` and the options of any system; ``architecture_options`` are the Contextualizer's own."""
+    """Add ``--encoder`` and the options of any system; the Contextualizer's own are :class:`.ContextualizerOptions`."""
     for option in (
         click.option("--score", type=click.Choice(SCORES), help="Score of `attentive`; same as --option score=NAME."),
         click.option(
@@ -154,6 +125,7 @@ def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | N
         click.UsageError: options that only the Contextualizer has were given to another system.
     """
     from ctx_embed.systems import require_options
+    from ctx_embed.training.options import ContextualizerOptions
 
     context = click.get_current_context()
     recipe = context.meta.get(OF_RECIPE, {})
@@ -163,7 +135,7 @@ def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | N
     if encoder != "contextualizer":
         given = [
             f"--{name.replace('_', '-')}"
-            for name in CONTEXTUALIZER_OPTIONS
+            for name in vars(ContextualizerOptions())
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ]
         if given:

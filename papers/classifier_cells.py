@@ -21,13 +21,8 @@ from ctx_embed.systems import parameter_count, system
 from ctx_embed.training.supervised.compact_tables import compact_tables
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork, embeddings
-from ctx_embed.training.supervised.train import (
-    FINE_TUNING,
-    SupervisedOptions,
-    best_epochs,
-    new_encoder,
-    train_classifier,
-)
+from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
 from papers.experiment import FOLDS, Figures, Settings
 from papers.inputs import Workplace
 from papers.word_vectors import words_and_vectors

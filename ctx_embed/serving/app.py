@@ -29,8 +29,6 @@ from ctx_embed.serving.sending import Sender
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
 
-ROUTERS = [embeddings.router, models.router, indexes.router, operation.router]
-
 
 class PageFiles(StaticFiles):
     """The files of the page; browsers ask each time whether theirs are still the newest."""
@@ -90,8 +88,8 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers=HANDLERS,
     )
     app.state.service = service
-    for router in ROUTERS:
-        app.include_router(router)
+    for routes in (embeddings, models, indexes, operation):
+        app.include_router(routes.router)
     app.mount("/static", PageFiles(directory=operation.PAGE))
     app.add_middleware(Gate, service=service)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
@@ -99,5 +97,5 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Sender, settings=settings)
     # The last one added is the outermost.
-    app.add_middleware(Observer, routes=[route for router in ROUTERS for route in router.routes])
+    app.add_middleware(Observer)
     return app

@@ -14,11 +14,10 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.training.distillation.job import distill
-    from ctx_embed.training.distillation.options import DistillationOptions
-    from ctx_embed.training.distillation.texts.mixture import Source
+    from ctx_embed.training.distillation.options import DistillationOptions, Source
     from ctx_embed.training.supervised.classifier import TextClassifier
-    from ctx_embed.training.supervised.files import train
-    from ctx_embed.training.supervised.train import SupervisedOptions
+    from ctx_embed.training.supervised.job import train
+    from ctx_embed.training.supervised.options import SupervisedOptions
     from ctx_embed.training.vocabulary import learn_vocabulary
 
 __all__ = [
@@ -33,12 +32,12 @@ __all__ = [
 
 _HOMES = {
     "DistillationOptions": "ctx_embed.training.distillation.options",
-    "Source": "ctx_embed.training.distillation.texts.mixture",
-    "SupervisedOptions": "ctx_embed.training.supervised.train",
+    "Source": "ctx_embed.training.distillation.options",
+    "SupervisedOptions": "ctx_embed.training.supervised.options",
     "TextClassifier": "ctx_embed.training.supervised.classifier",
     "distill": "ctx_embed.training.distillation.job",
     "learn_vocabulary": "ctx_embed.training.vocabulary",
-    "train": "ctx_embed.training.supervised.files",
+    "train": "ctx_embed.training.supervised.job",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -23,7 +23,7 @@ def classifier_card(
         name: the name of its folder.
         model: the encoder.
         labels: the classes.
-        record: the record of the run, see :func:`ctx_embed.training.supervised.files.train`.
+        record: the record of the run, see :func:`ctx_embed.training.supervised.job.train`.
         start: the folder of the model that the run started from; None: from scratch.
     """
     stated = inherited(start)

@@ -16,7 +16,8 @@ from ctx_embed.eval.scoring.score import Examples
 from ctx_embed.progress import Meter
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training.supervised.labelled import Labelled
-from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
+from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.train import train_classifier
 
 FOLDS = 10
 # Stores the outcome of one fold: called with the fold's number and a function that computes the outcome.

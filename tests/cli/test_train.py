@@ -13,16 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_embed import load, loading
+from ctx_embed import load
 from ctx_embed.cli.main import main
 from ctx_embed.systems import SYSTEMS
+from ctx_embed.training import train
 from ctx_embed.training.labelled_texts import are_known, hashes_of
 from ctx_embed.training.supervised.classifier import TextClassifier
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
-from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
 from tests.helpers.cli import Command
+from tests.helpers.errors import error
 
 COMMAND = Command("train", only_error=False)
 run, fails = COMMAND.run, COMMAND.fails
@@ -31,7 +33,7 @@ WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "
 FRAMES = ["a {} film", "the book is {}", "{} from first to last", "the night was {} and long", "so {}"]
 ROWS = [f"{label}\t{frame.format(word)}" for label in WORDS for word in WORDS[label] for frame in FRAMES]
 SHORT = ["--epochs", "2"]
-SMALL = ["--dimension", "8", "--steps", "1", "--rank", "2", *SHORT, "--vocabulary-size", "120"]
+SMALL = ["--from", "scratch", "--dimension", "8", "--steps", "1", "--rank", "2", *SHORT, "--vocabulary-size", "120"]
 
 
 @pytest.fixture
@@ -133,14 +135,56 @@ def test_labels_of_any_kind_and_texts_without_a_word(here):
     succeeds("-", "-o", "model", input="\n".join(rows))
 
 
-def test_from_a_model(train_file, tiny_model_path, tiny_model, monkeypatch):
-    monkeypatch.setattr(loading, "DEFAULT_MODEL", tiny_model_path)
-    for start in ("default", tiny_model_path):
-        succeeds(train_file, "-o", "model", "--from", start)
-        model = load("model")
-        assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
-        assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
-        assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
+def test_from_a_model(train_file, tiny_model_path, tiny_model):
+    succeeds(train_file, "-o", "model", "--from", tiny_model_path)
+    model = load("model")
+    assert are_known([row.split("\t")[1] for row in ROWS], model[0].labelled_texts).all()
+    assert model[0].get_config_dict() == tiny_model[0].get_config_dict()
+    assert not np.array_equal(model.encode(["a good film"]), tiny_model.encode(["a good film"]))
+
+
+def test_a_training_starts_from_the_default_model_unless_told(train_file):
+    assert run(train_file, "-o", "model").exit_code == 0
+    options = json.loads(Path("model/training.json").read_text())["options"]
+    assert (options["from"], options["frozen"]) == ("default", True)
+    assert np.array_equal(load("model").encode(["a good film"]), load().encode(["a good film"]))
+    # The same in Python, and as it was asked for in version 0.1.
+    options = replace(FINE_TUNING, seed=0)
+    paper = {
+        "dimension": 128,
+        "steps": 5,
+        "rank": 260,
+        "positions": "absolute",
+        "scale": "sum",
+        "initial_context": "ones",
+    }
+    for start in ({}, {"start": "default"}):
+        train(train_file, "model", options, architecture=paper, **start)
+    train(train_file, "other")
+    assert json.loads(Path("other/training.json").read_text())["options"]["from"] == "default"
+    # The encoder is trained with the options for a trained encoder as soon as one of them is given.
+    arguments = ["--epochs", "1", "--runs", "1", "--overwrite"]
+    assert run(train_file, "-o", "model", *arguments).exit_code == 0
+    options = json.loads(Path("model/training.json").read_text())["options"]
+    assert options["learning_rate"] == FINE_TUNING.learning_rate
+    assert not np.array_equal(load("model").encode(["a good film"]), load().encode(["a good film"]))
+
+
+def test_from_scratch_is_the_papers_protocol(train_file):
+    assert (
+        run(train_file, "-o", "model", "--from", "scratch", "--epochs", "1", "--vocabulary-size", "120").exit_code == 0
+    )
+    options = json.loads(Path("model/training.json").read_text())["options"]
+    assert (options["from"], options["learning_rate"], options["batch_size"]) == (None, 1e-4, 32)
+    (config,) = (module for module in options["modules"] if module["module"] == "Contextualizer")
+    assert (config["steps"], config["rank"], config["positions"]) == (5, 260, "absolute")
+    assert run(train_file, "-o", "mean", "--encoder", "mean", "--epochs", "1").exit_code == 0
+    assert json.loads(Path("mean/training.json").read_text())["options"]["from"] is None
+    train(train_file, "python", SupervisedOptions(epochs=1), encoder="mean")
+    assert json.loads(Path("python/training.json").read_text())["options"]["from"] is None
+    message = "an encoder named 'mean' is trained from scratch; leave out the model to start from"
+    assert error(train, train_file, "new", encoder="mean", start="default") == message
+    assert error(train, train_file, "new", strat="default").startswith("unknown option 'strat': did you mean 'start'?")
 
 
 def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
@@ -156,8 +200,8 @@ def test_texts_that_the_model_has_learned_from_are_told(train_file, tokenizer):
 def test_a_model_has_its_own_architecture(train_file, tokenizer):
     result = run(train_file, "-o", "model", "--from", "default", "--steps", "7", "--vocabulary-size", "120")
     assert result.exit_code == 2
-    line = "Error: --steps, --vocabulary-size: only for a model from scratch; leave it out, --from default has its own."
-    assert result.stderr.splitlines()[-1] == line
+    line = "only for a model from scratch; add --from scratch, or leave it out: default has its own."
+    assert result.stderr.splitlines()[-1] == f"Error: --steps, --vocabulary-size: {line}"
 
 
 def test_a_tokenizer_of_ones_own(train_file, tokenizer):
@@ -194,8 +238,8 @@ def test_options_of_a_system(train_file):
     result = run(train_file, "-o", "new", *SYSTEM, "--encoder", "mean", "--rank", "3")
     assert result.stderr.splitlines()[-1] == "Error: --rank: only for the contextualizer; mean needs --option instead."
     result = run(train_file, "-o", "new", "--from", "default", "--encoder", "mean", "--option", "a=1")
-    line = "Error: --encoder, --option: only for a model from scratch; leave it out, --from default has its own."
-    assert result.stderr.splitlines()[-1] == line
+    line = "only for a model from scratch; add --from scratch, or leave it out: default has its own."
+    assert result.stderr.splitlines()[-1] == f"Error: --encoder, --option: {line}"
 
 
 def test_the_penalty_of_san_is_trained(train_file):
@@ -405,7 +449,7 @@ def test_the_papers_protocol_on_real_data(data, here):
     random.Random(0).shuffle(rows)
     file("train.tsv", *rows[:2000])
     file("test.tsv", *rows[2000:2500])
-    shape = ["--rank", "16", "--steps", "1"]
+    shape = ["--from", "scratch", "--rank", "16", "--steps", "1"]
     schedule = ["--epochs", "3", "--learning-rate", "1e-3"]
     result = run("train.tsv", "-o", "model", "--test", "test.tsv", "--json", *shape, *schedule)
     assert result.exit_code == 0, result.output
@@ -440,8 +484,8 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
 
 
 def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
-    result = run(train_file, "-o", "model", "--runs", "2")
-    line = "Error: --runs needs --from MODEL: the weights of encoders from scratch have no useful mean."
+    result = run(train_file, "-o", "model", "--from", "scratch", "--runs", "2")
+    line = "Error: --runs needs a model to start from: encoders from scratch have no useful mean."
     assert result.stderr.splitlines()[-1] == line
     result = run(train_file, "-o", "model", "--from", tiny_model_path, "--runs", "2", "--epochs", "2")
     record = json.loads(Path("model/training.json").read_text())
@@ -465,8 +509,8 @@ def test_the_validation_accuracy_of_runs_is_that_of_their_mean(train_file, tiny_
 
 
 def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):
-    result = run(train_file, "-o", "model", "--frozen")
-    line = "Error: --frozen needs --from MODEL: an encoder from scratch must be trained."
+    result = run(train_file, "-o", "model", "--frozen", "--from", "scratch")
+    line = "Error: --frozen needs a model to start from: an encoder from scratch must be trained."
     assert result.stderr.splitlines()[-1] == line
     result = run(train_file, "-o", "model", "--frozen", "--from", tiny_model_path, "--epochs", "2")
     line = "Error: --epochs: for a training of the encoder, which --frozen leaves as it is."

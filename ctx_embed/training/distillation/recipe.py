@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.training.distillation.options import Source
+from ctx_embed.training.options import declared
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -15,17 +17,10 @@ else:
     import tomli as tomllib
 
 LISTS = ("corpus", "exclude", "labelled")
-WHOLE = ("texts", "passage_lines", "span_words", "most_words", "first_words", "second_texts")
-SWITCHES = ("fair", "taught")
-SOURCE_OPTIONS = ("files", "weight", *WHOLE, *SWITCHES)
 
 
 def _is_list_of_strings(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
@@ -56,7 +51,7 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
         elif name == "encoder_options":
             if not isinstance(value, Mapping):
                 raise InputError(f"{path}: {name} must be a table [encoder_options], got {value!r}")
-        elif not isinstance(value, str) and not _is_number(value):
+        elif isinstance(value, bool) or not isinstance(value, str | int | float):
             raise InputError(f"{path}: {name} must be a string or a number, got {value!r}")
     return recipe
 
@@ -64,17 +59,16 @@ def read_recipe(path: Path, names: set[str]) -> dict[str, Any]:
 def _check_sources(path: Path, sources: Any) -> None:
     if not isinstance(sources, list) or not all(isinstance(source, Mapping) for source in sources):
         raise InputError(f"{path}: sources must be tables [[sources]], got {sources!r}")
+    known = [field.name for field in declared(Source)]
     for source in sources:
-        for name, value in source.items():
-            if name not in SOURCE_OPTIONS:
-                raise unknown_name(f"option of a source in {path}", name, SOURCE_OPTIONS)
-            if name == "files" and not _is_list_of_strings(value):
-                raise InputError(f"{path}: files of a source must be a list of strings, got {value!r}")
-            whole = name in WHOLE
-            if name in SWITCHES and not isinstance(value, bool):
-                raise InputError(f"{path}: {name} of a source must be true or false, got {value!r}")
-            if name not in ("files", *SWITCHES) and (not _is_number(value) or (whole and not isinstance(value, int))):
-                kind = "a whole number" if whole else "a number"
-                raise InputError(f"{path}: {name} of a source must be {kind}, got {value!r}")
+        for name in source:
+            if name not in known:
+                raise unknown_name(f"option of a source in {path}", name, known)
         if "files" not in source:
             raise InputError(f"{path}: each source must have files; add files = [...]")
+        if not _is_list_of_strings(source["files"]):
+            raise InputError(f"{path}: files of a source must be a list of strings, got {source['files']!r}")
+        try:
+            Source(**source)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None

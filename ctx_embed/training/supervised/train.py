@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -17,7 +15,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.loading import load, require_device
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
@@ -30,79 +27,8 @@ from ctx_embed.training.supervised.compact_tables import compact_tables
 from ctx_embed.training.supervised.head import ClassWeight, class_weights
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
+from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
-
-# How a head may be initialised.
-HEADS = ("zeros", "random", "probe")
-
-
-@dataclass(frozen=True)
-class SupervisedOptions:
-    """Options of the training of an encoder and its head.
-
-    Args:
-        epochs: passes over the training texts; the epoch with the best validation accuracy is kept (ties: the first).
-        batch_size: texts per batch.
-        learning_rate: Adam's learning rate, constant.
-        token_dropout: fraction of a text's tokens that are dropped in training.
-        head: its initial weights: ``random`` (as torch's Linear); ``zeros``, so that an untrained head does not
-            change an encoder with large outputs; or ``probe``, the linear probe of the initial embeddings (Kumar et al.
-            2022, arXiv 2202.10054). None: the encoder's ``first_head``, zeros for a Contextualizer and random for the
-            other systems (docs/reproduction.md).
-        valid_share: fraction of the training texts held out for validation if no validation texts are given.
-        seed: seed of the split, the order and the head's weights.
-        like_length: make batches of texts of similar length, which is several times as quick for recurrent systems on
-            texts of mixed lengths, where the longest text of a batch determines its time.
-        runs: trainings from the same start, each in another order and, if no validation texts are given, with another
-            part held out, whose weights are averaged (Wortsman et al. 2022, arXiv 2203.05482). It suits an encoder that
-            is already trained.
-
-    Raises:
-        InputError: a number out of its range.
-    """
-
-    epochs: int = 10
-    batch_size: int = 32
-    learning_rate: float = 1e-4
-    token_dropout: float = 0.0
-    head: str | None = None
-    valid_share: float = 0.1
-    seed: int = 0
-    like_length: bool = False
-    runs: int = 1
-
-    def __post_init__(self) -> None:
-        ranges = {
-            "epochs": (self.epochs >= 1, "at least 1"),
-            "batch_size": (self.batch_size >= 1, "at least 1"),
-            "learning_rate": (0 < self.learning_rate < math.inf, "a finite number above 0"),
-            "token_dropout": (0 <= self.token_dropout < 1, "at least 0 and below 1"),
-            "valid_share": (0 < self.valid_share < 1, "above 0 and below 1"),
-            "runs": (self.runs >= 1, "at least 1"),
-            "seed": (0 <= self.seed < 2**32, "at least 0 and below 2^32"),
-        }
-        for name, (fits, needed) in ranges.items():
-            if not fits:
-                raise InputError(f"{name} must be {needed}, got {getattr(self, name)}")
-        if self.head is not None and self.head not in HEADS:
-            raise unknown_name("head", self.head, HEADS)
-
-    def of_encoder(self, encoder: SentenceTransformer) -> SupervisedOptions:
-        """Return these options with the encoder's own head unless one is named."""
-        return self if self.head else replace(self, head=getattr(encoder[0], "first_head", TokenEncoder.first_head))
-
-    def described(self) -> dict[str, Any]:
-        """Return the options by name, without ``runs`` where it is 1: what is stored without it stays found."""
-        return {name: value for name, value in vars(self).items() if name != "runs" or value != 1}
-
-    def seed_of(self, run: int) -> int:
-        """Return the seed of a run, counted from 0; that of the first is ``seed``."""
-        return (self.seed + 7919 * run) % 2**32
-
-
-# For an encoder that is already trained: chosen on topics, genres and reviews that are not in any evaluation set, see
-# docs/default-model.md.
-FINE_TUNING = SupervisedOptions(epochs=4, batch_size=64, learning_rate=1e-3, head="probe", runs=5)
 
 
 def new_encoder(

@@ -20,7 +20,8 @@ from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
 from ctx_embed.training.supervised.labelled import Labelled
-from ctx_embed.training.supervised.train import FINE_TUNING, SupervisedOptions, train_classifier
+from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
 
 TEXTS = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")] * 10

@@ -13,10 +13,9 @@ from ctx_embed import load
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.training.distillation import job
 from ctx_embed.training.distillation.loop.trainer import Distillation
-from ctx_embed.training.distillation.options import DistillationOptions
+from ctx_embed.training.distillation.options import DistillationOptions, Source
 from ctx_embed.training.distillation.recipe import read_recipe
 from ctx_embed.training.distillation.student.teacher import TeacherCache
-from ctx_embed.training.distillation.texts.mixture import Source
 from ctx_embed.training.labelled_texts import hashes_of
 from tests.helpers.errors import error
 
@@ -109,8 +108,11 @@ def test_sources_of_a_recipe(toml):
         ("sources = [3]", "sources must be tables [[sources]], got [3]"),
         ("[[sources]]\ntexts = 3", "each source must have files; add files = [...]"),
         ('[[sources]]\nfiles = "a"', "files of a source must be a list of strings, got 'a'"),
-        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source must be a whole number, got 1.5"),
-        ('[[sources]]\nfiles = ["a"]\nweight = "x"', "weight of a source must be a number, got 'x'"),
+        ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source must be a whole number, at least 1, got 1.5"),
+        (
+            '[[sources]]\nfiles = ["a"]\nweight = "x"',
+            "weight of a source must be a finite number, above 0 and below 1000, got 'x'",
+        ),
     ],
 )
 def test_sources_that_are_wrong(toml, content, message):
@@ -184,9 +186,9 @@ def test_a_tenth_is_held_out_unless_more_is_asked_for(distill, tmp_path):
     summary = distill(held_out=None)
     assert (summary["trained_texts"], summary["held_out_texts"]) == (72, 8)
     assert json.loads((tmp_path / "model" / "training.json").read_text())["options"]["held_out"] == 8
-    assert DistillationOptions().of_texts(5_000).held_out == 500
-    assert DistillationOptions().of_texts(100_000).held_out == 4096
-    assert DistillationOptions(held_out=20).of_texts(5_000).held_out == 20
+    assert DistillationOptions().for_texts(5_000).held_out == 500
+    assert DistillationOptions().for_texts(100_000).held_out == 4096
+    assert DistillationOptions(held_out=20).for_texts(5_000).held_out == 20
 
 
 def weights(folder) -> dict[str, torch.Tensor]:

@@ -17,8 +17,9 @@ from sklearn.preprocessing import FunctionTransformer
 
 from ctx_embed import TextClassifier, load
 from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder
+from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.supervised.predictor import Predictor
-from ctx_embed.training.supervised.train import SupervisedOptions, new_encoder, train_classifier
+from ctx_embed.training.supervised.train import new_encoder, train_classifier
 from tests.conftest import make_model
 from tests.helpers.errors import error
 from tests.training.toy import OPTIONS, forty_texts, small_encoders

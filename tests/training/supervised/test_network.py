@@ -10,7 +10,8 @@ from sklearn.preprocessing import StandardScaler
 from ctx_embed.training.supervised.head import PROBE_C
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork, embedded
-from ctx_embed.training.supervised.train import SupervisedOptions, train_classifier
+from ctx_embed.training.supervised.options import SupervisedOptions
+from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
 from tests.training.toy import OPTIONS, forty_texts, small_encoders
 

@@ -14,13 +14,8 @@ from ctx_embed.training.batches import seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
-from ctx_embed.training.supervised.train import (
-    FINE_TUNING,
-    SupervisedOptions,
-    best_epochs,
-    new_encoder,
-    train_classifier,
-)
+from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
+from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
 from tests.helpers.errors import error
 from tests.training.toy import OPTIONS, forty_texts, same, small_encoders, state
 

@@ -46,7 +46,7 @@ from ctx_embed.training.distillation.loop.objectives import (
     similarity_loss,
 )
 from ctx_embed.training.distillation.loop.spearman import spearman
-from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
+from ctx_embed.training.distillation.options import DistillationOptions
 from ctx_embed.training.distillation.texts.mixture import Mixture
 from ctx_embed.training.distillation.texts.scored_pairs import Pairs
 from ctx_embed.training.divergence import require_finite
@@ -110,7 +110,7 @@ class Distillation:
         log: TrainingLog | None = None,
     ) -> None:
         taught = mixture.taught_rows
-        options = options.of_texts(len(taught))
+        options = options.for_texts(len(taught))
         options.trained_on(len(taught), mixture.excluded)
         self.student = student
         self.device = student.embedding.weight.device
@@ -265,7 +265,7 @@ class Distillation:
         Returns:
             The loss and that of each objective.
         """
-        rate = learning_rate_at(self.step, total, self.options)
+        rate = self.options.learning_rate_at(self.step, total)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         # Seeded by the step, so that a resumed run of an encoder with dropout equals an uninterrupted one.
@@ -337,7 +337,7 @@ class Distillation:
                     require_finite(losses["loss"], self.step)
                     meter.update()
                     if self.step % log_steps == 0:
-                        rate = learning_rate_at(self.step - 1, total, options)
+                        rate = options.learning_rate_at(self.step - 1, total)
                         speed = (self.step - first) / (time.monotonic() - began)
                         self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
                     if self.step % CHECKPOINT_STEPS == 0 and self.step < total:

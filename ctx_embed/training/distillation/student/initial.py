@@ -15,21 +15,12 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.systems import option_defaults, require_options, without_vocabulary
 from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.training.distillation.options import require_spare
 from ctx_embed.training.distillation.student.rotation import ALIGNED_TEXTS, aligned_rotation, rotation_to
 
 # Token weight a / (a + frequency): frequent words mean little (Arora et al. 2017, smooth inverse frequency).
 FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
-
-
-def require_spare(spare: int, dimension: int) -> None:
-    """Raise an error unless at least one dimension is left for the teacher.
-
-    Raises:
-        InputError: with both.
-    """
-    if not 0 <= spare < dimension:
-        raise InputError(f"spare_dimensions must be in 0..{dimension - 1} for dimension {dimension}, got {spare}")
 
 
 def student_options(encoder: str, dimension: int, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,69 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
+from ctx_embed.training.distillation.options import Source
 from ctx_embed.training.distillation.texts.corpus import Block, genre, read_blocks
 from ctx_embed.training.distillation.texts.exclusion import is_excluded
 from ctx_embed.training.distillation.texts.fair_sample import read_fair_blocks
-
-
-@dataclass(frozen=True)
-class Source:
-    """Text files that are read in the same way.
-
-    Args:
-        files: plain or gzip, a sentence per line or row.
-        texts: about how many of them to use, spread over all files; None: all.
-        passage_lines: above 1, join consecutive lines into passages of 2 to this many lines.
-        span_words: above 0, cut each text to a span of 1 to this many words.
-        weight: how often an epoch shows each text, on average.
-        fair: order single texts of all files so that any first part is a fair sample, see
-            :func:`.read_fair_blocks`; files may also be of labelled texts
-            (``.tsv``) or of pairs (``.jsonl``).
-        second_texts: about this many of its first texts are embedded by a second teacher as well.
-        most_words: of a fair source, leave out longer texts.
-        first_words: of a fair source, cut the texts of pairs to this number of words.
-        taught: false: no teacher embeds its texts, which serve as pairs alone.
-
-    Raises:
-        InputError: no file, or a number out of its range.
-    """
-
-    files: Sequence[Path]
-    texts: int | None = None
-    passage_lines: int = 1
-    span_words: int = 0
-    weight: float = 1.0
-    fair: bool = False
-    most_words: int | None = None
-    second_texts: int = 0
-    first_words: int | None = None
-    taught: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.files:
-            raise InputError("a source must have at least one file, got none")
-        if self.texts is not None and self.texts < 1:
-            raise InputError(f"texts of a source must be at least 1, got {self.texts}")
-        if self.passage_lines < 1:
-            raise InputError(f"passage_lines of a source must be at least 1, got {self.passage_lines}")
-        if self.span_words < 0:
-            raise InputError(f"span_words of a source must be at least 0 (whole texts), got {self.span_words}")
-        if self.most_words is not None and (self.most_words < 1 or not self.fair):
-            raise InputError(f"most_words of a source must be at least 1, with fair = true, got {self.most_words}")
-        if self.first_words is not None and (self.first_words < 1 or not self.fair):
-            raise InputError(f"first_words of a source must be at least 1, with fair = true, got {self.first_words}")
-        if not self.taught and (not self.fair or self.second_texts):
-            raise InputError("a source with taught = false must have fair = true and no second_texts")
-        if self.second_texts < 0:
-            raise InputError(f"second_texts of a source must be at least 0, got {self.second_texts}")
-        if not 0 < self.weight < 1000:
-            raise InputError(f"weight of a source must be above 0 and below 1000, got {self.weight}")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.loop import trainer
 from ctx_embed.training.distillation.loop.log import TrainingLog
 from ctx_embed.training.distillation.loop.trainer import Distillation, teacher_distance
-from ctx_embed.training.distillation.options import DistillationOptions, learning_rate_at
+from ctx_embed.training.distillation.options import DistillationOptions
 from ctx_embed.training.distillation.student.initial import entry_texts, new_student, token_table
 from ctx_embed.training.distillation.student.rotation import rotation_to
 from ctx_embed.training.distillation.texts.corpus import Block
@@ -33,11 +33,11 @@ OPTIONS = DistillationOptions(epochs=2, batch_size=16, held_out=16)
 
 def test_the_learning_rate_by_hand():
     options = DistillationOptions(learning_rate=2.0, warmup=0.2)
-    rates = [learning_rate_at(step, 10, options) for step in range(11)]
+    rates = [options.learning_rate_at(step, 10) for step in range(11)]
     half = 2**0.5 / 2
     cosines = [1, 0.923879533, half, 0.382683432, 0, -0.382683432, -half, -0.923879533, -1]
     assert rates == pytest.approx([1.0, 2.0, *(1 + cosine for cosine in cosines)])
-    assert learning_rate_at(0, 1, DistillationOptions(learning_rate=2.0, warmup=0)) == 2.0
+    assert DistillationOptions(learning_rate=2.0, warmup=0).learning_rate_at(0, 1) == 2.0
 
 
 def test_the_rotation_by_hand():

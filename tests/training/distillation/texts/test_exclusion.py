@@ -5,8 +5,9 @@ import gzip
 import pytest
 
 from ctx_embed.errors import InputError
+from ctx_embed.training.distillation.options import Source
 from ctx_embed.training.distillation.texts.exclusion import is_excluded, read_excluded, words_of
-from ctx_embed.training.distillation.texts.mixture import Source, read_mixture
+from ctx_embed.training.distillation.texts.mixture import read_mixture
 
 
 def test_texts_are_compared_by_their_words():

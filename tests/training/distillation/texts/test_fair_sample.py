@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ctx_embed.errors import InputError
+from ctx_embed.training.distillation.options import Source
 from ctx_embed.training.distillation.texts.fair_sample import fair_order, read_fair_blocks
-from ctx_embed.training.distillation.texts.mixture import Source, read_mixture
+from ctx_embed.training.distillation.texts.mixture import read_mixture
 
 
 def test_any_beginning_is_a_fair_sample():

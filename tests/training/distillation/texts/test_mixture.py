@@ -37,7 +37,7 @@ def test_a_mixture_knows_weights_and_genres(tmp_path):
         ({"files": []}, "a source must have at least one file, got none"),
         ({"texts": 0}, "texts of a source must be at least 1, got 0"),
         ({"passage_lines": 0}, "passage_lines of a source must be at least 1, got 0"),
-        ({"span_words": -1}, "span_words of a source must be at least 0 (whole texts), got -1"),
+        ({"span_words": -1}, "span_words of a source must be at least 0, got -1"),
         ({"weight": 0.0}, "weight of a source must be above 0 and below 1000, got 0.0"),
     ],
 )

@@ -1,0 +1,87 @@
+"""Command-line options from dataclasses whose fields :func:`ctx_embed.training.options.option` declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import click
+
+from ctx_embed.cli.options import Command, Finite
+from ctx_embed.training.options import declared, types_of
+
+
+def options_of(
+    *kinds: Any, but: Iterable[str] = (), cases: Mapping[str, Any] | None = None
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of dataclasses to a command.
+
+    A field may state ``flag``, ``metavar``, ``default_is`` (the default in words) and ``command=False`` (no option).
+
+    Args:
+        *kinds: the dataclasses, or instances that hold the defaults, in the order of their options.
+        but: fields that do not become options.
+        cases: instances by the case in which their values are the defaults; the option's own default is then None.
+    """
+
+    def add(command: Command) -> Command:
+        for kind in reversed(kinds):
+            options = kind if isinstance(kind, type) else type(kind)
+            for known in reversed([*declared(options)]):
+                if known.name not in but and known.metadata["shown"].get("command", True):
+                    default = known.default if isinstance(kind, type) else getattr(kind, known.name)
+                    command = _option(known, types_of(options)[known.name], default, cases)(command)
+        return command
+
+    return add
+
+
+def section(title: str | None, *classes: type) -> list[str]:
+    """Return the names of the options that state this section of the help; None: that state none."""
+    return [
+        known.name
+        for options in classes
+        for known in declared(options)
+        if known.metadata["shown"].get("section") == title and known.metadata["shown"].get("command", True)
+    ]
+
+
+def _option(
+    known: Field[Any], kind: Any, default: Any, cases: Mapping[str, Any] | None
+) -> Callable[[Command], Command]:
+    shown = known.metadata["shown"]
+    flag = shown.get("flag", f"--{known.name.replace('_', '-')}")
+    settings: dict[str, Any] = {"help": known.metadata["meaning"]}
+    if kind is bool:
+        flag, settings["is_flag"] = (f"{flag}/--no-{known.name}", None) if default is None else (flag, True)
+    elif get_origin(kind) is Literal:
+        settings["type"] = click.Choice(get_args(kind))
+    elif kind in (int, float):
+        settings["type"] = _range(kind, known.metadata["limits"])
+    else:
+        settings["metavar"] = shown.get("metavar", "FILE")
+        settings |= {"multiple": True} if get_origin(kind) is Sequence else {"type": Path if kind is Path else str}
+    if "default_is" in shown or cases:
+        settings["help"] += f"  [default: {shown.get('default_is') or _default(known.name, cases or {})}]"
+        default = None
+    if default is MISSING:
+        return click.option(flag, known.name, required=True, **settings)
+    return click.option(flag, known.name, default=default, **settings)
+
+
+def _default(name: str, cases: Mapping[str, Any]) -> str:
+    """Return the default in words, for each case: "4; from scratch 10"."""
+    values = [getattr(options, name) for options in cases.values()]
+    if len(set(values)) == 1:
+        return str(values[0])
+    return "; ".join(f"{case} {value}".strip() for case, value in zip(cases, values, strict=True))
+
+
+def _range(kind: type, limits: Mapping[str, Any]) -> click.IntRange | click.FloatRange:
+    if kind is int:
+        below = limits.get("below")
+        return click.IntRange(limits.get("at least"), None if below is None else below - 1)
+    least = limits.get("above", limits.get("at least"))
+    return Finite(least, limits.get("below"), min_open="above" in limits, max_open=True)

@@ -1,0 +1,150 @@
+"""Options declared once: each field has its type, range and meaning, for Python, recipes and commands alike."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields
+from types import MappingProxyType, NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ctx_embed.errors import InputError, unknown_name
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Options = TypeVar("Options")
+KINDS = {int: "a whole number", float: "a finite number", bool: "True or False"}
+WITHIN = {"at least": operator.ge, "above": operator.gt, "below": operator.lt}
+
+
+def option(
+    default: Any = MISSING,
+    meaning: str = "",
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    **shown: Any,
+) -> Any:
+    """Return a dataclass field for an option.
+
+    Args:
+        default: without one, the option must be given.
+        meaning: a sentence for help texts and the documentation.
+        least, above, below: the range of a number.
+        shown: how the command line shows it, see :func:`ctx_embed.cli.declared.options_of`.
+    """
+    limits = {"at least": least, "above": above, "below": below}
+    metadata = {"meaning": meaning, "limits": {word: limit for word, limit in limits.items() if limit is not None}}
+    return field(default=default, metadata={**metadata, "shown": shown})
+
+
+def declared(options: type) -> Iterator[Field[Any]]:
+    """Yield the fields of a dataclass that :func:`option` made."""
+    return (known for known in fields(options) if "meaning" in known.metadata)
+
+
+def types_of(options: type) -> MappingProxyType[str, Any]:
+    """Return the type of each field, without ``None``."""
+    return MappingProxyType({name: _some(kind) for name, kind in get_type_hints(options).items()})
+
+
+def _some(kind: Any) -> Any:
+    """Return a union without ``None``."""
+    if NoneType not in get_args(kind):
+        return kind
+    some = [part for part in get_args(kind) if part is not NoneType]
+    return some[0] if len(some) == 1 else kind
+
+
+def require_valid(options: Any, of: str = "") -> None:
+    """Check each option: numbers, choices and switches, and the range of numbers.
+
+    Args:
+        options: of a dataclass whose fields :func:`option` made.
+        of: follows the option's name in an error, as " of a source".
+
+    Raises:
+        InputError: naming the first option that does not fit, what it needs, and its value.
+    """
+    for known in declared(type(options)):
+        value, kind = getattr(options, known.name), types_of(type(options))[known.name]
+        if value is None and known.default is None:
+            continue
+        if get_origin(kind) is Literal and value not in get_args(kind):
+            raise unknown_name(f"{known.name}{of}", value, get_args(kind))
+        if kind in KINDS:
+            limits, fits = known.metadata["limits"], _is(kind, value)
+            if not fits or not all(WITHIN[word](value, limit) for word, limit in limits.items()):
+                needed = " and ".join(f"{word} {'2^32' if limit == 2**32 else limit}" for word, limit in limits.items())
+                needed = needed if fits else ", ".join(filter(None, (KINDS[kind], needed)))
+                raise InputError(f"{known.name}{of} must be {needed}, got {value!r}")
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, int) or (kind is float and isinstance(value, float) and math.isfinite(value))
+
+
+def documented(options: type[Options]) -> type[Options]:
+    """Add the meaning of each option to the docstring of a dataclass."""
+    lines = [f"    {known.name}: {_described(known)}" for known in declared(options)]
+    options.__doc__ = inspect.cleandoc(options.__doc__ or "") + "\n\nArgs:\n" + "\n".join(lines) + "\n"
+    return options
+
+
+def _described(known: Field[Any]) -> str:
+    meaning = str(known.metadata["meaning"])
+    return meaning[0].lower() + meaning[1:] if meaning.split()[0][1:].islower() else meaning
+
+
+def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+    """Return a decorator that shows the options of dataclasses in the signature of a function with ``**options``.
+
+    Args:
+        *classes: whose fields the function takes by name.
+        but: fields that it does not take so.
+    """
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function, eval_str=True)
+        named = [
+            parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        left_out = {*but, *signature.parameters}
+        more = [
+            inspect.Parameter(
+                known.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if known.default is MISSING else known.default,
+                annotation=get_type_hints(options)[known.name],
+            )
+            for options in classes
+            for known in declared(options)
+            if known.name not in left_out
+        ]
+        function.__signature__ = signature.replace(parameters=[*named, *more])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@documented
+@dataclass(frozen=True)
+class ContextualizerOptions:
+    """Options of a Contextualizer's architecture, apart from its dimension.
+
+    Raises:
+        InputError: a value of another type, or out of its range.
+    """
+
+    steps: int = option(3, "Number of steps K.", least=1)
+    rank: int = option(64, "Rank u of the attention.", least=1)
+    positions: Literal["none", "relative", "absolute"] = option("none", "Position weights.")
+    scale: Literal["mean", "sum"] = option("mean", "Position weights average 1 or sum to 1.")
+    initial_context: Literal["ones", "learned", "uniform"] = option("ones", "The context c^0.")
+
+    def __post_init__(self) -> None:
+        require_valid(self)
