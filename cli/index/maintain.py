@@ -73,6 +73,8 @@ def verify(path: str, no_model: bool) -> None:
 
     with SearchIndex.open(path) as index:
         found = index.verify(embed=not no_model)
+        for line in found.unchecked:
+            click.echo(f"not checked: {line}", err=True)
         if not found:
             click.echo(f"{path}: whole, {counted(index.count(), 'document')}")
             return

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.explaining import Similarity
     from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
+    from ctx_embed.index.analysis.verification import Problems
     from ctx_embed.index.embedder import Model
     from ctx_embed.index.following.location import Location
     from ctx_embed.index.following.report import Synced
@@ -653,19 +654,20 @@ class SearchIndex(Collection):
             self._writer.take(self._folder, self._index)
         return self.count()
 
-    def verify(self, embed: bool = True) -> list[str]:
+    def verify(self, embed: bool = True) -> Problems:
         """Check the index for damage: checksums, counts, words, and vectors against documents.
 
         Args:
             embed: whether to embed some passages again and compare them with their stored vectors.
 
         Returns:
-            A line for each problem; an empty list means that the index is intact.
+            A list with a line for each problem; an empty one means that the index is intact. Its attribute
+            ``unchecked`` says what could not be checked.
         """
-        from ctx_embed.index.analysis.verification import problems
+        from ctx_embed.index.analysis.verification import verify
 
         self._require_open()
-        return problems(self._folder, self.embedder if embed else None)
+        return verify(self._folder, self.embedder if embed else None)
 
     def describe(self) -> dict[str, Any]:
         """Return the properties of the index as JSON values, without loading its model.

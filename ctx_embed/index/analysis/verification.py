@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 import numpy as np
 
 from ctx_embed.errors import InputError
+from ctx_embed.index.analysis.word_lists import lookup_problem, word_problems
 from ctx_embed.index.ann.cache import Cache
 from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.storage import checksums
+from ctx_embed.index.storage.database import SCHEMA, WORDS
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS
@@ -21,30 +24,94 @@ from ctx_embed.index.storage.snapshot import Snapshot
 SAMPLED_PASSAGES = 64
 # The largest distance of a new embedding from the stored one: batches and machines round differently.
 LARGEST_DISTANCE = 0.02
+# Lines of one check.
+MOST_LINES = 20
 
 
-def problems(folder: IndexFolder, embedder: Embedder | None = None) -> list[str]:
-    """Return a line for each problem of an index; an empty list means that it is intact.
+class Problems(list[str]):
+    """A line for each problem of an index; an empty list means that it is intact.
+
+    Attributes:
+        unchecked: what could not be checked, and why.
+    """
+
+    def __init__(self, lines: Iterable[str] = (), unchecked: Iterable[str] = ()) -> None:
+        super().__init__(lines)
+        self.unchecked = list(unchecked)
+
+
+def verify(folder: IndexFolder, embedder: Embedder | None = None) -> Problems:
+    """Return the problems of an index.
 
     Args:
         folder: the index.
         embedder: its model, to embed some passages again; None skips that check.
     """
+    problems = Problems()
     with closing(DocumentStore(folder.path / DOCUMENTS)) as store, store.reading():
         snapshot = Snapshot.of(store.state(), store.shards())
-        return [line for check in _CHECKS for line in check(folder, store, snapshot)] + (
-            [] if embedder is None else list(_vectors_of_texts(folder, store, snapshot, embedder))
-        )
+        for check in (_database, _schema, _documents, _shards, _rows, _origins, _words, _cache):
+            problems += [line for line in _found(check(folder, store, snapshot)) if line not in problems]
+        problem, reason = lookup_problem(store)
+        problems += [problem] if problem else []
+        problems.unchecked += [reason] if reason else []
+        problems.unchecked += _without_checksums(store)
+        if embedder is not None:
+            problems += list(_vectors_of_texts(folder, store, snapshot, embedder))
+    return problems
+
+
+def _found(lines: Iterator[str]) -> list[str]:
+    """Return the problems that a check finds, or the one that ends it."""
+    try:
+        return list(lines)
+    except InputError as error:
+        return [str(error)]
 
 
 def _database(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    with store.reporting_errors():
+        found = [str(line) for (line,) in store.connection.execute("PRAGMA integrity_check")]
+    if found != ["ok"]:
+        yield from (f"{store.path}: {line}" for line in found[:MOST_LINES])
+
+
+def _schema(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    """Yield a problem if the definition of a table is not ours."""
+    select = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+    with closing(sqlite3.connect(":memory:")) as new:
+        new.executescript(f"{SCHEMA};{WORDS};{';'.join(checksums.SCHEMA)}")
+        expected = dict(new.execute(select))
+    with store.reporting_errors():
+        found = dict(store.connection.execute(select))
+    for name, sql in expected.items():
+        # Indexes of older versions have no checksums.
+        if found.get(name) != sql and (name in found or "checksums" not in sql):
+            yield f"{store.path}: the definition of {name} is damaged"
+
+
+def _documents(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    if not checksums.prepare(store.connection):
+        return
+    with store.reporting_errors():
+        rows = checksums.damaged(store.connection)
+    if rows:
+        named = ", ".join(map(str, rows[:MOST_LINES]))
+        yield f"{store.path}: documents with wrong checksums: {len(rows)}, in the rows {named}"
+
+
+def _without_checksums(store: DocumentStore) -> Iterator[str]:
     try:
         with store.reporting_errors():
-            found = [str(line) for (line,) in store.connection.execute("PRAGMA integrity_check")]
-            found = [] if found == ["ok"] else found
-    except InputError as error:
-        found = [str(error)]
-    yield from (f"{store.path}: {line}" for line in found[:20])
+            count = checksums.missing(store.connection)
+    except InputError:
+        # The other checks report this.
+        return
+    if count:
+        yield (
+            f"the texts and metadata of {count} documents, written by an older version without checksums; "
+            "`ctx-embed index compact` adds these"
+        )
 
 
 def _shards(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
@@ -69,7 +136,7 @@ def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
 def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
     """Yield a problem if a row belongs to no document, deleted or not, or to several."""
     state = store.state()
-    owners = np.zeros(state.rows, np.int64)
+    owners = np.zeros(snapshot.rows, np.int64)
     documents = 0
     beyond = 0
     with store.reporting_errors():
@@ -86,16 +153,22 @@ def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iter
         yield f"{store.path}: holds {documents} documents, but its count is {state.documents}"
 
 
+def _origins(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
+    """Yield a problem if the record of a followed folder names documents or files that do not exist."""
+    with store.reporting_errors():
+        connection = store.connection
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'origins'").fetchone() is None:
+            return
+        (lost,) = connection.execute(
+            "SELECT count(*) FROM origins WHERE id NOT IN (SELECT id FROM documents) "
+            "OR file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
+        ).fetchone()
+    if lost:
+        yield f"{store.path}: {lost} documents of followed folders have lost their file"
+
+
 def _words(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
-    try:
-        with store.reporting_errors():
-            (words,) = store.connection.execute("SELECT count(*) FROM words_docsize").fetchone()
-    except (InputError, sqlite3.Error) as error:
-        yield f"{store.path}: the word lists cannot be read ({error})"
-        return
-    passages = snapshot.rows - store.deleted_rows()
-    if words != passages:
-        yield f"{store.path}: the words of {words} passages are listed, but there are {passages} passages"
+    return word_problems(store)
 
 
 def _cache(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
@@ -108,24 +181,15 @@ def _cache(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Ite
             yield f"{cached.path}: damaged (its checksum is wrong); remove it and run `ctx-embed index compact`"
 
 
-_CHECKS: tuple[Callable[[IndexFolder, DocumentStore, Snapshot], Iterator[str]], ...] = (
-    _database,
-    _shards,
-    _rows,
-    _words,
-    _cache,
-)
-
-
 def _vectors_of_texts(
     folder: IndexFolder, store: DocumentStore, snapshot: Snapshot, embedder: Embedder
 ) -> Iterator[str]:
     """Yield a problem if some passages, embedded again, differ from their stored vectors."""
-    live = np.flatnonzero(store.live(snapshot.rows))
-    if not len(live):
-        return
-    rows = live[np.unique(np.linspace(0, len(live) - 1, SAMPLED_PASSAGES, dtype=np.int64))]
     try:
+        live = np.flatnonzero(store.live(snapshot.rows))
+        if not len(live):
+            return
+        rows = live[np.unique(np.linspace(0, len(live) - 1, SAMPLED_PASSAGES, dtype=np.int64))]
         passages = store.fetch(rows.tolist())
         stored = folder.vectors.gather(snapshot.shards, rows)
     except (InputError, OSError):

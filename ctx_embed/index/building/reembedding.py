@@ -125,6 +125,8 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool, st
     """Embed the rows that have no vector yet, step by step, and build FAISS's file."""
     vectors = ShardFolder(new / VECTORS, manifest.dimension, manifest.dtype)
     with closing(DocumentStore(new / DOCUMENTS)) as store:
+        with store.writing():
+            store.store_checksums()
         shards = store.shards()
         vectors.remove_unlisted(shards)
         rows = store.state().rows

@@ -196,3 +196,4 @@ def set_modified(store: DocumentStore, file: int, modified: str) -> None:
             "WHERE id IN (SELECT id FROM origins WHERE file = ?)",
             (modified, file),
         )
+    store.store_checksums("id IN (SELECT id FROM origins WHERE file = ?)", file)

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
+from ctx_embed.index.storage import checksums
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.index.storage.shards import Shard
 
@@ -104,6 +105,8 @@ class Database:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.executescript(SCHEMA)
             connection.execute(WORDS)
+            for statement in checksums.SCHEMA:
+                connection.execute(statement)
             connection.execute("INSERT INTO state VALUES (?, ?, ?, ?, ?, ?, ?)", astuple(State(index_id)))
             connection.commit()
 

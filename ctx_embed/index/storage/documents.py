@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import DamagedError, InputError, described
+from ctx_embed.index.storage import checksums
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
 from ctx_embed.index.storage.manifest import REMEDY
@@ -161,6 +162,29 @@ class DocumentStore(Database):
         # Its number of searches, and the lists of words that they have read.
         self.word_searches = 0
         self.word_lists: Any = None
+        with self.reporting_errors():
+            # Indexes of older versions have no checksums before their next change.
+            self._has_checksums = checksums.prepare(self.connection)
+
+    @property
+    def _columns(self) -> str:
+        """The columns that :meth:`_stored` takes."""
+        return checksums.CHECKED_COLUMNS if self._has_checksums else checksums.COLUMNS
+
+    def store_checksums(self, where: str | None = None, *values: Any) -> None:
+        """Store the checksums of the documents that match an SQL condition; None: of those that have none.
+
+        Call it inside :meth:`Database.writing`.
+        """
+        with self.reporting_errors():
+            self._require_checksums()
+            checksums.add(self.connection, where or checksums.MISSING, *values)
+
+    def _require_checksums(self) -> None:
+        if not self._has_checksums:
+            for statement in checksums.SCHEMA:
+                self.connection.execute(statement)
+            self._has_checksums = True
 
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """Return the passages of some rows, by row.
@@ -169,8 +193,9 @@ class DocumentStore(Database):
             DamagedError: the database lacks a row.
         """
         select = (
-            "SELECT d.row, d.passages, d.id, d.metadata, d.text, p.start, p.stop FROM documents d "
-            "LEFT JOIN passages p ON p.row = ?1 WHERE d.row <= ?1 ORDER BY d.row DESC LIMIT 1"
+            f"SELECT {self._columns}, passage.start, passage.stop FROM documents "
+            "LEFT JOIN passages AS passage ON passage.row = ?1 "
+            "WHERE documents.row <= ?1 ORDER BY documents.row DESC LIMIT 1"
         )
         found: dict[int, Passage] = {}
         for row in rows:
@@ -178,8 +203,8 @@ class DocumentStore(Database):
                 values = self.connection.execute(select, (row,)).fetchone()
             if values is None or row >= values[0] + values[1]:
                 raise DamagedError(f"{self.path}: damaged (documents are missing); {REMEDY}")
-            document = self._stored(values[:5])
-            start, stop = values[5:]
+            document = self._stored(values[:-2])
+            start, stop = values[-2:]
             found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
         return found
 
@@ -207,7 +232,7 @@ class DocumentStore(Database):
         found: dict[Id, Stored] = {}
         for start in range(0, len(ids), VALUES_A_QUERY):
             part = ids[start : start + VALUES_A_QUERY]
-            select = f"SELECT row, passages, id, metadata, text FROM documents WHERE id IN ({_marks(part)})"
+            select = f"SELECT {self._columns} FROM documents WHERE id IN ({_marks(part)})"
             with self.reporting_errors():
                 values = self.connection.execute(select, part).fetchall()
             found |= {document.id: document for document in map(self._stored, values)}
@@ -215,7 +240,7 @@ class DocumentStore(Database):
 
     def after(self, row: int, count: int) -> list[Stored]:
         """Return up to ``count`` documents after a row, in order."""
-        select = "SELECT row, passages, id, metadata, text FROM documents WHERE row > ? ORDER BY row LIMIT ?"
+        select = f"SELECT {self._columns} FROM documents WHERE row > ? ORDER BY row LIMIT ?"
         with self.reporting_errors():
             return list(map(self._stored, self.connection.execute(select, (row, count)).fetchall()))
 
@@ -234,7 +259,11 @@ class DocumentStore(Database):
         return spans or [(0, len(document.text))]
 
     def _stored(self, values: Sequence[Any]) -> Stored:
-        row, passages, identifier, metadata, text = values
+        row, passages, identifier, metadata, text, *check = values
+        if check:
+            stored, spans = check
+            if stored is not None and stored != checksums.checksum(passages, identifier, metadata, text, spans):
+                raise DamagedError(f"{self.path}: damaged (the checksum of a document is wrong); {REMEDY}")
         try:
             return Stored(row, passages, identifier, json.loads(metadata), text)
         except ValueError as error:
@@ -298,10 +327,7 @@ class DocumentStore(Database):
             limit: the most documents; None: all.
         """
         sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
-        select = (
-            f"SELECT row, passages, id, metadata, text FROM documents WHERE row > ? AND {sql} "
-            "ORDER BY row LIMIT ? OFFSET ?"
-        )
+        select = f"SELECT {self._columns} FROM documents WHERE row > ? AND {sql} ORDER BY row LIMIT ? OFFSET ?"
         row = -1
         while limit is None or limit > 0:
             count = DOCUMENTS_AT_ONCE if limit is None else min(limit, DOCUMENTS_AT_ONCE)
@@ -339,6 +365,7 @@ class DocumentStore(Database):
         """Replace the metadata of a document by others, as JSON; call it inside :meth:`Database.writing`."""
         with self.reporting_errors():
             self.connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (metadata, document.row))
+        self.store_checksums("row = ?", document.row)
 
     def metadata_fields(self) -> list[str]:
         """Return the sorted names of all metadata fields; this reads all metadata."""
@@ -382,8 +409,12 @@ class DocumentStore(Database):
         values = (row, len(spans), document.id, metadata, text)
         passages = [(row + place, *span) for place, span in enumerate(spans)]
         with self.reporting_errors():
+            self._require_checksums()
             self.connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", values)
-            if list(spans) != [(0, len(text))]:
+            cut = list(spans) != [(0, len(text))]
+            checksum = checksums.checksum(*values[1:], checksums.spans_text(spans) if cut else None)
+            self.connection.execute("INSERT INTO checksums VALUES (?, ?)", (row, checksum))
+            if cut:
                 self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", passages)
             self.connection.executemany(
                 "INSERT INTO words (rowid, text) VALUES (?, ?)",

@@ -95,12 +95,14 @@ def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
     rows = np.flatnonzero(live)
     shards = store.shards()
     if len(rows) == state.rows and all(vectors.dtype_of(shard) == vectors.dtype for shard in shards):
+        store.store_checksums()
         return 0
     shards = _rewritten(vectors, shards, rows)
     generation = state.generation + 1
     new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
     if len(rows) < state.rows:
         _renumber(store, live, titled)
+    store.store_checksums()
     store.finish(new_state, shards)
     return state.rows - len(rows)
 

@@ -5,9 +5,12 @@ import sqlite3
 import pytest
 
 from ctx_embed import SearchIndex
+from ctx_embed.errors import DamagedError
+from tests.helpers.cli import Command
 from tests.index.support.hash_model import HashModel
 
 REMEDY = "restore it from a copy or build the index again"
+WORDS = "the word lists are not those of the texts (their words, lengths, totals differ)"
 
 
 @pytest.fixture
@@ -65,20 +68,21 @@ def test_rows_without_a_document_are_found(path):
     assert verified(path) == [
         f"{path / 'documents.sqlite'}: 1 of 50 rows belong to no document, or to several",
         f"{path / 'documents.sqlite'}: holds 47 documents, but its count is 48",
+        f"{path / 'documents.sqlite'}: {WORDS}",
     ]
 
 
 def test_texts_that_are_not_those_of_the_vectors_are_found(path):
     changed(path, "UPDATE documents SET text = 'something else' WHERE row IN (7, 8)")
-    assert verified(path) == [f"{path}: 2 of 48 passages, embedded again, differ from their stored vectors"]
+    words = f"{path / 'documents.sqlite'}: the word lists are not those of the texts (their words differ)"
+    assert verified(path) == [words, f"{path}: 2 of 48 passages, embedded again, differ from their stored vectors"]
     with SearchIndex.open(path, HashModel()) as index:
-        assert index.verify(embed=False) == []
+        assert index.verify(embed=False) == [words]
 
 
 def test_missing_words_are_found(path):
     changed(path, "INSERT INTO words (words, rowid, text) VALUES ('delete', 7, 'text 7')")
-    message = "the words of 47 passages are listed, but there are 48 passages"
-    assert verified(path) == [f"{path / 'documents.sqlite'}: {message}"]
+    assert verified(path) == [f"{path / 'documents.sqlite'}: {WORDS}"]
 
 
 def test_a_damaged_page_of_the_database_is_found(path):
@@ -93,3 +97,43 @@ def test_a_damaged_page_of_the_database_is_found(path):
         found = [str(error)]
     assert found
     assert all(line.startswith(str(database)) and "\n" not in line for line in found)
+
+
+def test_an_index_of_an_older_version_gets_checksums_when_it_is_compacted(path):
+    changed(path, "DROP TABLE checksums", "DROP TRIGGER document_changed", "DROP TRIGGER document_deleted")
+    note = (
+        "the texts and metadata of {} documents, written by an older version without checksums; "
+        "`ctx-embed index compact` adds these"
+    )
+    with SearchIndex.open(path, HashModel()) as index:
+        found = index.verify()
+        assert (found, found.unchecked) == ([], [note.format(48)])
+        assert index.get(7).text == "text 7"
+        index.add(["new"])
+        index.update_metadata(7, {"n": 1})
+        assert index.verify().unchecked == [note.format(47)]
+        index.compact()
+        found = index.verify()
+        assert (found, found.unchecked) == ([], [])
+    # An older version changes documents without knowing checksums.
+    changed(path, "UPDATE documents SET metadata = '{\"n\": 2}' WHERE id = 7", "DELETE FROM checksums WHERE row = 1")
+    with SearchIndex.open(path, HashModel()) as index:
+        assert index.get(7).metadata == {"n": 2}
+        found = index.verify()
+        assert (found, found.unchecked) == ([], [note.format(2)])
+        index.compact()
+        assert index.verify().unchecked == []
+    changed(path, "UPDATE checksums SET checksum = checksum + 1 WHERE row = 7")
+    with SearchIndex.open(path, HashModel()) as index:
+        with pytest.raises(DamagedError, match=r"documents.sqlite: damaged \(the checksum of a document is wrong\)"):
+            index.search("text", 50)
+        with pytest.raises(DamagedError):
+            list(index.documents())
+        assert f"{path / 'documents.sqlite'}: documents with wrong checksums: 1, in the rows 7" in index.verify()
+
+
+def test_the_command_says_what_it_cannot_check(path):
+    changed(path, "DELETE FROM checksums")
+    result = Command("index verify").run(path, "--no-model")
+    assert result.stdout == f"{path}: whole, 48 documents\n"
+    assert result.stderr.startswith("not checked: the texts and metadata of 48 documents, ")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ctx_embed.index.analysis.verification import problems
+from ctx_embed.index.analysis.verification import verify
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashEmbedder, hash_vectors
 
@@ -20,7 +20,7 @@ def stored(path: Path, exact: bool = True) -> dict:
     """
     folder = IndexFolder(path)
     try:
-        assert problems(folder, HashEmbedder()) == []
+        assert verify(folder, HashEmbedder()) == []
         documents = list(folder.documents.all())
         rows = np.array([document.row for document in documents], np.int64)
         shards = folder.documents.shards()
