@@ -3,37 +3,63 @@
 from __future__ import annotations
 
 import errno
+import io
+import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
 
-from ctx_embed.errors import InputError, installation
+from ctx_embed.errors import InputError
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
+# Seconds after Ctrl-C in which a command may tidy up; then it ends wherever it is, as if it had been killed.
+GRACE = 0.7
 # Packages of the default installation that requirements-light.txt leaves out.
 LEFT_OUT = {"datasets", "pyarrow", "rich", "scipy", "sentence_transformers", "sklearn", "torch", "transformers"}
 
 
+class _Interruption:
+    """What a command says after Ctrl-C, once."""
+
+    def __init__(self, resume: Callable[[], str]) -> None:
+        self.resume = resume
+        self._lock = threading.Lock()
+        self._said = False
+
+    def say(self) -> None:
+        with self._lock:
+            if not self._said:
+                # The first line end moves off a progress bar.
+                click.echo(f"\nInterrupted; {self.resume()}.", err=True)
+            self._said = True
+
+
+_interruption = _Interruption(lambda: "nothing was changed")
+
+
 @contextmanager
-def errors_in_one_line(ctx: click.Context, resume: Callable[[], str]) -> Iterator[None]:
+def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
     """Turn errors of the block into click's one line and exit status 1, and Ctrl-C into status 130.
 
     Args:
-        ctx: the context of the command.
         resume: returns how to resume the command after Ctrl-C.
 
     Raises:
         click.ClickException: the user or the system made an error.
     """
+    global _interruption
+    _interruption = _Interruption(resume)
     try:
         yield
     except KeyboardInterrupt:
-        # The first line end moves off a progress bar.
-        click.echo(f"\nInterrupted; {resume()}.", err=True)
-        ctx.exit(INTERRUPTED)
+        _interruption.say()
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
         # The name of a file, or a library's message, may contain line ends.
         raise click.ClickException(" ".join(str(error).split("\n"))) from None
@@ -42,11 +68,45 @@ def errors_in_one_line(ctx: click.Context, resume: Callable[[], str]) -> Iterato
         if package not in LEFT_OUT:
             raise
         raise click.ClickException(
-            f"this needs {package}, which the light installation leaves out: {installation()}"
+            f"this needs {package}, which the light installation leaves out: pip install ctx-embed"
         ) from None
     except OSError as error:
         # A full disk or a name that is too long; click quietly ends on a closed pipe.
         if error.errno in (None, errno.EPIPE):
             raise
         where = f"{error.filename}: " if error.filename else ""
-        raise click.ClickException(f"{where}{error.strerror}") from None
+        said = "standard output is closed" if error.errno == errno.EBADF else error.strerror
+        raise click.ClickException(f"{where}{said}") from None
+
+
+def open_closed_streams() -> None:
+    """Give standard streams that were closed at the start a file, so that no file of ours gets their numbers.
+
+    Writing results to a closed standard output is an error; messages to a closed standard error are dropped.
+    """
+    for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            # Writing to a descriptor that is open for reading fails; without a buffer it fails at once, and once.
+            raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+
+
+def answer_interrupts() -> None:
+    """Let Ctrl-C end the process within a second, even while it waits for threads or runs compiled code.
+
+    Python raises KeyboardInterrupt only when compiled code returns, which may take many seconds. What is on disk is
+    whole at any moment, so that ending there loses no more than a kill.
+    """
+    hears, rings = os.pipe()
+    os.set_blocking(rings, False)
+    signal.set_wakeup_fd(rings, warn_on_full_buffer=False)
+    threading.Thread(target=_end_late, args=(hears,), daemon=True).start()
+
+
+def _end_late(hears: int) -> None:
+    while number := os.read(hears, 1):
+        # A server handles the signal itself.
+        if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            time.sleep(GRACE)
+            _interruption.say()
+            os._exit(INTERRUPTED)

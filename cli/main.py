@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
-from ctx_embed.cli.errors import errors_in_one_line
+from ctx_embed.cli.errors import answer_interrupts, errors_in_one_line, open_closed_streams
 from ctx_embed.cli.groups import Group, running
 from ctx_embed.progress import restart
 
@@ -72,10 +72,15 @@ class LazyGroup(Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
 
+    def make_context(self, *args: Any, **settings: Any) -> click.Context:
+        """Parse the arguments; --help and --version may find that standard output cannot be written to."""
+        with errors_in_one_line(lambda: "nothing was changed"):
+            return super().make_context(*args, **settings)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; print a user's or system error as one line and exit with 1."""
         restart()
-        with errors_in_one_line(ctx, lambda: RESUME.get(running(ctx), "nothing was changed")):
+        with errors_in_one_line(lambda: RESUME.get(running(ctx), "nothing was changed")):
             return super().invoke(ctx)
 
 
@@ -96,5 +101,7 @@ def main() -> None:
 
 def run() -> None:
     """Run the installed command; like Ctrl-C, a signal to terminate leaves no temporary files behind."""
+    open_closed_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    answer_interrupts()
     main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, UnwritableError
 
 try:
     import fcntl
@@ -19,6 +20,8 @@ except ImportError:  # Windows, where leftovers stay.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
+# The disk, a quota, or the largest file that the system allows.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Of renameat2(2): paths are relative to the working folder; the two names are exchanged.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
@@ -152,6 +155,7 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
 
     Raises:
         InputError: as :func:`require_file`.
+        UnwritableError: the disk is full.
     """
     require_file(Path(path))
     # A link stays; the file that it points to is replaced.
@@ -168,6 +172,10 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
         beside.chmod(_usual(0o666))
         beside.replace(target)
         fsync_folder(target.parent)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise UnwritableError(f"cannot write {path}: {error.strerror}") from None
+        raise
     finally:
         beside.unlink(missing_ok=True)
 

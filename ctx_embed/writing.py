@@ -78,8 +78,9 @@ def _json(value: Any) -> str:
 def _write_npy(file: IO[bytes], documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
     import numpy as np
 
-    # numpy.save adds .npy to a name, but not to an open file.
-    np.save(file, embeddings)
+    # numpy.save writes past the file object, and does not say why it could not.
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(embeddings))
+    file.write(np.ascontiguousarray(embeddings).data)
 
 
 def _write_jsonl(file: IO[bytes], documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:

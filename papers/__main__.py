@@ -30,7 +30,7 @@ class Reproduction(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it; an interrupted one says how to resume."""
-        with errors_in_one_line(ctx, lambda: "repeat the command to continue; finished folds are stored"):
+        with errors_in_one_line(lambda: "repeat the command to continue; finished folds are stored"):
             return super().invoke(ctx)
 
 

@@ -1,0 +1,101 @@
+"""Tests of the boundary in real processes: full disks, closed streams and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.conftest import SENTENCES
+
+COMMAND = [sys.executable, "-m", "ctx_embed"]
+# Ctrl-C is answered within a second; a busy machine gets another one.
+SECONDS = 2
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text("".join(f"{number} {text}\n" for number in range(20) for text in SENTENCES))
+    return tmp_path
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of the shell in which CTX stands for the command."""
+    line = line.replace("CTX", f"{sys.executable} -m ctx_embed")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("suffix", ["npy", "csv", "jsonl", "parquet"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(texts, suffix):
+    # In blocks of 1024 bytes; the array has 200 kB.
+    result = shell(f"ulimit -f 50; CTX encode t.txt -o x.{suffix}")
+    assert (result.returncode, result.stderr) == (1, f"Error: cannot write x.{suffix}: File too large\n")
+    assert os.listdir(texts) == ["t.txt"]
+
+
+@pytest.mark.parametrize("command", ["encode t.txt -o -", "dedupe t.txt -o -", "--help"])
+def test_an_output_that_cannot_be_written_is_one_line(texts, command):
+    full = shell(f"CTX {command} > /dev/full")
+    assert (full.returncode, full.stderr) == (1, "Error: No space left on device\n")
+    closed = shell(f"CTX {command} >&-")
+    assert (closed.returncode, closed.stderr) == (1, "Error: standard output is closed\n")
+
+
+def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Send Ctrl-C; return the status and what the process says, unless it takes too long."""
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[1].decode()
+    assert time.monotonic() - start < SECONDS
+    return process.returncode, said.splitlines()[-1]
+
+
+def test_an_interrupted_encode_answers_at_once_and_leaves_nothing(texts):
+    (texts / "long.txt").write_text("\n".join(SENTENCES * 200_000))
+    with subprocess.Popen([*COMMAND, "encode", "long.txt", "-o", "x.npy"], stderr=subprocess.PIPE) as process:
+        time.sleep(3)
+        status, said = interrupted(process)
+    assert (status, said) == (130, "Interrupted; repeat the command; with --to it continues where it stopped.")
+    assert sorted(os.listdir(texts)) == ["long.txt", "t.txt"]
+
+
+def test_an_interrupted_build_answers_at_once(texts):
+    (texts / "long.txt").write_text("\n".join(SENTENCES * 100_000))
+    command = [*COMMAND, "index", "build", "long.txt", "long.index", "--resume"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        while not (texts / "long.index.partial").exists():
+            time.sleep(0.05)
+        time.sleep(1)
+        status, said = interrupted(process)
+    assert (status, said) == (130, "Interrupted; repeat the command with --resume to continue where it stopped.")
+    assert not (texts / "long.index").exists()
+
+
+WAITING = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+import click
+from ctx_embed.cli import main as cli
+
+def waits():
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(9):
+            pool.submit(time.sleep, 5)
+        print("ready", flush=True)
+
+cli.LazyGroup.get_command = lambda *_: click.Command("demo", callback=waits)
+cli.run()
+"""
+
+
+def test_a_command_that_waits_for_its_threads_ends_too():
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING, "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"ready\n"
+        assert interrupted(process) == (130, "Interrupted; nothing was changed.")
