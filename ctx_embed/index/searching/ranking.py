@@ -52,14 +52,14 @@ def words(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) ->
 
 
 def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
-    """Rank passages by the sum of 1 / (60 + rank) over the two other modes; ties keep their dense order."""
+    """Rank passages by the sum of 1 / (60 + rank) over the two other modes; ties keep the order by words."""
     depth = max(2 * k, FUSED_RANKS)
     rankings = []
     for text, vector, by_meaning in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
         if phrases(text):
             (by_meaning,) = dense(_with_phrases(searched, text), [text], vector[None], depth)
         sums: dict[int, float] = {}
-        for rows in ([found.row for found in by_meaning], _word_rows(searched, text, depth)):
+        for rows in (_word_rows(searched, text, depth), [found.row for found in by_meaning]):
             for rank, row in enumerate(rows, 1):
                 sums[row] = sums.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
         best = sorted(sums, key=sums.__getitem__, reverse=True)[:k]
