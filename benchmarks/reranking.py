@@ -19,9 +19,6 @@ from index import COLLECTIONS, collection, data_option, json_option, ndcg
 
 from ctx_embed import SearchIndex
 
-# Without a cache each query embeds all its candidates: so many of them are timed.
-COLD_QUERIES = 20
-
 
 def timed(queries: dict[str, str], search: Callable[[str], Sequence[Any]]) -> tuple[dict[str, list[str]], float]:
     """The ids found for each query, and the median of the milliseconds of a search."""
@@ -67,11 +64,8 @@ def main(
             found, row["ms, ours"] = timed(queries, lambda text, index=index: index.search(text))
             row["ours"] = scored(found)
             options: dict[str, Any] = {"rerank": reranker, "candidates": candidates}
-            first = dict(list(queries.items())[:COLD_QUERIES])
-            _, row["ms, cold"] = timed(first, lambda text, index=index, options=options: index.search(text, **options))
-            index.search(list(queries.values()), **options, cache=True)
-            found, row["ms, cached"] = timed(
-                queries, lambda text, index=index, options=options: index.search(text, **options, cache=True)
+            found, row["ms, reranked"] = timed(
+                queries, lambda text, index=index, options=options: index.search(text, **options)
             )
             row["reranked"] = scored(found)
             if whole:

@@ -39,7 +39,6 @@ def _search_options(command: Command) -> Command:
         click.option(
             "--model", metavar="NAME|PATH", help="Where the index's model is now.  [default: where it was at the build]"
         ),
-        click.option("--cache", is_flag=True, help="Store the reranker's vectors of the candidates in INDEX."),
         click.option(
             "--candidates",
             default=50,
@@ -170,7 +169,7 @@ def _opened(path: str, options: dict[str, Any]) -> SearchIndex:
 
 def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of :meth:`SearchIndex.search`."""
-    names = ("k", "mode", "where", "threshold", "offset", "group", "mmr", "context", "rerank", "candidates", "cache")
+    names = ("k", "mode", "where", "threshold", "offset", "group", "mmr", "context", "rerank", "candidates")
     # A number is the integer id of a document if there is one.
     exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
     return {"exclude": exclude, **{name: options[name] for name in names}}

@@ -30,7 +30,7 @@ from ctx_embed.bulk_encoding.inputs import (
 )
 from ctx_embed.bulk_encoding.work import NAMED, Job, Part, Work
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.progress import Meter
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
@@ -130,7 +130,7 @@ def encode_dataset(
         for source in sources:
             require_fields(source, fields)
         sampled = _sample(sources, fields, part_rows)
-        embedder = Embedder.of(model, backend)
+        embedder = IndexModel.of(model, backend)
         unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
         work_on = local.run
         if engine == "ray":
@@ -175,7 +175,7 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[D
     return found
 
 
-def _signature(sources: Sequence[Source], fields: Fields, embedder: Embedder, part_rows: int) -> str:
+def _signature(sources: Sequence[Source], fields: Fields, embedder: IndexModel, part_rows: int) -> str:
     model = [embedder.fingerprint, embedder.dimension]
     content = [[asdict(source) for source in sources], asdict(fields), model, part_rows]
     return hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest()

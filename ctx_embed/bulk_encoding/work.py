@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from ctx_embed.bulk_encoding.inputs import PART_BYTES, Fields, Piece, Raw, document, has_own_id, raw_rows, size_of
 from ctx_embed.errors import InputError
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.stores import Batch
 from ctx_embed.stores import open as open_store
 
@@ -84,7 +84,7 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.embedder = Embedder.of(job.model, job.backend)
+        self.embedder = IndexModel.of(job.model, job.backend)
         if self.embedder.fingerprint != job.fingerprint:
             raise InputError(
                 f"the model {job.model} must have the fingerprint {job.fingerprint[:12]} on every machine, got "

@@ -22,7 +22,7 @@ from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.reading import expanded, read_documents
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 # Earlier rows, later rows and their similarities, each (n,).
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
@@ -167,11 +167,11 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
     from ctx_embed.index.analysis.duplicates import ROWS_AT_ONCE, near_pairs
     from ctx_embed.index.ann.factories import AUTO
     from ctx_embed.index.ann.vector_index import VectorIndex
-    from ctx_embed.index.embedder import Embedder
+    from ctx_embed.index.model import IndexModel
+    from ctx_embed.index.storage.database import Snapshot
     from ctx_embed.index.storage.shards import Shard, ShardFolder
-    from ctx_embed.index.storage.snapshot import Snapshot
 
-    embedder = Embedder.of(model)
+    embedder = IndexModel.of(model)
     for name in ("vectors", "faiss"):
         (texts.folder / name).mkdir()
     vectors = ShardFolder(texts.folder / "vectors", embedder.dimension, "int8")

@@ -13,7 +13,7 @@ the index is in its old state or its new one, never in between.
 from __future__ import annotations
 
 from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.searching.fulltext import snippet
 from ctx_embed.index.searching.hits import Hit
+from ctx_embed.index.searching.snippets import snippet
 
 __all__ = ["Hit", "SearchIndex", "snippet"]

@@ -11,8 +11,8 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.building.readers import unwrapped
 from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.snapshot import Snapshot
 from ctx_embed.index.writing.transaction import Embedded
 
 if TYPE_CHECKING:

@@ -19,16 +19,17 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.ann.tuning import Tuning
 from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.arguments import as_list, checked_count
 from ctx_embed.index.collection import Collection
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
+from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import Hit, Hits
+from ctx_embed.index.searching.live_rows import LiveRows
 from ctx_embed.index.searching.search import (
     Options,
     Queries,
     Search,
-    checked_count,
     checked_examples,
     checked_queries,
     chosen,
@@ -39,10 +40,6 @@ from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
-from ctx_embed.index.storage.snapshot import LiveRows
-from ctx_embed.index.writing import chunking
-from ctx_embed.index.writing.transaction import as_list, documents_of
-from ctx_embed.index.writing.writer import Writer
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -53,11 +50,13 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.analysis.verification import Problems
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.ann.tuning import Tuning
     from ctx_embed.index.following.location import Location
     from ctx_embed.index.following.report import Synced
+    from ctx_embed.index.model import Model
     from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.searching.search import SearchOptions
+    from ctx_embed.index.writing.writer import Writer
 
 # Documents embedded and stored at a time while an addition streams through.
 CHUNK_DOCUMENTS = 2048
@@ -80,21 +79,28 @@ class SearchIndex(Collection):
     def __init__(
         self,
         folder: IndexFolder,
-        embedder: Embedder | None = None,
+        embedder: IndexModel | None = None,
         memory_map: bool = False,
         backend: str | None = None,
     ) -> None:
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
-        self._folder = folder
         self._embedder = embedder
         self._backend = backend
-        self._index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map)
-        self._live = LiveRows(folder.documents)
+        self._memory_map = memory_map
         self._reranker: tuple[Any, Reranker] | None = None
+        self._changing = threading.Lock()
         self._searching = threading.RLock()
-        self._writer = Writer(folder, self._index, lambda: self.embedder, self._searching)
         self._closed = False
+        self._take(folder)
+
+    def _take(self, folder: IndexFolder) -> None:
+        """Search and change this folder from now on."""
+        self._folder = folder
+        self._index = VectorIndex.of(folder, self._memory_map)
+        self._bm25 = Bm25(folder.documents)
+        self._live = LiveRows(folder.documents)
+        self._writer: Writer | None = None
 
     @classmethod
     def create(
@@ -130,9 +136,11 @@ class SearchIndex(Collection):
         taken = f"{folder}: already exists and is not empty; open it with SearchIndex.open, or choose another folder"
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(taken)
-        chunking.checked_chunk(chunk)
+        from ctx_embed.index.writing.chunking import checked_chunk
+
+        checked_chunk(chunk)
         dtypes.checked_dtype(dtype)
-        embedder = Embedder.of(model, backend)
+        embedder = IndexModel.of(model, backend)
         factories.checked_factory(factory, embedder.dimension)
         manifest = Manifest(
             uuid.uuid4().hex,
@@ -178,7 +186,7 @@ class SearchIndex(Collection):
         """
         folder = IndexFolder(path)
         try:
-            embedder = None if model is None else Embedder.for_index(folder.path, folder.manifest, model, backend)
+            embedder = None if model is None else IndexModel.for_index(folder.path, folder.manifest, model, backend)
             return cls(folder, embedder, memory_map, backend)
         except BaseException:
             folder.documents.close()
@@ -195,16 +203,20 @@ class SearchIndex(Collection):
         return self._folder.manifest.factory
 
     @property
-    def embedder(self) -> Embedder:
+    def embedder(self) -> IndexModel:
         """The model; if the index was opened without one, it is loaded when first used."""
         if self._embedder is None:
-            self._embedder = Embedder.for_index(self.path, self._folder.manifest, None, self._backend)
+            self._embedder = IndexModel.for_index(self.path, self._folder.manifest, None, self._backend)
         return self._embedder
 
     @property
     def writer(self) -> Writer:
-        """The writer, which makes all changes."""
+        """The writer, which makes all changes; it is made when it is first asked for."""
         self._require_open()
+        if self._writer is None:
+            from ctx_embed.index.writing.writer import Writer
+
+            self._writer = Writer(self._folder, self._index, lambda: self.embedder, self._changing, self._searching)
         return self._writer
 
     def count(self, where: str | None = None) -> int:
@@ -335,6 +347,8 @@ class SearchIndex(Collection):
             InputError: something cannot be stored, an id is taken, the model returns NaN, or another process is
                 writing.
         """
+        from ctx_embed.index.writing.transaction import documents_of
+
         return self.add_documents(documents_of(texts, ids, metadata, embeddings))
 
     def upsert(
@@ -345,6 +359,8 @@ class SearchIndex(Collection):
         embeddings: Any = None,
     ) -> list[Id]:
         """Add documents as :meth:`add` does; a document whose id is taken replaces the one that has it."""
+        from ctx_embed.index.writing.transaction import documents_of
+
         return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
 
     def add_documents(self, documents: Iterable[Document], *, replacing: bool = False) -> list[Id]:
@@ -492,7 +508,6 @@ class SearchIndex(Collection):
         context: int = 0,
         rerank: Any = None,
         candidates: int = 50,
-        cache: bool = False,
     ) -> Any:
         """Return the best passages for a query; ties go to the passage added first.
 
@@ -518,8 +533,6 @@ class SearchIndex(Collection):
             rerank: a model that scores the best ``candidates`` again: a name or a folder, a SentenceTransformer, or a
                 CrossEncoder. The hits are in the order of its scores.
             candidates: the number of best passages that ``rerank`` and ``mmr`` choose from.
-            cache: whether to store the reranker's vectors of candidates in the folder of the index, and to use those
-                stored there.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several. Scores are cosines in
@@ -535,12 +548,10 @@ class SearchIndex(Collection):
         if examples and mode == "words":
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
         queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
-        if rerank is None and cache:
-            raise InputError("cache stores the vectors of a reranker; give rerank too")
         if rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         reranker = None if rerank is None else self._reranker_of(rerank)
-        found = self._search(queries, examples, options, reranker, cache)
+        found = self._search(queries, examples, options, reranker)
         if fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
@@ -560,7 +571,6 @@ class SearchIndex(Collection):
         examples: list[str | int],
         options: Options,
         reranker: Reranker | None,
-        cache: bool,
     ) -> list[list[Hit]]:
         """Return a list of hits for each query, or one list if they are fused."""
         if not queries.texts or not (self.count() or queries.like):
@@ -577,12 +587,10 @@ class SearchIndex(Collection):
         search = Search(options, queries, list(ids), avoided, options.pool(reranker is not None))
         with self._searching:
             found = self._folder.read(
-                lambda snapshot: search.run(self._folder.documents, self._index, self._live, snapshot)
+                lambda snapshot: search.run(self._folder.documents, self._bm25, self._index, self._live, snapshot)
             )
         if reranker is not None:
-            from ctx_embed.index.searching.reranking import VectorCache
-
-            found = reranked(found, reranker, VectorCache(self.path) if cache else None)
+            found = reranked(found, reranker)
         return [chosen(candidates, options) for candidates in found]
 
     def tune(self, recall: float = 0.95) -> Tuning:
@@ -640,18 +648,15 @@ class SearchIndex(Collection):
         from ctx_embed.index.building.reembedding import reembedding
 
         self._require_open()
-        embedder = Embedder.of(model, backend)
+        embedder = IndexModel.of(model, backend)
         changed = reembedding(self._folder, embedder, progress=progress)
-        with self._writer.changing, changed as exchange, self._searching:
+        with self._changing, changed as exchange, self._searching:
             if exchange is None:
                 return 0
             exchange()
             self._folder.documents.close()
-            self._folder = IndexFolder(self.path)
             self._embedder = embedder
-            self._index = self._index.over(self._folder.vectors)
-            self._live = LiveRows(self._folder.documents)
-            self._writer.take(self._folder, self._index)
+            self._take(IndexFolder(self.path))
         return self.count()
 
     def verify(self, embed: bool = True) -> Problems:
@@ -753,7 +758,7 @@ class SearchIndex(Collection):
 
     def close(self) -> None:
         """Release files and memory; a closed index cannot be used any more."""
-        with self._writer.changing, self._searching:
+        with self._changing, self._searching:
             self._closed = True
             self._folder.documents.close()
             self._folder.vectors.forget_unlisted([])

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.searching.fulltext import snippets
 from ctx_embed.index.searching.hits import Hits
+from ctx_embed.index.searching.snippets import snippets
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.serving.analysing import Analyses, duplicates, topics
 from ctx_embed.serving.batching import Batcher

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.index.searching.reranking import VectorCache, reranker_of
+from ctx_embed.index.searching.reranking import reranker_of
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
@@ -134,17 +134,15 @@ class ServedReranker:
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
 
-    def scores(
-        self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]], cache: VectorCache | None
-    ) -> list[NDArray[Any]]:
+    def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return the scores of passages, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
         with self._lock:
-            return self._reranker.scores(queries, passages, cache)
+            return self._reranker.scores(queries, passages)
 
     async def __call__(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return the score of each text for a query."""
         loop = asyncio.get_running_loop()
-        ((scores,),) = await loop.run_in_executor(self._thread, self.scores, [[query]], [texts], None)
+        ((scores,),) = await loop.run_in_executor(self._thread, self.scores, [[query]], [texts])
         TEXTS.inc(len(texts))
         return list(map(float, scores))
 

@@ -28,7 +28,7 @@ from ctx_embed.stores.columns import (
 from ctx_embed.stores.store import Batch, Collection, Floats, Store
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 NOTES = "_ctx_embed"
 # With fewer rows LanceDB compares with all of them, which takes milliseconds.

@@ -10,7 +10,7 @@ from ctx_embed.index.storage.manifest import MANIFEST
 from ctx_embed.stores.store import Store
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 DEFAULT_NAME = "passages"
 

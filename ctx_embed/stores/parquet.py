@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow import fs, parquet
 
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 PART, SUFFIX = "part-", ".parquet"
 # Rows whose vectors are compared with the queries at a time: 21 MB of 320 dimensions.

@@ -19,7 +19,7 @@ from ctx_embed.stores.store import COLLECTION, Batch, Collection, Floats, Store
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 DEFAULT_TABLE = "passages"
 NOTES = "_ctx_embed"

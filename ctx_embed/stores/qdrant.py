@@ -26,7 +26,7 @@ from ctx_embed.index.storage.filters import Path as FieldPath
 from ctx_embed.stores.store import Batch, Collection, Floats, Store
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 DEFAULT_COLLECTION = "passages"
 NOTES = "_ctx_embed"

@@ -17,7 +17,7 @@ from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.stores.store import Batch, Collection, Floats, Store
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 
 class Index(Store):

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Filter, parse
 from ctx_embed.stores.plain_filters import plain
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 COLLECTION = "collection"
 # What the names of the notes of encoding runs begin with; the last one is the latest.
@@ -51,7 +51,7 @@ class Collection:
     fields: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, embedder: Embedder, fields: Mapping[str, str] | None = None) -> Collection:
+    def of(cls, embedder: IndexModel, fields: Mapping[str, str] | None = None) -> Collection:
         """Return what to record about the vectors of an embedder."""
         return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
 
@@ -185,7 +185,7 @@ class Store(ABC):
         return there
 
     @cached_property
-    def embedder(self) -> Embedder:
+    def embedder(self) -> IndexModel:
         """The model that made the vectors, loaded at the first search; by NumPy alone where it can.
 
         Raises:
@@ -193,7 +193,7 @@ class Store(ABC):
         """
         collection = self.require_collection()
         try:
-            embedder = Embedder.of(collection.model if self.model is None else self.model)
+            embedder = IndexModel.of(collection.model if self.model is None else self.model)
         except InputError as error:
             raise InputError(f"{self.name}: its model cannot be loaded ({error}); give model=PATH") from None
         collection.require(self.name, Collection.of(embedder))

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from ctx_embed import InputError, stores
 from ctx_embed.bulk_encoding import encode_dataset, work
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.stores.columns import vectors_of
 
 LINES = 60
@@ -24,7 +24,7 @@ LINES = 60
 
 @pytest.fixture(scope="module")
 def embedder():
-    return Embedder.of(None)
+    return IndexModel.of(None)
 
 
 @pytest.fixture
@@ -345,7 +345,7 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     encode_dataset("in/a.txt", "out", workers=1)
-    fingerprint = Embedder.of(None).fingerprint
+    fingerprint = IndexModel.of(None).fingerprint
     work_of = [piece for place, source in enumerate(find_sources(["in"])) for piece in pieces(source, place)]
     (corpus / "c.csv").unlink()
     monkeypatch.chdir("/")

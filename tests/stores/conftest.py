@@ -43,9 +43,9 @@ def new_address(request, tmp_path_factory) -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def embedder():
     """The shipped model."""
-    from ctx_embed.index.embedder import Embedder
+    from ctx_embed.index.model import IndexModel
 
-    return Embedder.of(None)
+    return IndexModel.of(None)
 
 
 @pytest.fixture(scope="session")

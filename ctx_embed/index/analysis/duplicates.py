@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.ann.exact import Rows
-from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.ann.vector_index import Rows, VectorIndex
+from ctx_embed.index.searching.live_rows import LiveRows
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import Id, Mask
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE
 from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
 from ctx_embed.progress import Meter
 
 ROWS_AT_ONCE = 1024

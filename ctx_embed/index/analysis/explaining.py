@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
 from ctx_embed.numpy_model.explaining import CosineParts
 from ctx_embed.texts import require_explainable
@@ -26,7 +26,7 @@ class Similarity:
     document: CosineParts
 
 
-def explain_similarity(embedder: Embedder, query: str, text: str) -> Similarity:
+def explain_similarity(embedder: IndexModel, query: str, text: str) -> Similarity:
     """Return the cosine of a query and a text, token by token.
 
     Raises:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ctx_embed.files import replaced_file, require_file
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.snapshot import Snapshot
 
 ROWS_AT_ONCE = 2048
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.ann.exact import Rows
+from ctx_embed.index.ann.vector_index import Rows
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.snapshot import Snapshot
 
 # The most vectors that the clusters are learned from, and the most passages whose words are counted.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000

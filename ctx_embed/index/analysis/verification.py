@@ -11,14 +11,13 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.analysis.word_lists import lookup_problem, word_problems
 from ctx_embed.index.ann.cache import Cache
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage import checksums
-from ctx_embed.index.storage.database import SCHEMA, WORDS
+from ctx_embed.index.storage.database import SCHEMA, WORDS, Snapshot
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS
 from ctx_embed.index.storage.shards import Shard, crc32_of
-from ctx_embed.index.storage.snapshot import Snapshot
 
 # Passages embedded again and compared with their vectors.
 SAMPLED_PASSAGES = 64
@@ -40,7 +39,7 @@ class Problems(list[str]):
         self.unchecked = list(unchecked)
 
 
-def verify(folder: IndexFolder, embedder: Embedder | None = None) -> Problems:
+def verify(folder: IndexFolder, embedder: IndexModel | None = None) -> Problems:
     """Return the problems of an index.
 
     Args:
@@ -49,7 +48,7 @@ def verify(folder: IndexFolder, embedder: Embedder | None = None) -> Problems:
     """
     problems = Problems()
     with closing(DocumentStore(folder.path / DOCUMENTS)) as store, store.reading():
-        snapshot = Snapshot.of(store.state(), store.shards())
+        snapshot = store.snapshot()
         for check in (_database, _schema, _documents, _shards, _rows, _origins, _words, _cache):
             problems += [line for line in _found(check(folder, store, snapshot)) if line not in problems]
         problem, reason = lookup_problem(store)
@@ -182,7 +181,7 @@ def _cache(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Ite
 
 
 def _vectors_of_texts(
-    folder: IndexFolder, store: DocumentStore, snapshot: Snapshot, embedder: Embedder
+    folder: IndexFolder, store: DocumentStore, snapshot: Snapshot, embedder: IndexModel
 ) -> Iterator[str]:
     """Yield a problem if some passages, embedded again, differ from their stored vectors."""
     try:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import faiss
 
 from ctx_embed.files import fsync_file
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.shards import crc32_of
-from ctx_embed.index.storage.snapshot import Snapshot
 
 _NAME = re.compile(r"n(\d+)-g(\d+)-r(\d+)-([0-9a-f]{8})\.faiss")
 

@@ -11,9 +11,8 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.vector_index import VectorIndex
-from ctx_embed.index.storage.database import Database
+from ctx_embed.index.storage.database import Database, Snapshot
 from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.index.storage.snapshot import Snapshot
 
 # The recall that `auto` is tuned to. Queries may lie further off than the stored passages that stand in for them
 # here: hence a margin over .95.

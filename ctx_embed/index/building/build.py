@@ -28,10 +28,10 @@ from ctx_embed.index.building.partial import (
 )
 from ctx_embed.index.building.plan import Plan
 from ctx_embed.index.building.runs import Digest, Run
-from ctx_embed.index.embedder import Embedder
 from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.following.report import Synced
 from ctx_embed.index.following.sync import known_folder, require_source_folder, sync_folder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, checked_id
 from ctx_embed.index.storage.dtypes import DEFAULT, checked_dtype
@@ -43,7 +43,7 @@ from ctx_embed.text.unknown import SAMPLED_CHARACTERS, SAMPLED_TEXTS, tokenizer_
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
-    from ctx_embed.index.embedder import Model
+    from ctx_embed.index.model import Model
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _build(plan: Plan) -> Built:
                 stack.enter_context(only_build(plan.partial))
                 ours = True
                 if plan.adds:
-                    Embedder.require(plan.target, read_manifest(plan.target), index.embedder)
+                    IndexModel.require(plan.target, read_manifest(plan.target), index.embedder)
             run = _begun(plan)
             if plan.files and not run.finished:
                 run = _add_files(index, plan, run, documents)

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock, RLock
 
 import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import put_in_place, remove_folder, remove_leftovers, require_folder
 from ctx_embed.index.ann import factories
+from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.building.partial import holds_only_an_index
-from ctx_embed.index.embedder import Embedder
-from ctx_embed.index.search_index import SearchIndex
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
@@ -34,12 +35,13 @@ from ctx_embed.index.storage.manifest import (
 )
 from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder, Vectors
 from ctx_embed.index.writing.steps import STEPS, Steps
+from ctx_embed.index.writing.writer import Writer
 from ctx_embed.progress import Meter
 
 
 @contextmanager
 def reembedding(
-    folder: IndexFolder, embedder: Embedder, *, progress: bool = False, steps: Steps = STEPS
+    folder: IndexFolder, embedder: IndexModel, *, progress: bool = False, steps: Steps = STEPS
 ) -> Iterator[Callable[[], None] | None]:
     """Embed all passages of an index again, in a folder next to it, and yield a function that exchanges the two.
 
@@ -82,7 +84,7 @@ def reembedding(
         yield lambda: put_in_place(new, target)
 
 
-def _manifest(old: Manifest, state: State, embedder: Embedder) -> Manifest:
+def _manifest(old: Manifest, state: State, embedder: IndexModel) -> Manifest:
     """Return the new manifest; its id names the documents and the model, as a run resumes only its own work."""
     parts = [old.index_id, state.generation, embedder.fingerprint, embedder.dimension, old.dtype]
     return replace(
@@ -121,7 +123,7 @@ def _prepare(folder: IndexFolder, new: Path, manifest: Manifest) -> None:
     write_manifest(new, manifest)
 
 
-def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool, steps: Steps) -> None:
+def _embed(new: Path, manifest: Manifest, embedder: IndexModel, progress: bool, steps: Steps) -> None:
     """Embed the rows that have no vector yet, step by step, and build FAISS's file."""
     vectors = ShardFolder(new / VECTORS, manifest.dimension, manifest.dtype)
     with closing(DocumentStore(new / DOCUMENTS)) as store:
@@ -142,12 +144,13 @@ def _embed(new: Path, manifest: Manifest, embedder: Embedder, progress: bool, st
                     meter.update(end - row)
                     row = end
                 shards = _stored(store, vectors, shards, np.concatenate(blocks))
-        with SearchIndex(IndexFolder(new), embedder) as index:
-            index.writer.tidy(store)
+        index = IndexFolder(new)
+        with closing(index.documents):
+            Writer(index, VectorIndex.of(index), lambda: embedder, Lock(), RLock()).tidy(store)
 
 
 def _vectors(
-    store: DocumentStore, documents: Sequence[Stored], first: int, end: int, embedder: Embedder, titled: bool
+    store: DocumentStore, documents: Sequence[Stored], first: int, end: int, embedder: IndexModel, titled: bool
 ) -> Vectors:
     """Return the vectors (end - first, dimension) of rows; those of deleted documents are zero."""
     texts = {

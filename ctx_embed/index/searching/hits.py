@@ -43,7 +43,7 @@ class Hit:
 
         ``document`` and ``start`` are left out if the passage is the whole document, and so is what is None.
         """
-        from ctx_embed.index.searching.fulltext import snippet
+        from ctx_embed.index.searching.snippets import snippet
 
         fields = {name: value for name, value in asdict(self).items() if value is not None}
         if self.document == self.text:
@@ -64,7 +64,7 @@ class Hits(list[Hit]):
         self.query = query
 
     def _repr_html_(self) -> str:
-        from ctx_embed.index.searching.fulltext import snippet
+        from ctx_embed.index.searching.snippets import snippet
 
         fields = list(dict.fromkeys(name for hit in self for name in hit.metadata))
         head = "".join(f"<th>{escape(name)}</th>" for name in ("score", "id", "text", *fields))

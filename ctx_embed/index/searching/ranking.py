@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.index.ann.vector_index import VectorIndex
-from ctx_embed.index.searching.fulltext import phrases, rows_with_phrases, search_words
+from ctx_embed.index.searching.bm25 import Bm25, phrases
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.index.storage.snapshot import Snapshot
 
 # Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
@@ -23,9 +23,10 @@ FUSED_RANKS = 100
 
 @dataclass(frozen=True)
 class Searched:
-    """The documents, vectors and state that a search reads, and the rows it may find; for :meth:`Database.reading`."""
+    """The documents, words, vectors and state that a search reads, and the rows that it may find."""
 
     store: DocumentStore
+    bm25: Bm25
     index: VectorIndex
     snapshot: Snapshot
     allowed: Mask | None
@@ -47,7 +48,7 @@ def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) ->
 
 def words(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
     """Rank passages by BM25; passages without any word of the query are not found."""
-    found = [_word_rows(searched, text, k) for text in texts]
+    found = [_with_words(searched, text, k) for text in texts]
     return [_with_cosines(searched, vector, rows) for vector, rows in zip(vectors, found, strict=True)]
 
 
@@ -59,7 +60,7 @@ def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -
         if phrases(text):
             (by_meaning,) = dense(_with_phrases(searched, text), [text], vector[None], depth)
         sums: dict[int, float] = {}
-        for rows in (_word_rows(searched, text, depth), [found.row for found in by_meaning]):
+        for rows in (_with_words(searched, text, depth), [found.row for found in by_meaning]):
             for rank, row in enumerate(rows, 1):
                 sums[row] = sums.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
         best = sorted(sums, key=sums.__getitem__, reverse=True)[:k]
@@ -67,7 +68,7 @@ def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -
     return rankings
 
 
-def fused(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
     """Return one ranking of the passages of several: by the sum of 1 / (60 + rank), ties in the order of appearance.
 
     The score of a passage is its highest one. Rankings that are fused already (``hybrid``) add their sums, as if all
@@ -83,7 +84,7 @@ def fused(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
     return [Scored(scores[row], row, sums[row]) for row in sorted(sums, key=sums.__getitem__, reverse=True)]
 
 
-def diverse(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
+def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
     """Return the places of ``count`` items in the order of maximal marginal relevance.
 
     Each next item has the highest weight * relevance - (1 - weight) * its highest cosine with the items before it.
@@ -117,13 +118,12 @@ MODES: dict[str, Callable[[Searched, Sequence[str], Vectors, int], list[list[Sco
 
 def _with_phrases(searched: Searched, text: str) -> Searched:
     """Return what to search if passages must have the quoted phrases of a query."""
-    mask = np.zeros(searched.snapshot.rows, bool)
-    mask[rows_with_phrases(searched.store, text)] = True
+    mask = searched.bm25.with_phrases(text, searched.snapshot.rows)
     return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
 
 
-def _word_rows(searched: Searched, text: str, k: int) -> list[int]:
-    return search_words(searched.store, text, k, searched.snapshot.rows, searched.allowed)
+def _with_words(searched: Searched, text: str, k: int) -> list[int]:
+    return searched.bm25.best(text, k, searched.snapshot.rows, searched.allowed)
 
 
 def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> list[Scored]:

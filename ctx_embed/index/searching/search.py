@@ -12,20 +12,29 @@ import numpy as np
 
 from ctx_embed.errors import InputError, described, unknown_name
 from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.arguments import as_list, checked_count, unit_vector
+from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import Hit, hits_of
-from ctx_embed.index.searching.ranking import FUSED_RANKS, MODES, Scored, Searched, diverse, fused
+from ctx_embed.index.searching.live_rows import LiveRows
+from ctx_embed.index.searching.ranking import (
+    FUSED_RANKS,
+    MODES,
+    Scored,
+    Searched,
+    maximal_marginal_relevance,
+    reciprocal_rank_fusion,
+)
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Id, Mask, Stored, checked_id
 from ctx_embed.index.storage.filters import field_path, parse_filter
 from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.index.storage.snapshot import LiveRows, Snapshot
-from ctx_embed.index.writing.transaction import as_list, unit_vector
 from ctx_embed.texts import well_formed
 from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
-    from ctx_embed.index.searching.reranking import Reranker, VectorCache
+    from ctx_embed.index.searching.reranking import Reranker
 
     class SearchOptions(TypedDict, total=False):
         """The options of :meth:`SearchIndex.search` besides ``fuse``."""
@@ -40,7 +49,6 @@ if TYPE_CHECKING:
         context: int
         rerank: Any
         candidates: int
-        cache: bool
 
 
 Key: TypeAlias = Hashable
@@ -97,16 +105,6 @@ class Options:
         """Return the number of passages among which the hits are chosen."""
         chosen = reranked or self.mmr is not None
         return max(self.wanted, int(self.candidates)) if chosen else self.wanted
-
-
-def checked_count(name: str, value: Any, least: int) -> None:
-    """Check the value of an argument that counts something.
-
-    Raises:
-        InputError: it is no integer of at least ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def _is_number(value: Any) -> bool:
@@ -217,10 +215,12 @@ class Search:
     avoided: Vectors
     pool: int
 
-    def run(self, store: DocumentStore, index: VectorIndex, live: LiveRows, snapshot: Snapshot) -> list[Candidates]:
+    def run(
+        self, store: DocumentStore, bm25: Bm25, index: VectorIndex, live: LiveRows, snapshot: Snapshot
+    ) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused."""
         index.vectors.forget_unlisted(snapshot.shards)
-        searched = Searched(store, index, snapshot, live.allowed(snapshot, self.options.where))
+        searched = Searched(store, bm25, index, snapshot, live.allowed(snapshot, self.options.where))
         texts, vectors = self.queries.texts, self.queries.vectors
         if self.queries.like or self.excluded or len(self.avoided):
             searched, texts, vectors = self._with_examples(searched)
@@ -299,7 +299,7 @@ class Search:
         rank = MODES[self.options.mode]
         if not self.options.fuse:
             return rank(searched, texts, vectors, depth)
-        return [fused(rank(searched, texts, vectors, max(2 * depth, FUSED_RANKS)))[:depth]]
+        return [reciprocal_rank_fusion(rank(searched, texts, vectors, max(2 * depth, FUSED_RANKS)))[:depth]]
 
     def _best_of_groups(self, store: DocumentStore, ranking: Sequence[Scored]) -> list[Scored]:
         """Return the best passage of each document, or of each value of a field; without it, of each document."""
@@ -312,12 +312,12 @@ class Search:
         return list(best.values())
 
 
-def reranked(found: list[Candidates], reranker: Reranker, cache: VectorCache | None) -> list[Candidates]:
+def reranked(found: list[Candidates], reranker: Reranker) -> list[Candidates]:
     """Return the candidates of each query in the order of a reranker's scores: the highest of any of its texts."""
     passages = [[hit.text for hit in candidates.hits] for candidates in found]
     ordered = []
     for candidates, scores in zip(
-        found, reranker.scores([candidates.texts for candidates in found], passages, cache), strict=True
+        found, reranker.scores([candidates.texts for candidates in found], passages), strict=True
     ):
         best = scores.max(axis=0) if scores.size else np.empty(0)
         order = np.argsort(-best, kind="stable")
@@ -332,5 +332,8 @@ def chosen(candidates: Candidates, options: Options) -> list[Hit]:
     hits, _, vectors = candidates
     if options.mmr is not None and vectors is not None:
         relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
-        hits = [hits[place] for place in diverse(np.array(relevance), vectors, options.wanted, options.mmr)]
+        hits = [
+            hits[place]
+            for place in maximal_marginal_relevance(np.array(relevance), vectors, options.wanted, options.mmr)
+        ]
     return hits[int(options.offset) : options.wanted]

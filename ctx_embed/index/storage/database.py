@@ -70,6 +70,30 @@ class State:
     tuned: str = "{}"
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The vectors of one generation.
+
+    Args:
+        generation: the number of commits.
+        numbering: the generation in which the rows were last renumbered.
+        rows: the number of vectors, including those of deleted documents.
+        shards: the shards that hold them.
+        tuned: search parameters by FAISS factory, as JSON.
+    """
+
+    generation: int
+    numbering: int
+    rows: int
+    shards: Sequence[Shard]
+    tuned: str = "{}"
+
+    @classmethod
+    def of(cls, state: State, shards: Sequence[Shard]) -> Snapshot:
+        """Return the snapshot of a state and its list of shards."""
+        return cls(state.generation, state.numbering, state.rows, shards, state.tuned)
+
+
 class Database:
     """A connection to ``documents.sqlite``, in WAL mode, so readers never wait for the writer.
 
@@ -187,6 +211,10 @@ class Database:
         with self.reporting_errors():
             rows = self.connection.execute("SELECT name, first, rows, bytes, crc32 FROM shards ORDER BY first")
             return [Shard(*row) for row in rows]
+
+    def snapshot(self) -> Snapshot:
+        """Return the state of the vectors; call it inside :meth:`reading` or :meth:`writing`."""
+        return Snapshot.of(self.state(), self.shards())
 
     def finish(self, state: State, shards: Sequence[Shard]) -> None:
         """Store the state and the shards that a commit publishes; call it inside :meth:`writing`."""

@@ -157,11 +157,6 @@ class DocumentStore(Database):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        # For keyword search: a number of rows, and which words are too common among them.
-        self.common_words: tuple[int, dict[str, bool]] = (0, {})
-        # Its number of searches, and the lists of words that they have read.
-        self.word_searches = 0
-        self.word_lists: Any = None
         with self.reporting_errors():
             # Indexes of older versions have no checksums before their next change.
             self._has_checksums = checksums.prepare(self.connection)

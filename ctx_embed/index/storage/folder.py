@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ctx_embed.errors import DamagedError, InputError
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.manifest import DOCUMENTS, REMEDY, VECTORS, read_manifest
 from ctx_embed.index.storage.shards import ShardFolder
-from ctx_embed.index.storage.snapshot import Snapshot
 
 Result = TypeVar("Result")
 
@@ -59,7 +59,7 @@ class IndexFolder:
         """
         for _ in range(ATTEMPTS):
             with self.documents.reading():
-                snapshot = Snapshot.of(self.documents.state(), self.documents.shards())
+                snapshot = self.documents.snapshot()
                 try:
                     return work(snapshot)
                 except FileNotFoundError as error:

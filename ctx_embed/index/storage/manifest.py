@@ -17,6 +17,7 @@ MANIFEST = "manifest.json"
 DOCUMENTS = "documents.sqlite"
 VECTORS = "vectors"
 CACHE = "faiss"
+# Version 0.1 could store vectors of a reranker here; nothing reads them any more.
 RERANKING = "reranking"
 # Ends the message about anything that cannot be repaired from the rest of the index.
 REMEDY = "restore it from a copy or build the index again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from ctx_embed.documents.blocks import Block
 from ctx_embed.documents.units import Structured
 from ctx_embed.errors import InputError, described
+from ctx_embed.index.arguments import as_list, unit_vector
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import (
     LARGEST_ID,
     DocumentStore,
@@ -22,7 +24,6 @@ from ctx_embed.index.storage.documents import (
     metadata_json,
 )
 from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
-from ctx_embed.index.storage.snapshot import Snapshot
 from ctx_embed.texts import Document, well_formed
 
 
@@ -47,17 +48,6 @@ class Copied(Document):
 
     spans: Sequence[Span] = ()
     vectors: Any = None
-
-
-def as_list(values: Any, name: str, needed: str) -> list[Any]:
-    """Return ``values`` as a list.
-
-    Raises:
-        InputError: they are not iterable, or a string or a dictionary, which are iterable but not meant.
-    """
-    if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
-        raise InputError(f"{name} must be {needed}, got {described(values)}")
-    return list(values)
 
 
 def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) -> list[Document]:
@@ -91,28 +81,6 @@ def _checked_text(text: Any, number: int) -> str:
     if not isinstance(text, str):
         raise InputError(f"document {number}: the text must be a string, got {described(text)}")
     return well_formed(str(text))
-
-
-def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
-    """Return a given embedding (dimension,) scaled to unit length; messages begin with its ``name``.
-
-    Raises:
-        InputError: it is not a vector of that dimension, not finite, or of length 0.
-    """
-    try:
-        vector = np.asarray(embedding)
-        if vector.dtype.kind not in "fiu":
-            raise TypeError
-        vector = vector.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError):  # The last one is of torch, for a tensor with a gradient.
-        raise InputError(f"{name} must be a list of numbers") from None
-    if vector.shape != (dimension,):
-        raise InputError(f"{name} must have shape ({dimension},), got {vector.shape}")
-    with np.errstate(over="ignore"):
-        length = float(np.linalg.norm(vector))
-    if not np.isfinite(length) or length == 0:
-        raise InputError(f"{name} must have a finite length above 0, got {length}")
-    return (vector / length).astype(np.float32)
 
 
 class Edit:

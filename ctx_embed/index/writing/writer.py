@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -14,12 +13,12 @@ from ctx_embed.errors import InputError
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import AUTO_RECALL, Tuning, tune
 from ctx_embed.index.ann.vector_index import VectorIndex
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, remove_leftovers, write_manifest
 from ctx_embed.index.storage.shards import Vectors
-from ctx_embed.index.storage.snapshot import Snapshot
 from ctx_embed.index.writing import chunking
 from ctx_embed.index.writing.compaction import compact, dead_rows
 from ctx_embed.index.writing.transaction import Edit
@@ -34,25 +33,22 @@ class Writer:
         folder: the index.
         index: its vector search, which takes over a newly built FAISS index.
         embedder: returns the model when it is needed.
+        changing: the lock to hold while documents change.
         searching: the lock to hold while ``index`` changes.
     """
 
     def __init__(
-        self, folder: IndexFolder, index: VectorIndex, embedder: Callable[[], Embedder], searching: Any
+        self, folder: IndexFolder, index: VectorIndex, embedder: Callable[[], IndexModel], changing: Any, searching: Any
     ) -> None:
         self.folder = folder
         self.index = index
-        self.changing = threading.Lock()
         self._embedder = embedder
+        self._changing = changing
         self._searching = searching
         self._chunker: chunking.Chunker | chunking.Passages | None = None
         self._reported = False
         # A failed compaction is tried again when twice as many vectors are dead.
         self._compact_from = 0
-
-    def take(self, folder: IndexFolder, index: VectorIndex) -> None:
-        """Change another index from now on: the one that has replaced the old one, with another model."""
-        self.folder, self.index, self._chunker = folder, index, None
 
     @contextmanager
     def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
@@ -66,7 +62,7 @@ class Writer:
         Raises:
             InputError: another process is writing, or the disk is full.
         """
-        with self.changing, closing(DocumentStore(self.folder.path / DOCUMENTS)) as store:
+        with self._changing, closing(DocumentStore(self.folder.path / DOCUMENTS)) as store:
             committed = False
             try:
                 with store.writing():
@@ -112,7 +108,7 @@ class Writer:
         """
         with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self.folder.require_in_place()
-            snapshot = Snapshot.of(store.state(), store.shards())
+            snapshot = store.snapshot()
             if self.folder.manifest.generation != snapshot.generation:
                 write_manifest(self.folder.path, replace(self.folder.manifest, generation=snapshot.generation))
             self.folder.vectors.remove_unlisted(snapshot.shards)
@@ -143,10 +139,10 @@ class Writer:
     def tune(self, recall: float) -> Tuning:
         """Tune the search effort, see :meth:`SearchIndex.tune`."""
         path = self.folder.path / DOCUMENTS
-        with self.changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
-            return tune(self.index, Snapshot.of(store.state(), store.shards()), recall, store)
+        with self._changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
+            return tune(self.index, store.snapshot(), recall, store)
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index, see :meth:`SearchIndex.compact`."""
-        with self.changing:
+        with self._changing:
             return compact(self.folder, self.tidy, dtype)

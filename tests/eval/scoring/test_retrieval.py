@@ -14,7 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring.retrieval import ndcg, retrieve, score_retrieval
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
-from ctx_embed.index.searching.fulltext import expression
+from ctx_embed.index.searching.bm25 import expression
 from ctx_embed.index.storage.database import TOKENIZER
 
 

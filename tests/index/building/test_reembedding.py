@@ -9,7 +9,7 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.building.reembedding import reembedding
-from ctx_embed.index.embedder import Embedder
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing.steps import Steps
 from tests.index.support.child import child
@@ -60,7 +60,7 @@ def test_all_but_the_vectors_stays(path):
 def interrupted(path, model) -> None:
     """Run until the model interrupts it, with a step for each document."""
     with pytest.raises(KeyboardInterrupt):
-        reembedding(IndexFolder(path), Embedder.of(model), steps=Steps(seconds=0, batch=1)).__enter__()
+        reembedding(IndexFolder(path), IndexModel.of(model), steps=Steps(seconds=0, batch=1)).__enter__()
 
 
 def test_an_interrupted_run_resumes(path):

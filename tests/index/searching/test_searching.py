@@ -10,7 +10,8 @@ import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.searching import search as searching
-from ctx_embed.index.searching.ranking import Scored, diverse, fused
+from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.searching.ranking import Scored, maximal_marginal_relevance, reciprocal_rank_fusion
 
 ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
@@ -116,7 +117,7 @@ def test_several_queries_become_one_ranking(index):
 def test_rankings_are_fused_by_hand():
     first = [Scored(0.9, 7), Scored(0.8, 3)]
     second = [Scored(0.7, 3), Scored(0.1, 5)]
-    assert fused([first, second]) == [
+    assert reciprocal_rank_fusion([first, second]) == [
         Scored(0.8, 3, 1 / 62 + 1 / 61),
         Scored(0.9, 7, 1 / 61),
         Scored(0.1, 5, 1 / 62),
@@ -135,11 +136,11 @@ def test_an_offset_continues_the_ranking(index, mode):
 def test_mmr_by_hand():
     vectors = np.array([[1, 0], [0.98, 0.199], [0, 1]], np.float32)
     relevance = np.array([0.9, 0.85, 0.5])
-    assert diverse(relevance, vectors, 3, 1.0) == [0, 1, 2]
-    assert diverse(relevance, vectors, 3, 0.5) == [0, 2, 1]
-    assert diverse(relevance, vectors, 2, 0.0) == [0, 2]
-    assert diverse(relevance, vectors, 9, 0.95) == [0, 1, 2]
-    assert diverse(np.empty(0), np.empty((0, 2), np.float32), 3, 0.5) == []
+    assert maximal_marginal_relevance(relevance, vectors, 3, 1.0) == [0, 1, 2]
+    assert maximal_marginal_relevance(relevance, vectors, 3, 0.5) == [0, 2, 1]
+    assert maximal_marginal_relevance(relevance, vectors, 2, 0.0) == [0, 2]
+    assert maximal_marginal_relevance(relevance, vectors, 9, 0.95) == [0, 1, 2]
+    assert maximal_marginal_relevance(np.empty(0), np.empty((0, 2), np.float32), 3, 0.5) == []
 
 
 def test_mmr_avoids_repetition(tmp_path):
@@ -208,11 +209,10 @@ def test_phrases_must_occur(index, cut):
     assert cut.search(like="river", mode="words") == cut.search(like=["river"], mode="words")
 
 
-def test_common_words_beside_a_phrase_may_be_missing(index, monkeypatch):
-    from ctx_embed.index.searching import fulltext
-
-    monkeypatch.setattr(fulltext, "LARGE", 3)
-    assert ids(index.search('"asked for a ransom" zebra', mode="words")) == ["a23"]
+def test_common_words_beside_a_phrase_may_be_missing(index):
+    bm25 = Bm25(index._folder.documents, large=3)
+    (row,) = index._folder.read(lambda snapshot: bm25.best('"asked for a ransom" zebra', 10, snapshot.rows, None))
+    assert ids(index.search('"asked for a ransom" zebra', mode="words")) == [index.ids()[row]] == ["a23"]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class HashModel:
 
 
 class HashEmbedder:
-    """A stand-in for :class:`ctx_embed.index.embedder.Embedder` that does not import torch."""
+    """A stand-in for :class:`ctx_embed.index.model.IndexModel` that does not import torch."""
 
     documents = queries = staticmethod(hash_vectors)
     fingerprint = "0" * 64

@@ -69,7 +69,7 @@ def edit(path: str, first: int) -> None:
 
 
 class Models:
-    """A stand-in for :class:`ctx_embed.index.embedder.Embedder` that imports nothing slow."""
+    """A stand-in for :class:`ctx_embed.index.model.IndexModel` that imports nothing slow."""
 
     of = for_index = require = staticmethod(lambda *arguments: HashEmbedder())
 

@@ -1,42 +1,16 @@
-"""One unchanging state of an index, and the rows that a search may find in it."""
+"""The rows that a search may find: those of documents that exist and meet its filter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.storage.database import State
+from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.index.storage.filters import parse_filter
-from ctx_embed.index.storage.shards import Shard
 
 # The number of filters whose rows are cached as long as the index does not change.
 REMEMBERED_FILTERS = 8
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The vectors of one generation.
-
-    Args:
-        generation: the number of commits.
-        numbering: the generation in which the rows were last renumbered.
-        rows: the number of vectors, including those of deleted documents.
-        shards: the shards that hold them.
-        tuned: search parameters by FAISS factory, as JSON.
-    """
-
-    generation: int
-    numbering: int
-    rows: int
-    shards: Sequence[Shard]
-    tuned: str = "{}"
-
-    @classmethod
-    def of(cls, state: State, shards: Sequence[Shard]) -> Snapshot:
-        """Return the snapshot of a state and its list of shards."""
-        return cls(state.generation, state.numbering, state.rows, shards, state.tuned)
 
 
 @dataclass

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import snippet
-from ctx_embed.index.searching import fulltext
+from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.manifest import DOCUMENTS
 
 TEXTS = ["the cats were running", "a dog ran", "café in Paris", "running shoes for a cat and a running cat", ""]
 
@@ -97,11 +101,11 @@ def test_options_that_cannot_be_used(index, options, message):
     assert str(caught.value) == message
 
 
-def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index, monkeypatch):
-    monkeypatch.setattr(fulltext, "LARGE", 3)
-    monkeypatch.setattr(fulltext, "COMMON_PART", 0.4)
-    assert found(index, "dog running") == [1]
-    assert found(index, "running") == [3, 0]
+def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index):
+    with closing(DocumentStore(index.path / DOCUMENTS)) as store, store.reading():
+        bm25 = Bm25(store, large=3, common_part=0.4)
+        assert bm25.best("dog running", 10, len(TEXTS), None) == [1]
+        assert bm25.best("running", 10, len(TEXTS), None) == [3, 0]
 
 
 def test_deleted_and_replaced_documents_have_no_words(index):

@@ -35,8 +35,8 @@ def _reembed(folder: Path, reference: str | None) -> str:
     return f"ctx-embed index reembed {shlex.quote(str(folder))}{option}"
 
 
-class Embedder:
-    """Embeds documents and queries as unit vectors.
+class IndexModel:
+    """The model of an index: embeds documents and queries as unit vectors.
 
     Args:
         model: a :class:`ctx_embed.numpy_model.Embedder` or any SentenceTransformer.
@@ -55,7 +55,7 @@ class Embedder:
         self.dimension = model.get_embedding_dimension() or model.encode(["a"]).shape[1]
 
     @classmethod
-    def of(cls, model: str | Path | Model | None, backend: str | None = None) -> Embedder:
+    def of(cls, model: str | Path | Model | None, backend: str | None = None) -> IndexModel:
         """Return an embedder for a model.
 
         Args:
@@ -76,7 +76,7 @@ class Embedder:
     @classmethod
     def for_index(
         cls, folder: Path, manifest: Manifest, model: str | Path | Model | None, backend: str | None = None
-    ) -> Embedder:
+    ) -> IndexModel:
         """Return an embedder for the model that an index was built with.
 
         Args:
@@ -102,7 +102,7 @@ class Embedder:
         return embedder
 
     @staticmethod
-    def require(folder: Path, manifest: Manifest, embedder: Embedder) -> None:
+    def require(folder: Path, manifest: Manifest, embedder: IndexModel) -> None:
         """Raise an error unless ``embedder`` is the one that an index was built with.
 
         Raises:
