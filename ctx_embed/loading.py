@@ -204,7 +204,7 @@ def load(
         InputError: no such model, a damaged one, or one whose modules come from another package.
     """
     try:
-        from sentence_transformers import SentenceTransformer
+        from ctx_embed.modules.sentence_transformer import SentenceTransformer
     except ModuleNotFoundError as error:
         raise InputError(f"{path or 'the default model'} on torch needs {error.name}: {installation()}") from None
 

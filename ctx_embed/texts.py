@@ -42,8 +42,9 @@ def as_texts(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str | bytes | dict) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
         remedy = "give one column" if hasattr(texts, "columns") else "give [text]"
         raise InputError(f"texts must be a list of strings, got {described(texts)}; {remedy}")
-    # NumPy's strings become str.
-    listed = [str(text) if isinstance(text, str) else text for text in texts]
+    # pyarrow's items and NumPy's strings become str.
+    items = texts.to_pylist() if hasattr(texts, "to_pylist") else texts
+    listed = [str(text) if isinstance(text, str) else text for text in items]
     for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise InputError(f"text {place} must be a string, got {described(text)}")

@@ -1,6 +1,15 @@
 from __future__ import annotations
 
-from ctx_embed.texts import BATCH_CHARACTERS, BATCH_TEXTS, length_batches, well_formed
+import re
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from ctx_embed import InputError
+from ctx_embed.texts import BATCH_CHARACTERS, BATCH_TEXTS, as_texts, length_batches, well_formed
 
 
 def test_well_formed():
@@ -19,3 +28,30 @@ def test_batches_hold_every_text_once_within_their_bounds():
         assert len(batch) <= BATCH_TEXTS
         assert padded <= BATCH_CHARACTERS or len(batch) == 1
     assert list(length_batches([])) == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, iter, pd.Series, pl.Series, np.array, pa.array, lambda texts: pa.chunked_array([texts])],
+    ids=["list", "tuple", "iterator", "pandas", "polars", "numpy", "arrow", "arrow chunks"],
+)
+def test_texts_come_in_any_collection(make, tiny_model):
+    texts = ["the cat", "a dog"]
+    assert as_texts(make(texts)) == texts
+    np.testing.assert_array_equal(tiny_model.encode(as_texts(make(texts))), tiny_model.encode(texts))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("a", "texts must be a list of strings, got a str; give [text]"),
+        (None, "texts must be a list of strings, got None"),
+        (pd.DataFrame({"text": ["a"]}), "got a DataFrame; give one column"),
+        (pl.DataFrame({"text": ["a"]}), "got a DataFrame; give one column"),
+        (pa.table({"text": ["a"]}), "got a Table; give one column"),
+        (pd.Series(["a", None]), "text 1 must be a string, got "),
+    ],
+)
+def test_what_holds_no_texts_is_one_line(values, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        as_texts(values)

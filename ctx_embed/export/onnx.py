@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_folder, require_replaceable
@@ -60,8 +61,12 @@ def _ints(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-def build(saved: SavedContextualizer) -> Any:
+def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
     """Return the ONNX model of a saved Contextualizer.
+
+    Args:
+        saved: the model.
+        unknown: the ids that say nothing about a text.
 
     Inputs: ``input_ids`` (N,) int64, the texts' ids one after the other, phrases merged; ``offsets`` (B,) int64, where
     each text begins. Output: ``embeddings`` (B, m) float32, of length 1 if the model normalises.
@@ -114,14 +119,19 @@ def build(saved: SavedContextualizer) -> Any:
     first = tensors.floats("attention.c0") if config["initial_context"] == "learned" else np.ones(m, np.float32)
     context = g.Expand(first[None], g.Concat(texts, _ints(m), axis=0))
     U, V, W, b, gain, bias = (tensors.floats(f"attention.{name}") for name in ("U", "V", "W", "b", "gain", "bias"))
+    # Only texts with a token that the model knows take part in the steps; the others keep c^0.
+    known = np.ones((tensors.stored(TABLE).shape[0], 1), bool)
+    known[unknown] = False
+    counted = g.Cast(g.Gather(known, "input_ids"), to=TensorProto.FLOAT)
+    read = g.Greater(g.ScatterElements(g.Sub(n, n), rows, counted, axis=0, reduction="add"), _floats(0))
     for k in range(K):
         vc = g.Gather(g.MatMul(context, V[k].T), text_of)
         a = g.Add(g.MatMul(g.Mul(g.MatMul(x, U[k].T), vc), W[k].T), b[k])
         z = g.LayerNormalization(total(g.Mul(a, x)), gain[k], bias[k], epsilon=1e-12)
-        context = g.Where(g.Greater(n, _floats(0)), g.Add(context, z), context)
+        context = g.Where(read, g.Add(context, z), context)
     if saved.normalize:
         length = g.Sqrt(g.ReduceSum(g.Mul(context, context), _ints(1)))
-        context = g.Div(context, g.Max(length, _floats(1e-12)))
+        context = g.Where(read, g.Div(context, g.Max(length, _floats(1e-12))), _floats(0))
     g.nodes.append(helper.make_node("Identity", [context], ["embeddings"]))
     graph = helper.make_graph(
         g.nodes,
@@ -161,7 +171,7 @@ def export(embedder: Embedder, output: str | Path) -> float:
     output = Path(output)
     require_replaceable(output, MODEL)
     saved = embedder.saved
-    model = build(saved)
+    model = build(saved, embedder.text_tokenizer.unknown)
     onnx.checker.check_model(model)
     with replaced_folder(output) as folder:
         onnx.save(model, str(folder / MODEL))
@@ -172,7 +182,8 @@ def export(embedder: Embedder, output: str | Path) -> float:
         ids, lengths = embedder.text_tokenizer(CHECKED)
         offsets = lengths.cumsum() - lengths
         (found,) = session.run(None, {"input_ids": ids.astype(np.int64), "offsets": offsets})
-        expected = embedder.finished(embedder.contextualizer.embed(ids, lengths), truncate_dim=found.shape[1])
+        ids, lengths = embedder.text_tokenizer.read(CHECKED)
+        expected = embedder.finished(embedder.contextualizer.embed(ids, lengths), lengths, truncate_dim=found.shape[1])
         difference = float(np.abs(found - expected).max())
         if not difference <= NEAR * max(1.0, float(np.abs(expected).max())):
             raise InputError(f"{output}: the graph differs from the model by {difference:.1e}, nothing was written")

@@ -88,8 +88,9 @@ class Contextualizer(TokenEncoder):
         sentence embedding = c^K
 
     Shapes: x_i, a_i^k, b_k and c^k (m,); U_k, V_k (u, m); W_k (m, u). Parameters: K (3 u m + 3 m), and m each for
-    learned positions and a learned c^0. Cost: O(n u m) per step for n tokens. Text without tokens: c^0. No special
-    tokens are added. Train it with a learning rate of about 1e-3: 5e-5, usual for Transformers, hardly moves it.
+    learned positions and a learned c^0. Cost: O(n u m) per step for n tokens. No special tokens are added. A text of
+    which the tokenizer knows no token keeps c^0; where a ``Normalize`` follows, it is embedded as zeros. Train with a
+    learning rate of about 1e-3: 5e-5, usual for Transformers, hardly moves it.
 
     Args:
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.

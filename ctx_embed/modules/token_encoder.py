@@ -26,6 +26,7 @@ from ctx_embed.modules import int8_rows as storage
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.text.unknown import without_known_tokens
 
 # Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
 # how fast embeddings move from their initial values: from scratch on MR with the paper's protocol, accuracy is 74 and
@@ -112,6 +113,8 @@ class TokenEncoder(InputModule):
     # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`; saved
     # with it, but not part of its fingerprint.
     labelled_texts: NDArray[np.uint64] | None = None
+    # Whether a Normalize follows: a text of which the model knows no token is then embedded as zeros.
+    normalized: bool = False
     # The folder it was loaded from.
     source: Path | None = None
 
@@ -230,6 +233,11 @@ class TokenEncoder(InputModule):
             require_size("max_seq_length", value)
         self._max_seq_length = None if value == NO_LIMIT else value
 
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; texts without a known token are warned about once until the next call."""
+        self._warned = False
+        return super().train(mode)
+
     def get_config_dict(self) -> dict[str, Any]:
         """Return the options that are saved; ``max_seq_length`` is None without a limit."""
         return {**super().get_config_dict(), "max_seq_length": self._max_seq_length}
@@ -239,6 +247,7 @@ class TokenEncoder(InputModule):
 
         Called by sentence-transformers 6 for every new model; 5.7 does not.
         """
+        self.normalized = any(type(module).__name__ == "Normalize" for module in model.children())
         if type(model.model_card_data) is SentenceTransformerModelCardData:
             model.model_card_data.__class__ = Card
 
@@ -265,19 +274,11 @@ class TokenEncoder(InputModule):
         for index, text in enumerate(inputs):
             if not isinstance(text, str):
                 raise InputError(f"text {index} must be a string, got {type(text).__name__}")
-        if prompt:
-            inputs = [prompt + text for text in inputs]
-        ids, lengths = self.text_tokenizer(inputs)
-        limit = kwargs.get("max_length") or self.max_seq_length
-        if lengths.max(initial=0) > limit:
-            kept = np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit
-            # The counts make most messages different, so that Python does not filter them as repeated warnings.
-            warnings.warn(
-                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
-                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
-                stacklevel=2,
-            )
-            ids, lengths = ids[kept], lengths.clip(max=limit)
+        ids, lengths = self.text_tokenizer.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
+        unread = int((lengths == 0).sum())
+        if unread and not self.training and not self._warned:
+            self._warned = True
+            warnings.warn(without_known_tokens(unread, len(lengths), self.normalized), stacklevel=2)
         padded_size = len(lengths) * int(lengths.max(initial=0))
         if padded_size > PADDED_TOKENS and padded_size > 2 * len(ids):
             offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)
@@ -313,6 +314,8 @@ class TokenEncoder(InputModule):
             lengths = mask.sum(1)
             packed = input_ids[mask.bool()] if int(lengths.sum()) < mask.numel() else input_ids.flatten()
         embedding = self.embed(packed, lengths.tolist())
+        if self.normalized:
+            embedding = torch.where((lengths > 0).to(embedding.device)[:, None], embedding, embedding.new_zeros(()))
         # Normalize makes NaN of float16 zeros, the embedding of a text without tokens.
         features["sentence_embedding"] = embedding.float() if embedding.dtype == torch.float16 else embedding
         return features
@@ -383,6 +386,9 @@ class TokenEncoder(InputModule):
         module = cls(Tokenizer.from_file(path), **config, phrases=weights.get("phrases"), weights=table)
         module.load_state_dict(weights)
         module.source = Path(path).parent
+        # sentence-transformers 5.7 does not call on_model_ready.
+        listed = cls.load_file_path(model_name_or_path, "modules.json", **{**hub, "subfolder": ""})
+        module.normalized = listed is not None and '.Normalize"' in Path(listed).read_text(encoding="utf-8")
         if known := cls.load_file_path(model_name_or_path, LABELLED_TEXTS, **hub):
             module.labelled_texts = np.load(known)
         return module.to(dtype)

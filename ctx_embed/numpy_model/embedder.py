@@ -28,7 +28,8 @@ from ctx_embed.numpy_model.saved import (
 from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.texts import well_formed
+from ctx_embed.text.unknown import without_known_tokens
+from ctx_embed.texts import as_texts, well_formed
 from ctx_embed.vectors import unit_rows
 
 # Of a batch, whose tokens and products are in memory together; a single text may have more.
@@ -169,52 +170,52 @@ class Embedder:
         """
         _require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
-        single = isinstance(texts, str)
-        listed = [texts] if isinstance(texts, str) else list(texts)
-        for place, text in enumerate(listed):
-            if not isinstance(text, str):
-                raise InputError(f"text {place} must be a string, got {type(text).__name__}")
+        listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
         vectors: NDArray[Any] = np.empty((len(listed), 0), np.float32)
+        unread = 0
         for places in self._batches(listed, batch_size, show_progress):
-            tokens = self.tokens([listed[place] for place in places], prompt)
-            converted = self.finished(self.contextualizer.embed(*tokens), normalize, truncate_dim, precision)
+            ids, lengths = self.tokens([listed[place] for place in places], prompt)
+            contexts = self.contextualizer.embed(ids, lengths)
+            converted = self.finished(contexts, lengths, normalize, truncate_dim, precision)
             if vectors.shape[1:] != converted.shape[1:]:
                 vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
             vectors[places] = converted
+            unread += int((lengths == 0).sum())
         if not listed:
             nothing = np.empty((0, self.contextualizer.dimension), np.float32)
-            vectors = self.finished(nothing, normalize, truncate_dim, precision)
-        return vectors[0] if single else vectors
+            vectors = self.finished(nothing, np.zeros(0, np.int64), normalize, truncate_dim, precision)
+        if unread:
+            zeros = self.saved.normalize if normalize is None else normalize
+            warnings.warn(without_known_tokens(unread, len(listed), bool(zeros)), stacklevel=2)
+        return vectors[0] if isinstance(texts, str) else vectors
 
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
-        """Return what :meth:`encode` reads of texts, prompts included and cut to ``max_seq_length``.
+        """Return what :meth:`encode` reads of texts: the ids of all one after the other, and how many each has.
 
-        Returns:
-            The ids of all texts one after the other, and how many each has.
+        Prompts are included and texts cut to ``max_seq_length``; a text of which the model knows no token has none.
         """
         if prompt is None and self.default_prompt_name is not None:
             prompt = self._prompt(self.default_prompt_name)
-        ids, lengths = self.text_tokenizer([prompt + text for text in texts] if prompt else texts)
-        limit = self.max_seq_length
-        if limit is not None and lengths.max(initial=0) > limit:
-            warnings.warn(
-                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
-                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
-                stacklevel=3,
-            )
-            ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
-            lengths = lengths.clip(max=limit)
-        return ids, lengths
+        return self.text_tokenizer.read(texts, prompt, self.max_seq_length)
 
     def finished(
         self,
         contexts: Floats,
+        lengths: Lengths,
         normalize: bool | None = None,
         truncate_dim: int | None = None,
         precision: Precision = "float32",
     ) -> NDArray[Any]:
-        """Return what :meth:`encode` gives for contexts c^K (B, m); the options are its."""
+        """Return what :meth:`encode` returns for contexts c^K.
+
+        Args:
+            contexts: (B, m).
+            lengths: (B,) tokens in each text; unit vectors of texts without any are zeros.
+            normalize, truncate_dim, precision: as for :meth:`encode`.
+        """
         _require_known(precision, truncate_dim)
+        if normalize or (normalize is None and self.saved.normalize):
+            contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
             contexts = unit_rows(contexts)
         contexts = contexts[:, : self.truncate_dim if truncate_dim is None else truncate_dim]
@@ -268,6 +269,8 @@ class Embedder:
         ids, _ = self.tokens([text], prompt)
         parts, rest, context = token_parts(self.contextualizer, ids, whole)
         length = max(float(np.linalg.norm(context[: self.dimension])), 1e-12)
+        if not len(ids):
+            return CosineParts(text, [], 0.0)
         tokens = []
         # A text cut to max_seq_length has more spans than tokens.
         spans = self.text_tokenizer.spans(prompt + text)

@@ -58,7 +58,7 @@ class EmbeddingModel:
         """Return the vectors of texts and their numbers of tokens."""
         if isinstance(self.model, Embedder):
             ids, lengths = self.model.tokens(texts)
-            vectors = self.model.finished(self.model.contextualizer.embed(ids, lengths))
+            vectors = self.model.finished(self.model.contextualizer.embed(ids, lengths), lengths)
             # Rows that JSON is written from lie in one piece.
             return np.ascontiguousarray(vectors, np.float32), lengths
         encodings = self.model.tokenizer(texts, add_special_tokens=False)["input_ids"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.text.phrases import Phrases
+from ctx_embed.text.unknown import unknown_id
 from ctx_embed.texts import well_formed
 
 # Steps that treat each whitespace-separated word by itself: the ids of a text are then those of its words in order.
@@ -97,6 +100,54 @@ class TextTokenizer:
                 # A new dictionary rather than an emptied one: other threads may still read the old.
                 self._memo, self._characters = {}, 0
             return [b"".join(map(memo.__getitem__, of_text)) for of_text in words]
+
+    @cached_property
+    def unknown(self) -> NDArray[np.int32]:
+        """The ids that say nothing about a text: the unknown token, and phrases of nothing else."""
+        number = unknown_id(self.tokenizer)
+        ids = np.array([] if number is None else [number], ID)
+        while self.phrases is not None and len(ids):
+            found = np.flatnonzero(np.isin(self.phrases.pairs, ids).all(1)) + self.phrases.entries
+            if np.isin(found, ids).all():
+                break
+            ids = np.union1d(ids, found.astype(ID))
+        return ids
+
+    def known(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens of each packed text the model knows, (B,)."""
+        is_known = ids != self.unknown[0] if len(self.unknown) == 1 else ~np.isin(ids, self.unknown)
+        if is_known.all():
+            return lengths
+        counts = np.concatenate([[0], is_known.cumsum()])
+        ends = lengths.cumsum()
+        return np.asarray(counts[ends] - counts[ends - lengths])
+
+    def read(
+        self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return what a model reads of texts: prompts included, and no tokens of a text of which it knows none.
+
+        Args:
+            texts: B strings.
+            prompt: put before each text.
+            limit: tokens read of a text; a text with more gives a warning. None reads all.
+
+        Returns:
+            ids (N,) and lengths (B,); they sum to N.
+        """
+        ids, lengths = self([prompt + text for text in texts] if prompt else texts)
+        if limit is not None and lengths.max(initial=0) > limit:
+            # The counts make most messages different, so that Python does not filter them as repeated warnings.
+            warnings.warn(
+                f"{int((lengths > limit).sum())} of {len(lengths)} texts, the longest of {lengths.max()} tokens, were "
+                f"cut to max_seq_length={limit}; raise it, or set it to None to read all",
+                stacklevel=4,
+            )
+            ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
+            lengths = lengths.clip(max=limit)
+        of_prompt = int(self.known(*self([prompt]))[0]) if prompt else 0
+        read = self.known(ids, lengths) > of_prompt
+        return ids[np.repeat(read, lengths)], lengths * read
 
     def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Give the ids of all texts one after the other and how many each has.

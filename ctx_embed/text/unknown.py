@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 
 from ctx_embed.texts import well_formed
 
@@ -27,10 +29,30 @@ def sample(texts: Sequence[str]) -> list[str]:
     return [text[:SAMPLED_CHARACTERS] for text in texts[::step][:SAMPLED_TEXTS]]
 
 
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """Return the id of the unknown token; None if the tokenizer knows every text."""
+    name = getattr(tokenizer.model, "unk_token", None)
+    if name is None and isinstance(tokenizer.model, Unigram):
+        number: int | None = json.loads(tokenizer.model.__getstate__()).get("unk_id")
+        return number
+    return None if name is None else tokenizer.token_to_id(name)
+
+
+def without_known_tokens(count: int, texts: int, zeros: bool = True) -> str:
+    """Return the warning about texts of which the model knows no token.
+
+    Args:
+        count: how many there are.
+        texts: among how many.
+        zeros: whether they are embedded as zeros.
+    """
+    result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
+    return f"{count} of {texts} texts have no token that the model knows: they are {result}"
+
+
 def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
     """Return the share of unknown tokens among all tokens of the texts; 0 if the tokenizer knows every token."""
-    unknown_token = getattr(tokenizer.model, "unk_token", None) if tokenizer is not None else None
-    unknown = tokenizer.token_to_id(unknown_token) if tokenizer is not None and unknown_token else None
+    unknown = None if tokenizer is None else unknown_id(tokenizer)
     if tokenizer is None or unknown is None:
         return 0.0
     encodings = tokenizer.encode_batch([well_formed(text) for text in texts], add_special_tokens=False)

@@ -113,7 +113,7 @@ def test_empty_text_gives_the_first_context(tokenizer):
     module = drawn(tokenizer, initial_context="learned", positions="absolute")
     embedding = module(module.preprocess(["", " \n\t"]))["sentence_embedding"]
     assert torch.equal(embedding, module.attention.c0.expand(2, -1))
-    assert make_model(tokenizer).encode([""]).tolist() == [[0.25] * 16]
+    assert make_model(tokenizer).encode([""]).tolist() == [[0.0] * 16]
 
 
 def test_held_products_follow_the_parameters(tokenizer):
@@ -293,7 +293,8 @@ def test_a_cut_is_never_silent(tokenizer):
 def test_odd_text_is_embedded(tiny_model, text):
     embedding = tiny_model.encode([text, "the cat"])
     assert np.isfinite(embedding).all()
-    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-6)
+    # The tokenizer knows none of these.
+    np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), [0, 1], atol=1e-6)
 
 
 # Files

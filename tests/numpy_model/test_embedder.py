@@ -79,7 +79,8 @@ def test_thousands_of_texts_agree(model, embedder):
     texts = [*ODD, *docstrings, *mixed, *huge]
     found = embedder.encode(texts)
     assert difference(found, model.encode(texts, batch_size=512)) <= NEAR
-    assert np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
+    read = embedder.tokens(texts)[1] > 0
+    assert np.abs(np.linalg.norm(found, axis=1) - read).max() < 1e-5
 
 
 def test_any_batch_gives_the_same(embedder):
@@ -182,7 +183,7 @@ def test_no_texts_give_no_rows(embedder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"texts": ["a", 3]}, "text 1 must be a string, got int"),
+        ({"texts": ["a", 3]}, "text 1 must be a string, got an int"),
         ({"texts": ["a"], "batch_size": 0}, "batch_size must be a positive integer, got 0"),
         ({"texts": ["a"], "truncate_dim": -1}, "truncate_dim must be a positive integer, got -1"),
         ({"texts": ["a"], "precision": "int9"}, "unknown precision 'int9': did you mean 'int8'"),

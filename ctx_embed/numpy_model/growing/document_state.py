@@ -107,6 +107,8 @@ class DocumentState:
         self._head = ""
         self._tail = ""
         self._sums = self._new_sums()
+        # Whether the model knows a token of the text in the sums.
+        self._known = False
         self._cut = False
 
     def __repr__(self) -> str:
@@ -135,7 +137,7 @@ class DocumentState:
         self._tail += text
         last = cuts.find(self._tail, begins=True, last=True)
         if last is not None:
-            self._sums.add(self._ids(self._tail[:last]))
+            self._grow(self._tail[:last])
             self._tail = self._tail[last:]
 
     def merge(self, other: DocumentState) -> None:
@@ -159,9 +161,10 @@ class DocumentState:
             joined = self._tail
         # Here, at the end of the other one's head, its first cut is safe.
         if self._cut:
-            self._sums.add(self._ids(joined))
+            self._grow(joined)
         self._cut = True
         self._sums.merge(other._sums)
+        self._known = self._known or other._known
         self._tail = other._tail
 
     def embedding(self, **options: Any) -> NDArray[Any]:
@@ -178,9 +181,20 @@ class DocumentState:
         sums.merge(self._sums)
         sums.add(self._ids(self._tail))
         first = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))[0]
-        vectors: Floats = sums.context(first)[None]
-        embedding: NDArray[Any] = self._embedder.finished(vectors, **options)[0]
+        known = np.array([self._known or self._knows(self._head) or self._knows(self._tail)], np.int64)
+        vectors: Floats = (sums.context(first) if known[0] else first)[None]
+        embedding: NDArray[Any] = self._embedder.finished(vectors, known, **options)[0]
         return embedding
+
+    def _grow(self, text: str) -> None:
+        """Append text between two safe cuts to the sums."""
+        self._sums.add(self._ids(text))
+        self._known = self._known or self._knows(text)
+
+    def _knows(self, text: str) -> bool:
+        """Return whether the model knows a token of the text."""
+        tokenizer = self._embedder.text_tokenizer
+        return bool(tokenizer.known(*tokenizer([text]))[0])
 
     def _ids(self, text: str) -> Ids:
         return self._embedder.text_tokenizer([text])[0]
@@ -189,7 +203,7 @@ class DocumentState:
         """Return what :meth:`Embedder.state` makes this state of again."""
         stream = io.BytesIO()
         np.savez(stream, *self._sums.arrays())
-        ends = json.dumps([self._embedder.fingerprint, self._cut, self._head, self._tail]).encode() + b"\n"
+        ends = json.dumps([self._embedder.fingerprint, self._cut, self._head, self._tail, self._known]).encode() + b"\n"
         return MAGIC + zlib.compress(ends + stream.getvalue())
 
     def restore(self, stored: bytes) -> None:
@@ -203,7 +217,8 @@ class DocumentState:
                 raise ValueError("another beginning")
             content = zlib.decompress(stored[len(MAGIC) :])
             line, _, arrays = content.partition(b"\n")
-            fingerprint, cut, head, tail = json.loads(line)
+            # Version 0.1 did not store whether a token is known.
+            fingerprint, cut, head, tail, known = (*json.loads(line), True)[:5]
             with np.load(io.BytesIO(arrays)) as loaded:
                 listed = [loaded[name] for name in loaded.files]
         except (ValueError, TypeError, AttributeError, OSError, zlib.error, BadZipFile) as error:
@@ -217,4 +232,4 @@ class DocumentState:
             self._sums.restore(listed)
         except ValueError as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
-        self._cut, self._head, self._tail = bool(cut), head, tail
+        self._cut, self._head, self._tail, self._known = bool(cut), head, tail, bool(cut and known)

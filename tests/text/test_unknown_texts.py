@@ -1,0 +1,118 @@
+"""A text of which the model knows no token is like no other text, whatever embeds it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
+
+import ctx_embed
+from ctx_embed.runtime import Embedder
+from ctx_embed.systems import untrained
+from ctx_embed.text.unknown import unknown_id
+
+UNKNOWN = ["", " \n", "кошка сидит", "日本語", "مرحبا بالعالم"]
+TEXTS = ["A cat sleeps.", *UNKNOWN, "кошка cat", "!"]
+WARNING = "5 of 8 texts have no token that the model knows: they are embedded as zeros"
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.load()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ctx_embed.load(device="cpu")
+
+
+@pytest.fixture(params=["numpy", "torch", "third party", "bfloat16"])
+def encode(request, embedder, model):
+    if request.param == "third party":
+        return SentenceTransformer(str(ctx_embed.path()), trust_remote_code=True, device="cpu").encode
+    if request.param == "bfloat16":
+        return ctx_embed.load(device="cpu", dtype="bfloat16").encode
+    return (embedder if request.param == "numpy" else model).encode
+
+
+def test_it_is_embedded_as_zeros_with_a_warning(encode):
+    with pytest.warns(UserWarning, match=WARNING) as caught:
+        found = encode(TEXTS)
+    assert len(caught) == 1
+    lengths = np.linalg.norm(np.asarray(found, np.float32), axis=1)
+    np.testing.assert_allclose(lengths, [1, 0, 0, 0, 0, 0, 1, 1], atol=1e-2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encode(["A cat sleeps.", "кошка cat"])
+
+
+def test_each_call_of_encode_warns_once(model):
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="have no token") as caught:
+            model.encode(UNKNOWN * 3, batch_size=2)
+        assert len(caught) == 1
+
+
+def test_a_growing_text_is_like_no_other_until_a_token_is_known(embedder):
+    state = embedder.state()
+    for piece in ("日本語 " * 40, "кошка сидит"):
+        state.add(piece)
+        assert not state.embedding().any()
+    restored = embedder.state(state.to_bytes())
+    other = embedder.state()
+    other.add("日本語 " * 40)
+    restored.merge(other)
+    assert not restored.embedding().any()
+    restored.add(" cat")
+    text = "日本語 " * 40 + "кошка сидит" + "日本語 " * 40 + " cat"
+    np.testing.assert_allclose(restored.embedding(), embedder.encode(text), atol=2e-5)
+    assert restored.embedding().any()
+
+
+def test_without_normalisation_the_first_context_stays(embedder, model):
+    with pytest.warns(UserWarning, match="5 of 5 texts .*: they are all embedded alike"):
+        assert (embedder.encode(UNKNOWN, normalize=False) == 1).all()
+    plain = SentenceTransformer(modules=[model[0].__class__.load(str(ctx_embed.path()))], device="cpu")
+    with pytest.warns(UserWarning, match="all embedded alike"):
+        assert (plain.encode(UNKNOWN) == 1).all()
+
+
+@pytest.mark.parametrize("system", ["bigru", "cnn", "mean", "transformer"])
+def test_systems_embed_it_as_zeros(system):
+    with pytest.warns(UserWarning, match=WARNING):
+        found = untrained(system).encode(TEXTS)
+    assert [row.any() for row in found] == [True, *[False] * 5, True, True]
+
+
+def test_a_prompt_makes_no_text_known(embedder):
+    with pytest.warns(UserWarning, match=WARNING):
+        found = embedder.encode(TEXTS, prompt="query: ")
+    assert [row.any() for row in found] == [True, *[False] * 5, True, True]
+
+
+def test_explaining_it_adds_nothing(embedder):
+    parts = embedder.explain("日本語", embedder.encode("a cat"))
+    assert (parts.tokens, parts.cosine) == ([], 0)
+
+
+def test_no_texts_have_the_dimension(encode):
+    if encode.__self__.__class__ is SentenceTransformer:
+        pytest.skip("sentence-transformers' own class")
+    assert encode([]).shape == (0, 320)
+
+
+def test_a_unigram_names_its_unknown_entry():
+    pieces = [("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)]
+    assert unknown_id(Tokenizer(Unigram(pieces, unk_id=1))) == 1
+    assert unknown_id(Tokenizer(Unigram(pieces))) is None
+
+
+def test_a_series_is_encoded(embedder, model):
+    texts = ["a cat", "prices rise"]
+    for encode in (model.encode, embedder.encode):
+        np.testing.assert_allclose(encode(pd.Series(texts)), encode(text for text in texts), atol=2e-5)
