@@ -89,7 +89,7 @@ class Client(Collection):
     def search(self, query: Any = None, k: int = 10, **options: Any) -> Any:
         """Return the best passages for a query, see :meth:`ctx_embed.SearchIndex.search`."""
         query = _listed(query)
-        found = self._post("search", {"query": query, "k": k, **options})["hits"]
+        found = self._post("search", {"query": query, "k": k, "document": True, **options})["hits"]
         if found and isinstance(found[0], list):
             return [_hits(text, hits) for text, hits in zip(query, found, strict=True)]
         return _hits(query, found) if query != [] else []
@@ -301,7 +301,7 @@ def _listed(values: Any) -> Any:
 
 
 def _hits(query: Any, found: list[dict[str, Any]]) -> Hits:
-    hits = [Hit(**{**hit, "document": hit["text"] if hit["document"] is None else hit["document"]}) for hit in found]
+    hits = [Hit(**{name: value for name, value in hit.items() if name not in ("whole", "location")}) for hit in found]
     return Hits(query if isinstance(query, str) else "", hits)
 
 

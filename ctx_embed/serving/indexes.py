@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ctx_embed.index import SearchIndex
-from ctx_embed.index.searching.hits import Hits
+from ctx_embed.index.following.location import named_location
+from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.searching.snippets import snippets
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.serving.analysing import Analyses, duplicates, topics
@@ -26,6 +29,9 @@ Result = TypeVar("Result")
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds after which an index that another one replaced is closed.
 CLOSED_AFTER = 60.0
+# Lines that are looked at to find a heading: most of a file of code could begin as one.
+MOST_HEADINGS = 20
+HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
 # The options of a search as a key, so that equal ones share a batch.
 Options = tuple[tuple[str, Hashable], ...]
@@ -125,29 +131,29 @@ class ServedIndex:
     def _search(self, options: Options, queries: list[str]) -> list[bytes]:
         BATCHES.labels("search").observe(len(queries))
         chosen: dict[str, Any] = dict(options)
-        marks = chosen.pop("marks")
+        marks, document = chosen.pop("marks"), chosen.pop("document")
         found: list[Hits] = self._readable.newest().search(queries, **chosen)
-        return [hits_json(hits, marks, self._most) for hits in found]
+        return [hits_json(hits, marks, document, self._most) for hits in found]
 
-    async def searches(self, queries: list[str], marks: Marks, options: dict[str, Any]) -> list[bytes]:
+    async def searches(self, queries: list[str], marks: Marks, document: bool, options: dict[str, Any]) -> list[bytes]:
         """Return the hits of each query as JSON.
 
         Args:
             queries: texts.
-            marks: see :func:`hits_json`.
+            marks, document: see :func:`hits_json`.
             options: keyword arguments of :meth:`SearchIndex.search`.
         """
-        key = tuple(sorted({**options, "marks": marks}.items()))
+        key = tuple(sorted({**options, "marks": marks, "document": document}.items()))
         return await asyncio.gather(*(self._searches(key, query) for query in queries))
 
-    async def search(self, query: Any, marks: Marks, options: dict[str, Any]) -> bytes:
+    async def search(self, query: Any, marks: Marks, document: bool, options: dict[str, Any]) -> bytes:
         """Return the hits of a search that shares no batch as JSON; for several queries, a list of such lists."""
 
         def searched() -> bytes:
             found = self._readable.newest().search(query, **options)
             if isinstance(found, Hits):
-                return hits_json(found, marks, self._most)
-            return json_list((hits_json(hits, marks, self._most) for hits in found), self._most)
+                return hits_json(found, marks, document, self._most)
+            return json_list((hits_json(hits, marks, document, self._most) for hits in found), self._most)
 
         return await self._in(self._long, searched)
 
@@ -231,19 +237,54 @@ def _batch_queries(options: Options) -> int:
     return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
 
 
-def hits_json(hits: Hits, marks: Marks, most: int) -> bytes:
+def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:
     """Return the hits of a query as JSON.
 
     Args:
         hits: the hits.
         marks: stand around the query's words in a snippet of each hit; None makes no snippets.
+        document: whether each hit has the whole text of its document.
         most: largest answer in bytes.
 
     Raises:
         ApiError: it would be larger (413).
     """
-    shown = [{**vars(hit), "document": None if hit.document == hit.text else hit.document} for hit in hits]
-    if marks is not None:
-        for fields, snippet in zip(shown, snippets(hits.query, [hit.text for hit in hits], *marks), strict=True):
-            fields["snippet"] = snippet
-    return json_list(shown, most)
+    marked = [None] * len(hits) if marks is None else snippets(hits.query, [hit.text for hit in hits], *marks)
+    return json_list(map(hit_json, hits, marked, repeat(document)), most)
+
+
+def hit_json(hit: Hit, snippet: str | None, document: bool) -> dict[str, Any]:
+    """Return a hit as JSON values: the passage, where it stands and its metadata; the document on request."""
+    fields = dict(vars(hit))
+    del fields["document"]
+    fields["whole"] = hit.document == hit.text
+    fields["location"] = _location(hit)
+    if document:
+        fields["document"] = hit.document
+    if snippet is not None:
+        fields["snippet"] = snippet
+    return fields
+
+
+def _location(hit: Hit) -> dict[str, Any] | None:
+    """Return the file of a hit, with the line or page of the passage and, in Markdown, the heading above it."""
+    found = named_location(hit.metadata, hit.document, hit.start)
+    if found is None:
+        return None
+    markdown = found.name.lower().endswith((".md", ".markdown"))
+    heading = _heading(hit.document, hit.start) if markdown else None
+    return {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
+
+
+def _heading(document: str, start: int) -> str | None:
+    """Return the heading of a place in Markdown: the one that begins there, or the last one before; code has none."""
+    if found := HEADING.match(document, start):
+        return found[1]
+    place = start
+    for _ in range(MOST_HEADINGS):
+        if (place := document.rfind("\n#", 0, place)) < 0:
+            break
+        if (found := HEADING.match(document, place + 1)) and document.count("```", 0, place) % 2 == 0:
+            return found[1]
+    found = HEADING.match(document)
+    return found[1] if found else None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from ctx_embed import SearchIndex
+from tests.serving.server import serving
+
 
 @pytest.fixture(scope="module")
 def client(server):
@@ -17,7 +20,8 @@ def test_a_search_finds_by_meaning(client):
     assert [hit["id"] for hit in found] == [1, 2]
     assert found[0]["text"] == "prices rise faster than wages"
     assert found[0]["metadata"] == {"year": 2020, "lang": "en", "topic": "economy"}
-    assert found[0]["document"] is None
+    assert "document" not in found[0]
+    assert found[0]["location"] is None
     assert 0.4 < found[0]["score"] < 0.6
 
 
@@ -31,6 +35,28 @@ def test_a_snippet_marks_the_words_of_the_query(client):
     body = {"query": "the cat", "mode": "words", "k": 1, "snippets": ["<", ">"]}
     (hit,) = client.post("/indexes/notes.index/search", json=body).json()["hits"]
     assert hit["snippet"] == "the <cat> sat on the mat"
+
+
+def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_request(tmp_path):
+    texts = {
+        "notes.md": "# Cats\n\nThe cat sat on the mat.\n\n```\n# no heading\n```\n\nIt slept until noon.",
+        "report.pdf": "Prices rise.\fWages fall in the north.",
+    }
+    with SearchIndex.create(tmp_path / "cut", chunk="sentences") as index:
+        index.add(
+            list(texts.values()), list(texts), [{"source": "notes.md", "line": 1}, {"source": "report.pdf", "page": 1}]
+        )
+    with serving(tmp_path / "cut") as server, httpx.Client(base_url=f"{server.url}/v1/indexes/cut") as client:
+
+        def hit(query: str, **options: object) -> dict:
+            (found,) = client.post("/search", json={"query": query, "k": 1, "mode": "words", **options}).json()["hits"]
+            return found
+
+        cat, wages = hit("slept noon"), hit("wages")
+        assert cat["location"] == {"source": "notes.md", "line": 9, "page": None, "heading": "Cats"}
+        assert wages["location"] == {"source": "report.pdf", "line": None, "page": 2, "heading": None}
+        assert (cat["whole"], "document" in cat) == (False, False)
+        assert hit("slept noon", document=True)["document"] == texts["notes.md"]
 
 
 def test_the_indexes_are_listed_and_described(client):

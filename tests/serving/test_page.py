@@ -96,11 +96,14 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
     expect(page.locator("h1")).to_have_text("Search house")
     page.get_by_role("searchbox", name="Search").press_sequentially(ROOF)
     with SearchIndex.open(folder / "house") as index:
-        found = index.search(ROOF, k=10)
+        found = index.search(ROOF, k=10, mode="hybrid")
     hits(page, 10)
     expect(page.locator(".hit .score .number")).to_have_text([f"{hit.score:.2f}" for hit in found])
     assert texts(page)[0] == found[0].text
-    expect(page.locator("#status")).to_have_text("10 results")
+    expect(page.locator("#status")).to_have_text("The 10 best matches")
+    expect(page.locator(".summary")).to_have_text(
+        re.compile(r"^The 10 best matches\. Searched 45 documents in [\d,]+ ms\.$")
+    )
     assert asked(page) == {"q": [ROOF]}
     assert page.title() == f"{ROOF} · house"
     # The address alone brings the same page back, and the browser's way back leads to the start.
@@ -156,7 +159,7 @@ def test_an_answer_that_comes_late_is_dropped(visit):
 
 
 def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit):
-    page = visit("/?q=roof+water")
+    page = visit("/?q=roof+water&mode=dense")
     hits(page, 10)
     meaning = texts(page)
     page.get_by_role("radio", name="Words").check()
@@ -165,8 +168,8 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     assert texts(page) != meaning
     assert {mark.lower() for mark in page.locator(".hit mark").all_inner_texts()} == {"water", "roof"}
     page.get_by_role("radio", name="Both").check()
-    page.wait_for_url("**mode=hybrid*")
     expect(page.get_by_role("radio", name="Both")).to_be_checked()
+    assert asked(page) == {"q": ["roof water"]}
     hits(page, 10)
 
 
@@ -224,7 +227,73 @@ def test_an_explanation_colours_the_words_that_count(visit):
     expect(first.locator(".explanation")).to_be_hidden()
 
 
+MANUAL = """# Heating
+
+Bleed the radiators in **October**, when the boiler has been [serviced](boiler).
+
+========
+
+## Leaks
+
+A puddle under the boiler means a leak: close the `main tap` and call.
+
+## Noise
+
+The boiler hums at night. Turn the pump down.
+"""
+
+
+def test_passages_of_a_document_stand_together_at_their_places_without_markup(visit, tmp_path):
+    page = visit()
+    with SearchIndex.create(tmp_path / "manual", chunk="passages:24") as index:
+        index.add([MANUAL], ids=["m"], metadata=[{"source": "manual.md", "line": 1}])
+        index.add(["The cat sleeps."], ids=["cat"])
+    with serving(tmp_path / "manual") as server:
+        page.goto(f"{server.url}/?q=boiler+leak")
+        hits(page, 2)
+        manual = page.locator(".hit").first
+        expect(manual.locator(".further").nth(1)).to_be_visible()
+        expect(manual.locator(".place", has_text="line 9, Leaks")).to_be_visible()
+        shown = manual.inner_text()
+        assert not re.search(r"\*\*|==|##|`|\]\(", shown), shown
+        assert "close the main tap" in shown
+        manual.get_by_role("button", name="Show all").first.click()
+        expect(manual.locator(".text").first).to_contain_text(
+            "Bleed the radiators in October, when the boiler has been serviced."
+        )
+
+
+def test_topics_say_what_they_wait_for(visit):
+    page = visit()
+    held = []
+    page.route("**/topics", lambda route: held.append(route))
+    page.get_by_role("link", name="Topics").first.click()
+    expect(page.locator(".lead")).to_contain_text("Grouping 45 documents …")
+    held[-1].continue_()
+    page.locator(".topic").first.wait_for()
+
+
 # Filters
+
+
+def test_a_field_of_any_name_filters(visit, tmp_path):
+    page = visit()
+    names = ["__proto__", "constructor", "toString", "hasOwnProperty"]
+    with SearchIndex.create(tmp_path / "odd") as index:
+        texts = ["one cat", "two cats", "a third cat"]
+        index.add(texts, metadata=[json.loads(json.dumps(dict.fromkeys(names, kind))) for kind in ("a", "b", "b")])
+    with serving(tmp_path / "odd") as server:
+        for name in names:
+            page.goto(f"{server.url}/?q=cat")
+            hits(page, 3)
+            box = page.locator("fieldset.facet").nth(names.index(name)).get_by_role("checkbox", name=re.compile("^b"))
+            box.check()
+            hits(page, 2)
+            page.reload()
+            hits(page, 2)
+            expect(box).to_be_checked()
+            box.uncheck()
+            hits(page, 3)
 
 
 def test_checkboxes_ranges_and_expressions_filter(visit, folder):
@@ -336,7 +405,7 @@ def test_indexes_are_chosen_and_stand_in_the_address(visit):
     page.wait_for_url("**index=letters*")
     hits(page, 10)
     assert asked(page) == {"q": ["cat"]}
-    expect(page.locator(".summary")).to_contain_text("from 11 documents")
+    expect(page.locator(".summary")).to_contain_text("Searched 11 documents")
 
 
 # Keyboard, colours, widths, screen readers

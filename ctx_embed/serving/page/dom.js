@@ -69,5 +69,5 @@ export function tell(text) {
   hiding = setTimeout(hide, 8000);
 }
 
-/** Return a count with its noun: "1 document", "1,204 documents". */
-export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+/** Return a count with its noun: "1 document", "1,204 documents", "2 matches". */
+export const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : noun.endsWith("ch") ? "es" : "s"}`;

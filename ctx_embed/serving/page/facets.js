@@ -1,11 +1,11 @@
 // The filter panel, built from the metadata of the index.
 
 import { byId, button, el } from "./dom.js";
+import { filtersOf } from "./state.js";
 import { endsOf, isWritable } from "./where.js";
 
 const VALUES_SHOWN = 6;
 const TITLES = { false: "no", true: "yes" };
-const NOTHING = { filters: {}, where: "", threshold: "" };
 
 // What is drawn stays when filters change, so that clicks and keys that are under way reach it: these functions bring
 // it up to date with a state.
@@ -170,13 +170,14 @@ export function showFilters(state, fields, change) {
 function draw(fields, change) {
   updates = [];
   drawn = fields;
-  const clear = button("Clear all", () => change(NOTHING), { class: "link" });
+  const clear = button("Clear all", () => change({ filters: filtersOf(), where: "", threshold: "" }), { class: "link" });
   updates.push((state) => {
     clear.hidden = chosenCount(state) === 0;
   });
   const facets = fields.filter(isFacet).map((field) => {
     const set = (values) => {
-      const filters = { ...current.filters, [field.name]: values };
+      const filters = filtersOf(current.filters);
+      filters[field.name] = values;
       if (!values.length) delete filters[field.name];
       change({ filters });
     };

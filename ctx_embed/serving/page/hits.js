@@ -1,7 +1,7 @@
 // Shows hits: score, where the text comes from, the text with what matched, its metadata, and what to do with it.
 
 import { button, el } from "./dom.js";
-import { bestSentence, excerptOf, highlighted, markedWords, rangesOf, units } from "./text.js";
+import { bestSentence, excerptOf, highlighted, markedWords, rangesOf, readable } from "./text.js";
 
 // Metadata that say where a text comes from; they stand above it, the others below.
 const ORIGIN = ["title", "source", "url", "page", "line"];
@@ -19,16 +19,21 @@ export function valueText(value) {
 const linked = (text, address) =>
   LINK.test(address) ? el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text) : text;
 
-function origin(metadata) {
-  const { title, source, url, page, line } = metadata;
+/** Return where a hit comes from: the name of its document, as a link if it has an address, and the place in it. */
+function origin({ metadata, location }) {
+  const { title, source, url } = metadata;
+  const page = location?.page ?? metadata.page;
+  const line = location?.line ?? metadata.line;
   const address = valueText(url ?? source ?? "");
   const name = valueText(title ?? source ?? url ?? "");
   const place = [
     title !== undefined && source !== undefined && !LINK.test(source) && valueText(source),
-    page !== undefined && `page ${valueText(page)}`,
-    line !== undefined && `line ${valueText(line)}`,
+    page != null && `page ${valueText(page)}`,
+    line != null && `line ${valueText(line)}`,
+    location?.heading,
   ].filter(Boolean);
-  return { name, node: linked(name, address), place: place.join(", ") };
+  const target = Number.isInteger(page) && !address.includes("#") ? `${address}#page=${page}` : address;
+  return { name, node: linked(name, target), place: place.join(", ") };
 }
 
 function metadataList(hit) {
@@ -48,56 +53,71 @@ function score(value) {
   bar.style.inlineSize = `${Math.round(100 * Math.min(Math.max(value, 0), 1))}%`;
   return el(
     "p.score",
-    { title: "Cosine similarity of the query and this text: 1 is the same, 0 unrelated" },
+    { title: "Similarity of meaning to the query: 1 is the same, 0 unrelated. The order may also count words." },
     el("span.hidden-label", {}, "Score "),
     el("span.number", {}, value.toFixed(2)),
     el("span.track", { "aria-hidden": "true" }, bar),
   );
 }
 
-function body(hit, words) {
-  const text = hit.text;
+/** Return a paragraph with the best part of a passage, and a button that shows all of its document, if there is more. */
+function body(hit, words, actions) {
+  const text = readable(hit.text);
   const marks = rangesOf(text, words);
-  const best = hit.sentence ? units(text, ...hit.sentence) : bestSentence(text, marks);
-  const whole = hit.document ?? text;
+  const best = bestSentence(text, marks);
   const window = excerptOf(text, best);
   const cut = window[0] > 0 || window[1] < text.length;
   // A sentence that is all there is to see needs no emphasis.
-  const shownBest = best && best[1] - best[0] < text.trim().length ? best : null;
-  const start = hit.document == null ? 0 : units(whole, hit.start, hit.start)[0];
+  const shownBest = best && best[1] - best[0] < text.length ? best : null;
   const paragraph = el("p.text", { dir: "auto" });
-  const draw = (open) => {
-    if (open) {
-      const moved = shownBest && shownBest.map((place) => place + start);
-      paragraph.replaceChildren(...highlighted(whole, [0, whole.length], rangesOf(whole, words), moved));
-    } else {
-      const before = window[0] > 0 || start > 0 ? "… " : "";
-      const after = window[1] < text.length || start + text.length < whole.trimEnd().length ? " …" : "";
-      paragraph.replaceChildren(before, ...highlighted(text, window, marks, shownBest), after);
-    }
-    paragraph.classList.toggle("whole", open);
+  const short = () => {
+    const before = window[0] > 0 || hit.start > 0 ? "… " : "";
+    const after = window[1] < text.length || !hit.whole ? " …" : "";
+    paragraph.replaceChildren(before, ...highlighted(text, window, marks, shownBest), after);
   };
-  draw(false);
-  if (!cut && whole.length === text.length) return [paragraph, null];
-  const toggle = button("Show all", () => {
+  short();
+  if (!cut && hit.whole) return [paragraph, null];
+  const toggle = button("Show all", async () => {
     const open = toggle.getAttribute("aria-expanded") !== "true";
     toggle.setAttribute("aria-expanded", String(open));
     toggle.textContent = open ? "Show less" : "Show all";
-    draw(open);
+    paragraph.classList.toggle("whole", open);
+    if (!open) return short();
+    const all = hit.whole ? text : readable(await actions.document(hit));
+    const place = Math.max(all.indexOf(text), 0);
+    const moved = shownBest && shownBest.map((at) => at + place);
+    return paragraph.replaceChildren(...highlighted(all, [0, all.length], rangesOf(all, words), moved));
   }, { class: "link open", "aria-expanded": "false" });
   return [paragraph, toggle];
 }
 
+/** Return the hits of each document together, in the order of their best one. */
+function byDocument(hits) {
+  const groups = new Map();
+  for (const hit of hits) {
+    const key = JSON.stringify(hit.id);
+    if (groups.has(key)) groups.get(key).push(hit);
+    else groups.set(key, [hit]);
+  }
+  return [...groups.values()];
+}
+
+/** Return a further passage of a document. */
+function further(hit, words, actions) {
+  const [paragraph, toggle] = body(hit, words, actions);
+  return el("div.further", {}, el("p.place", {}, [hit.score.toFixed(2), origin(hit).place].filter(Boolean).join(" · ")), paragraph, toggle);
+}
+
 /**
- * Return a list item for each hit.
+ * Return a list item for each document that was found, with its passages.
  * @param {Array} hits as the server gives them
- * @param {object} actions like(hit) and explain(hit, place)
+ * @param {object} actions like(hit), explain(hit, place, button) and document(hit), which returns a document's text
  */
 export function hitItems(hits, actions) {
   const words = new Set(hits.flatMap((hit) => [...markedWords(hit.snippet)]));
-  return hits.map((hit, number) => {
-    const { name, node, place } = origin(hit.metadata);
-    const [paragraph, toggle] = body(hit, words);
+  return byDocument(hits).map(([hit, ...others], number) => {
+    const { name, node, place } = origin(hit);
+    const [paragraph, toggle] = body(hit, words, actions);
     const explanation = el("div.explanation", { hidden: true });
     const explain = button("Explain", () => actions.explain(hit, explanation, explain), {
       class: "link explain",
@@ -123,6 +143,7 @@ export function hitItems(hits, actions) {
           explain,
         ),
         explanation,
+        others.map((other) => further(other, words, actions)),
       ),
     );
   });

@@ -6,7 +6,7 @@ import { explained } from "./explain.js";
 import { duplicatesView, topicsView } from "./explore.js";
 import { asField, chosenCount, showFilters } from "./facets.js";
 import { hitItems } from "./hits.js";
-import { addressOf, FIRST_HITS, stateOf } from "./state.js";
+import { addressOf, filtersOf, FIRST_HITS, stateOf } from "./state.js";
 import { MARKS } from "./text.js";
 import { whereOf } from "./where.js";
 
@@ -65,6 +65,7 @@ async function run() {
   const mine = new AbortController();
   running = mine;
   asking = false;
+  let waiting;
   const slow = setTimeout(() => {
     results.classList.add("busy");
     results.setAttribute("aria-busy", "true");
@@ -79,6 +80,7 @@ async function run() {
       await searchView(mine);
     } else {
       const view = state.view === "topics" ? topicsView : duplicatesView;
+      waiting = setTimeout(() => showProgress(state.view), SLOW);
       const { nodes, summary } = await view(state.index, { ...actions, again: run }, mine.signal);
       if (running === mine) {
         results.replaceChildren(...nodes);
@@ -89,6 +91,7 @@ async function run() {
     if (running === mine && error.name !== "AbortError") failed(error);
   } finally {
     clearTimeout(slow);
+    clearTimeout(waiting);
     if (running === mine) {
       running = null;
       results.classList.remove("busy");
@@ -98,6 +101,15 @@ async function run() {
       started = true;
     }
   }
+}
+
+/** Say what the server is doing while a view is computed. */
+function showProgress(view) {
+  const what = view === "topics" ? "Grouping" : "Comparing";
+  const documents = described()?.documents;
+  results.replaceChildren(
+    el("p.lead", { role: "status" }, `${what} ${documents ? counted(documents, "document") : "the documents"} … This takes a moment, once after each change of the index.`),
+  );
 }
 
 /** Have the fields of an index; without them, the panel has no filters but search works. */
@@ -137,7 +149,7 @@ function failed(error) {
       el("h2", {}, "That did not work"),
       el("p", {}, error.message),
       error.status === 400 && chosenCount(state)
-        ? button("Clear the filters", () => go({ filters: {}, where: "", threshold: "" }), { class: "primary" })
+        ? button("Clear the filters", () => go({ filters: filtersOf(), where: "", threshold: "" }), { class: "primary" })
         : button("Try again", () => (indexes.length ? run() : start()), { class: "primary" }),
     ),
   );
@@ -165,7 +177,7 @@ async function searchView(mine) {
   const begun = performance.now();
   const answer = await ofIndex(state.index, "search", body, mine.signal);
   if (running !== mine) return;
-  showHits(answer.hits, liked ? liked.text : state.query, liked, performance.now() - begun);
+  showHits(answer, liked ? liked.text : state.query, liked, performance.now() - begun);
 }
 
 async function likedDocument(signal) {
@@ -217,26 +229,27 @@ async function suggest(mine) {
 const viewLink = (view, text) =>
   el("a", { href: addressOf({ ...stateOf(""), index: state.index, view }, indexes.length > 1), "data-view": view }, text);
 
-function showHits(hits, asked, liked, milliseconds) {
+function showHits({ hits, warnings = [] }, asked, liked, milliseconds) {
   const before = [...results.querySelectorAll(".hit")];
   // The focus stays at its place in the list; from "Show more" it goes to the first hit that is new.
   const place = document.activeElement?.matches(".more") ? before.length : before.indexOf(document.activeElement?.closest(".hit"));
   const documents = described()?.documents;
   const filtered = chosenCount(state) > 0 ? " that meet the filters" : "";
-  const summary = hits.length
-    ? `${counted(hits.length, "result")}${filtered}${documents ? ` from ${counted(documents, "document")}` : ""}, ${Math.max(Math.round(milliseconds), 1)} ms`
-    : "No results";
+  const found = hits.length < state.count ? counted(hits.length, "match") : `The ${hits.length} best matches`;
+  const searched = documents ? ` Searched ${counted(documents, "document")} in ${Math.max(Math.round(milliseconds), 1)} ms.` : "";
+  const summary = hits.length ? `${found}${filtered}.${searched}` : "No results";
   const list = el("ol.hits", {}, hitItems(hits, { ...actions, explain: (...parts) => explain(asked, liked, ...parts) }));
   results.replaceChildren(
     ...(liked ? [likeBanner(liked)] : []),
     el("p.summary", {}, summary),
-    hits.length ? list : nothing(),
+    ...(warnings.length > 0 ? [el("p.hint", { role: "note" }, warnings.join(" "))] : []),
+    hits.length ? list : nothing(warnings),
     ...(hits.length >= state.count && state.count < MOST_HITS
       ? [button("Show more", () => { state.count = Math.min(state.count + FIRST_HITS, MOST_HITS); run(); }, { class: "quiet more" })]
       : []),
   );
   if (place >= 0) results.querySelectorAll(".hit")[place]?.focus({ preventScroll: true });
-  announce(hits.length ? `${counted(hits.length, "result")}${filtered}` : "No results");
+  announce(hits.length ? `${found}${filtered}` : "No results");
 }
 
 function likeBanner(liked) {
@@ -249,7 +262,7 @@ function likeBanner(liked) {
   );
 }
 
-function nothing() {
+function nothing(warnings) {
   const reasons = [];
   if (chosenCount(state)) reasons.push("Fewer filters or a lower score may help.");
   if (state.mode === "words") reasons.push("No document has a word of the query: search by meaning finds other words too.");
@@ -257,8 +270,8 @@ function nothing() {
     "div.notice",
     {},
     el("h2", {}, "Nothing found"),
-    el("p", {}, reasons.join(" ") || "The index has no documents yet."),
-    chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: {}, where: "", threshold: "" }), { class: "quiet" }),
+    el("p", {}, reasons.join(" ") || (warnings.length ? "Try other words." : "The index has no documents yet.")),
+    chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: filtersOf(), where: "", threshold: "" }), { class: "quiet" }),
     state.mode === "words" && button("Search by meaning", () => go({ mode: "dense" }), { class: "quiet" }),
   );
 }
@@ -285,6 +298,7 @@ const actions = {
     return go({ view: "search", like: hit.id, query: "" }).then(() => scrollTo({ top: 0 }));
   },
   search: (text) => go({ view: "search", query: text, like: undefined }),
+  document: async (hit) => (await ofIndex(state.index, "get", { ids: [hit.id] })).documents[0]?.text ?? hit.text,
 };
 
 // Starting ----------------------------------------------------------------------------------------------------------
@@ -358,7 +372,7 @@ query.addEventListener("input", () => {
 });
 for (const mode of document.querySelectorAll("input[name=mode]")) mode.addEventListener("change", () => go({ mode: mode.value }));
 byId("index").addEventListener("change", (event) => {
-  go({ index: event.target.value, filters: {}, where: "", like: undefined });
+  go({ index: event.target.value, filters: filtersOf(), where: "", like: undefined });
 });
 byId("filters-toggle").addEventListener("click", (event) => {
   const open = byId("filters").classList.toggle("open");

@@ -1,9 +1,12 @@
 // What the page shows, and its form in the address, so that a link can be shared.
 
-export const MODES = ["dense", "words", "hybrid"];
+export const MODES = ["hybrid", "dense", "words"];
 export const VIEWS = ["search", "topics", "duplicates"];
 export const FIRST_HITS = 10;
 const FIELD = "f.";
+
+/** Return an object of filters without a prototype: a field may have any name. */
+export const filtersOf = (filters) => Object.assign(Object.create(null), filters);
 
 /**
  * The state: view, index, query, mode, like (a document's id or undefined), filters ({field: [text, ...]}, a range as
@@ -12,8 +15,7 @@ const FIELD = "f.";
 export function stateOf(address) {
   const given = new URLSearchParams(address);
   const one = (name, allowed) => (allowed.includes(given.get(name)) ? given.get(name) : allowed[0]);
-  // Without a prototype: a field may have any name.
-  const filters = Object.create(null);
+  const filters = filtersOf();
   for (const [name, value] of given) {
     if (name.startsWith(FIELD)) (filters[name.slice(FIELD.length)] ??= []).push(value);
   }

@@ -7,6 +7,19 @@ export const MARKS = ["\u0002", "\u0003"];
 const WORD = /[\p{L}\p{N}]+/gu;
 const EXCERPT = 420;
 
+// Lines of signs alone, marks of headings, emphasis, code, links and roles, as texts in Markdown or reStructuredText have them.
+const MARKUP = [
+  [/^[ \t]*[^\p{L}\p{N}\s]{3,}[^\p{L}\p{N}\n]*$/gmu, ""],
+  [/^ {0,3}#{1,6}[ \t]+/gm, ""],
+  [/!?\[([^\[\]\n]{1,500})\]\([^()\s]{0,500}\)/g, "$1"],
+  [/:[\w:.-]{1,50}:`~?([^`<\n]{1,500}?)\s*(?:<[^<>`\n]{1,500}>)?`/g, "$1"],
+  [/(\*\*|``?|__)(?=\S)([^\n*`]{1,500}?)\1/g, "$2"],
+  [/\n\s*\n\s*\n+/g, "\n\n"],
+];
+
+/** Return a text without the marks of its markup, for reading. */
+export const readable = (text) => MARKUP.reduce((left, [marks, kept]) => left.replace(marks, kept), text).trim();
+
 const folded = (word) => word.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
 
 /** Return a range of characters (code points, as Python counts them) as a range of UTF-16 units. */

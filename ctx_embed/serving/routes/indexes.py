@@ -60,6 +60,7 @@ class SearchBody(Body):
     context: int = Field(0, description="Neighbouring passages to return with a hit.")
     rerank: str | None = Field(None, description="A reranker of the server, which scores the best passages again.")
     candidates: int = Field(50, description="The best passages that `rerank` and `mmr` choose from.")
+    document: bool = Field(False, description="Whether hits have the whole texts of their documents.")
     snippets: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
@@ -77,7 +78,7 @@ class SearchBody(Body):
 
     def options(self) -> dict[str, Any]:
         """Return the other arguments of the search that were given."""
-        given = self.model_dump(exclude_unset=True, exclude={"query", "snippets"})
+        given = self.model_dump(exclude_unset=True, exclude={"query", "snippets", "document"})
         return {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
 
     def marks(self) -> Marks:
@@ -203,14 +204,16 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
             "mmr, and neighbours count); ask for fewer"
         )
         raise ApiError(400, said, "too_many_hits")
+    if body.document and hits > MOST_DOCUMENTS:
+        raise ApiError(400, f"hits with documents must be at most {MOST_DOCUMENTS:,}, got {hits:,}", "too_many_hits")
     service.require_texts([query for query in queries if isinstance(query, str)], "query")
     options, marks = body.options(), body.marks()
     if body.rerank is not None:
         options["rerank"] = service.reranker(body.rerank)
     texts = bool(queries) and all(isinstance(query, str) for query in queries)
     if not texts or hits > BATCH_HITS or body.rerank is not None or body.like is not None or body.fuse:
-        return Answer(b'{"hits":%b}' % await index.search(body.query, marks, options))
-    lists = await index.searches(queries, marks, options)
+        return Answer(b'{"hits":%b}' % await index.search(body.query, marks, body.document, options))
+    lists = await index.searches(queries, marks, body.document, options)
     found = lists[0] if isinstance(body.query, str) else json_list(lists, service.settings.answer_bytes)
     return Answer(b'{"hits":%b}' % found)
 

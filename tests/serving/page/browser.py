@@ -23,7 +23,7 @@ OPTIONS = [
     "--disable-sync",
 ]
 # Milliseconds after which a page that does not do what it should has failed.
-PATIENCE = 60_000
+PATIENCE = 20_000
 
 
 def executable() -> str | None:
