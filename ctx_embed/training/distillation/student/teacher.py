@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,14 +74,25 @@ class TeacherCache:
         """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones."""
         parts: list[np.ndarray] = []
         total = sum(len(block.texts) for block in blocks)
-        with Meter("teacher", total, "sentences", shown=progress) as meter:
+        with Meter("embedding with the teacher", total, "sentences", shown=progress) as meter:
             for block in blocks:
                 part = self._read(block)
                 if part is None:
-                    with torch.inference_mode():
+                    with torch.inference_mode(), _counted(self.teacher, meter):
                         part = self.encode(block.texts).astype(np.float16)
                     with replaced_file(self._path(block)) as beside:
                         save_file({"embeddings": part}, beside)
+                else:
+                    meter.update(len(part))
                 parts.append(part)
-                meter.update(len(part))
         return np.concatenate(parts)
+
+
+@contextmanager
+def _counted(teacher: SentenceTransformer, meter: Meter) -> Iterator[None]:
+    """Count the texts of each batch that a teacher embeds: a block can take a minute."""
+    hook = teacher[-1].register_forward_hook(lambda _, __, features: meter.update(len(features["sentence_embedding"])))
+    try:
+        yield
+    finally:
+        hook.remove()
