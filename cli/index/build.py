@@ -57,6 +57,7 @@ def build(
     documents: str | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    follow_links: bool | None,
     encoding: str | None,
 ) -> None:
     """Index the documents of INPUT in the folder INDEX.
@@ -88,6 +89,7 @@ def build(
             ("--documents", documents),
             ("--include", include),
             ("--exclude", exclude),
+            ("--follow-links", follow_links),
             ("--encoding", encoding),
         ):
             if value:
@@ -115,6 +117,7 @@ def build(
             documents=documents,
             include=include,
             exclude=exclude,
+            follow_links=follow_links,
             encoding=encoding,
             progress=True,
         )

@@ -31,14 +31,19 @@ def documents_option(command: Command) -> Command:
 
 
 def folder_options(command: Command) -> Command:
-    """Add ``--include`` and ``--exclude``: the files of a folder to read."""
+    """Add ``--include``, ``--exclude`` and ``--follow-links``: the files of a folder to read."""
     include = click.option(
         "--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'."
     )
     exclude = click.option(
         "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
     )
-    return include(exclude(command))
+    follow_links = click.option(
+        "--follow-links/--no-follow-links",
+        default=None,
+        help="Read files outside the folder to which links in it point.  [default: no]",
+    )
+    return include(exclude(follow_links(command)))
 
 
 def summary(synced: Synced, path: str) -> str:
@@ -70,6 +75,7 @@ def sync(
     documents: str | None,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    follow_links: bool | None,
     field: str | None,
     backend: str | None,
     watch: bool,
@@ -97,6 +103,7 @@ def sync(
                 exclude=exclude or None,
                 documents=documents,
                 text_field=field,
+                follow_links=follow_links,
                 progress=not watch,
             )
             click.echo(summary(synced, path))

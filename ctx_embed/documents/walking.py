@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
+LEAVING = "link out of the folder"
 NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}
@@ -77,21 +78,25 @@ def is_index(folder: str | Path) -> bool:
     return all(os.path.isfile(os.path.join(folder, name)) for name in _INDEX_FILES)
 
 
-def walk(folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Iterator[File | Skipped]:
+def walk(
+    folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str] = (), follow_links: bool = False
+) -> Iterator[File | Skipped]:
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 
-    Hidden files, search indexes and what .gitignore files of the folder name are skipped. Links to files are followed,
-    links to folders are not.
+    Hidden files, search indexes and what .gitignore files of the folder name are skipped. Links to files in the
+    folder are followed, links to folders are not.
 
     Args:
         folder: an existing folder.
         include: globs as in .gitignore; if given, only files that match one are yielded.
         exclude: globs of files and folders to skip.
+        follow_links: whether to follow links to files outside the folder, too.
 
     Raises:
         InputError: the folder cannot be listed, or a glob cannot be understood.
     """
     included, excluded = patterns(include), patterns(exclude)
+    root = os.path.join(os.path.realpath(folder), "")
     try:
         listings = [listing for listing in (_listing(os.fspath(folder), "", ()),) if listing is not None]
     except OSError as error:
@@ -119,7 +124,7 @@ def walk(folder: str | Path, include: Sequence[str] = (), exclude: Sequence[str]
         elif included is not None and not included(source):
             yield Skipped(source, NOT_INCLUDED)
         else:
-            yield _file(entry, source)
+            yield _file(entry, source, None if follow_links else root)
 
 
 def _listing(
@@ -169,8 +174,11 @@ def _reason(
     return EXCLUDED if excluded is not None and excluded(named) else None
 
 
-def _file(entry: os.DirEntry[str], source: str) -> File | Skipped:
+def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skipped:
+    """Return a file, or why it is skipped, as is a link to a file outside ``root``."""
     try:
+        if root is not None and entry.is_symlink() and not os.path.realpath(entry.path).startswith(root):
+            return Skipped(source, LEAVING)
         found = entry.stat()
     except OSError as error:
         return Skipped(source, f"cannot be read ({error.strerror})", failed=True)

@@ -385,6 +385,7 @@ class SearchIndex(Collection):
         exclude: Sequence[str] | None = None,
         documents: str | None = None,
         text_field: str | None = None,
+        follow_links: bool | None = None,
         progress: bool = False,
     ) -> Synced:
         """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
@@ -401,6 +402,7 @@ class SearchIndex(Collection):
             documents: ``files``, ``paragraphs``, ``lines`` or ``records`` (of tables and JSONL; other files are
                 documents as a whole). None: records that have a text are documents, and so are all other files.
             text_field: the field of records that holds the text; None: ``text``.
+            follow_links: whether to read files outside the folder to which links in it point.
             progress: whether to show a bar on standard error, if that is a terminal.
 
         Returns:
@@ -419,6 +421,7 @@ class SearchIndex(Collection):
             exclude=exclude,
             documents=documents,
             text_field=text_field,
+            follow_links=follow_links,
             progress=progress,
         )
 

@@ -80,6 +80,7 @@ def build_index(
     documents: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    follow_links: bool | None = None,
     encoding: str | None = None,
     embedded: Iterable[Embedded] | None = None,
     progress: bool = False,
@@ -110,6 +111,7 @@ def build_index(
             files, and records that have a text; of named files lines and records, if they are plain text.
         include: globs such as ``*.md``; files of folders must match one.
         exclude: globs of files and folders in folders to leave out.
+        follow_links: whether to read files outside a folder to which links in it point; None: as in the last run.
         encoding: the encoding of named files of plain text; None: UTF-8. In folders encodings are detected.
         embedded: documents with their vectors, in the same order at every iteration; of several with one id the last
             is stored. ``sources`` then only names them, and is not read.
@@ -146,6 +148,7 @@ def build_index(
         backend=backend,
         dtype=checked_dtype(dtype or DEFAULT),
         options=FolderOptions(tuple(include), tuple(exclude), checked_unit(documents), text_field),
+        follow_links=follow_links,
         encoding=encoding,
         embedded=embedded,
         progress=progress,
@@ -175,8 +178,8 @@ def _check_sources(plan: Plan) -> None:
         raise InputError(f"{plan.folders[0]}: --embedding-field needs files, got a folder; name its files")
     for folder in plan.folders:
         require_source_folder(folder)
-    if not plan.folders and (plan.options.include or plan.options.exclude):
-        raise InputError("--include and --exclude choose files of a folder; name one")
+    if not plan.folders and (plan.options.include or plan.options.exclude or plan.follow_links is not None):
+        raise InputError("--include, --exclude and --follow-links choose files of a folder; name one")
 
 
 def _follows(plan: Plan) -> bool:
@@ -373,6 +376,7 @@ def _sync(index: SearchIndex, plan: Plan, committing: Callable[[Edit, int], None
             exclude=plan.options.exclude or None,
             documents=plan.options.documents,
             text_field=plan.options.text_field,
+            follow_links=plan.follow_links,
             prefixed=len(plan.sources) > 1,
             committing=committing,
             progress=plan.progress,

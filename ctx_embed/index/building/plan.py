@@ -34,6 +34,7 @@ class Plan:
     backend: str | None
     dtype: str
     options: FolderOptions
+    follow_links: bool | None
     encoding: str | None
     embedded: Iterable[Embedded] | None
     progress: bool
@@ -91,6 +92,7 @@ class Plan:
         more = (self.options.include, self.options.exclude, self.options.documents, self.encoding)
         if any(more):
             fields += more
+        fields += ["links"] if self.follow_links else []
         fields += ["embedded"] if self.embedded is not None else []
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ctx_embed.documents.walking import File, Skipped
-from ctx_embed.index.following.records import RecordedFile
+from ctx_embed.index.following.records import RecordedFile, as_recorded
 from ctx_embed.index.following.report import Synced
 from ctx_embed.progress import Meter
 
@@ -65,11 +65,11 @@ def _change(file: File, record: RecordedFile | None) -> Change | None:
     """Return what is to be done for a file, or None if it is in the index as it is."""
     if record is None:
         return Change(file, None)
-    if (record.size, record.modified) == (file.size, file.modified):
+    if (record.size, record.modified) == (file.size, as_recorded(file.modified)):
         return None
     if record.size == file.size and record.hash:
         try:
-            digest = content_hash(file.path)
+            digest = content_hash(file)
         except OSError:
             return Change(file, record)
         return Change(file, record, digest if digest == record.hash else None)
@@ -92,14 +92,16 @@ def has_changed(file: File) -> bool:
     return (found.st_size, found.st_mtime_ns) != (file.size, file.modified)
 
 
-def content_hash(path: str) -> bytes:
-    """Return 16 bytes of the BLAKE2 hash of a file's bytes.
+def content_hash(file: File) -> bytes:
+    """Return 16 bytes of the BLAKE2 hash of a file's bytes, as many as it had when it was listed.
 
     Raises:
         OSError: it cannot be read.
     """
     digest = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
-        while part := file.read(1 << 20):
+    left = file.size
+    with open(file.path, "rb") as content:
+        while left and (part := content.read(min(left, 1 << 20))):
             digest.update(part)
+            left -= len(part)
     return digest.digest()

@@ -36,12 +36,14 @@ class FolderOptions:
         exclude: globs of files and folders to leave out.
         documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: files, and records that have a text.
         text_field: the field of records that holds the text; None: ``text``.
+        follow_links: whether to read files outside the folder to which links in it point.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     documents: str | None = None
     text_field: str | None = None
+    follow_links: bool = False
 
 
 class FollowedFolder(NamedTuple):
@@ -76,7 +78,14 @@ def folders(store: DocumentStore) -> list[FollowedFolder]:
 
 def _options(written: str) -> FolderOptions:
     fields = json.loads(written)
-    return FolderOptions(tuple(fields["include"]), tuple(fields["exclude"]), fields["documents"], fields["text_field"])
+    return FolderOptions(
+        tuple(fields["include"]),
+        tuple(fields["exclude"]),
+        fields["documents"],
+        fields["text_field"],
+        # Older versions did not store it.
+        fields.get("follow_links", False),
+    )
 
 
 def follow(store: DocumentStore, path: str, prefix: str, options: FolderOptions) -> FollowedFolder:
@@ -115,6 +124,11 @@ def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedF
         after = rows[-1][1]
 
 
+def as_recorded(modified: int) -> int:
+    """Return a time in nanoseconds since 1970 as the record of a file has it: SQLite's integers end in 2262."""
+    return max(-(2**63), min(modified, 2**63 - 1))
+
+
 def record(
     store: DocumentStore,
     folder: FollowedFolder,
@@ -127,7 +141,7 @@ def record(
 ) -> int:
     """Record a file as it was read, and return its number; call it inside :meth:`Database.writing`."""
     with store.reporting_errors():
-        values = (folder.number, source, size, modified, digest, problem, int(counted))
+        values = (folder.number, source, size, as_recorded(modified), digest, problem, int(counted))
         row = store.connection.execute(
             "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "

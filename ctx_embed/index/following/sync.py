@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,6 +64,7 @@ def sync_folder(
     exclude: Sequence[str] | None = None,
     documents: str | None = None,
     text_field: str | None = None,
+    follow_links: bool | None = None,
     prefixed: bool = False,
     committing: Callable[[Edit, int], None] | None = None,
     progress: bool = False,
@@ -79,6 +79,7 @@ def sync_folder(
         exclude: as there.
         documents: as there.
         text_field: as there.
+        follow_links: as there.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
         committing: is called before each commit with the number of documents of the step.
         progress: whether to show progress on standard error.
@@ -97,9 +98,10 @@ def sync_folder(
             last.exclude if exclude is None else _globs("exclude", exclude),
             last.documents if documents is None else checked_unit(documents),
             last.text_field if text_field is None else text_field,
+            last.follow_links if follow_links is None else follow_links,
         )
         # Asking for the first file refuses globs that cannot be understood before anything is written.
-        files = walk(path, options.include, options.exclude)
+        files = walk(path, options.include, options.exclude, options.follow_links)
         first = list(islice(files, 1))
         followed = _followed(store, known, path, options, prefixed)
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
@@ -170,10 +172,14 @@ def _followed(
         if known is not None and known.path != path:
             records.move(store, known, path)
         followed = records.follow(store, path, prefix, options)
-        if known is not None and options != replace(known.options, include=options.include, exclude=options.exclude):
-            # Other options make other documents of the same files.
+        if known is not None and _makes_others(options, known.options):
             records.forget_contents(store, followed)
     return followed
+
+
+def _makes_others(options: FolderOptions, last: FolderOptions) -> bool:
+    """Return whether options make other documents of the same files than those of the last run."""
+    return (options.documents, options.text_field) != (last.documents, last.text_field)
 
 
 def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
@@ -194,9 +200,10 @@ def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
 
 def _path_to_read(change: Change) -> str | None:
     """Return the file that a change needs the texts of; None if it needs none, or if it may hold records."""
-    if change.file is None or change.digest is not None or suffix_of(change.file.path) in RECORD_SUFFIXES:
+    file = change.file
+    if file is None or not file.size or change.digest is not None or suffix_of(file.path) in RECORD_SUFFIXES:
         return None
-    return change.file.path
+    return file.path
 
 
 def _apply(
@@ -275,7 +282,10 @@ class _Step:
         problem: UnreadableFileError | None = None
         digest = b""
         try:
-            digest = content_hash(file.path)
+            if not file.size:
+                # Not opened: some files that the system makes up, as in /proc, have no size and block or never end.
+                raise UnreadableFileError(EMPTY, counted=True)
+            digest = content_hash(file)
             documents = self._documents_of(file, texts)
             # Reading all ids first keeps a file whole: it is stored completely or not at all.
             new = self._new_ids(documents(), record)

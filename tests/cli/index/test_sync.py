@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -29,6 +30,47 @@ def run(folder, *arguments: str) -> str:
     done = subprocess.run([*COMMAND, *arguments], cwd=folder.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_links_out_of_a_folder_are_left_out_unless_they_are_asked_for(tmp_path):
+    folder, secret = tmp_path / "notes", tmp_path / "secret.txt"
+    (folder / "sub").mkdir(parents=True)
+    secret.write_text("the secret of the harbour")
+    (folder / "boat.md").write_text("The boat was late.")
+    (folder / "inside.md").symlink_to("boat.md")
+    (folder / "outside.txt").symlink_to(secret)
+    (folder / "sub" / "again.txt").symlink_to(folder / "outside.txt")
+    assert run(folder, "build", "notes", "n.index") == (
+        "n.index: 2 files added (2 documents, 2 passages); skipped 2 link out of the folder\n"
+    )
+    assert "secret" not in run(folder, "get", "n.index")
+    assert run(folder, "sync", "notes", "n.index", "--follow-links").startswith("n.index: 2 files added")
+    assert run(folder, "get", "n.index").count("the secret of the harbour") == 2
+    # The option is stored with the folder.
+    assert run(folder, "build", "notes", "n.index") == "n.index: nothing changed in 4 files\n"
+    assert run(folder, "sync", "notes", "n.index", "--no-follow-links").startswith("n.index: 2 files removed")
+    assert "secret" not in run(folder, "get", "n.index")
+    run(folder, "build", "notes", "new.index", "--follow-links")
+    assert "secret" in run(folder, "get", "new.index")
+
+
+def test_files_that_block_or_never_end_and_odd_dates_end_no_build(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name, seconds in (("late.md", 2**33 + 2**32), ("early.md", -(2**31)), ("now.md", 1_700_000_000)):
+        (folder / name).write_text(f"A note, {name}.")
+        os.utime(folder / name, (seconds, seconds))
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "blocks.txt").symlink_to("/proc/kmsg")
+    (folder / "endless.csv").symlink_to("/dev/zero")
+    (folder / "header.csv").write_text(",".join(f"column {number}" for number in range(20_000)) + "\n1\n")
+    began = time.monotonic()
+    said = run(folder, "build", "notes", "n.index", "--follow-links")
+    assert time.monotonic() - began < 30
+    assert said.startswith("n.index: 4 files added")
+    notes = {row["id"]: row for row in map(json.loads, run(folder, "get", "n.index").splitlines())}
+    assert notes["late.md"]["metadata"]["modified"].startswith("2378-")
+    assert run(folder, "sync", "notes", "n.index").startswith("n.index: nothing changed in 4 files")
 
 
 def test_the_last_line_says_what_was_read_and_what_was_not(folder):

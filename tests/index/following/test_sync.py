@@ -85,8 +85,13 @@ def test_only_differences_are_read(index, folder, hash_model, monkeypatch):
     index.add(["by hand"], ["own"])
     seen = len(hash_model.seen)
     read = []
+
+    def noted(file):
+        read.append(os.path.basename(file.path))
+        return hashed(file)
+
     for module in (changes, sync):
-        monkeypatch.setattr(module, "content_hash", lambda path: read.append(os.path.basename(path)) or hashed(path))
+        monkeypatch.setattr(module, "content_hash", noted)
     again = index.sync(folder)
     assert (again.added, again.changed, again.removed, again.unchanged) == (0, 0, 0, 6)
     assert again.skipped == {"hidden": 1, "empty": 1, "binary": 1}
@@ -260,10 +265,10 @@ def test_a_table_that_changes_while_it_is_read(index, folder, monkeypatch, now):
 
 
 def test_a_change_of_the_same_size_while_a_file_is_read(index, folder, monkeypatch):
-    def changing(path):
-        if path.endswith("b.txt"):
+    def changing(file):
+        if file.path.endswith("b.txt"):
             (folder / "sub" / "b.txt").write_text("two lines\n\nanother line\n"[: len("one line\n\nanother line\n")])
-        return hashed(path)
+        return hashed(file)
 
     with monkeypatch.context() as patched:
         patched.setattr(sync, "content_hash", changing)
@@ -487,7 +492,10 @@ def test_named_files_of_other_formats(tmp_path, hash_model):
     [
         ({"sources": []}, "no source of documents: give a file, a folder or - (standard input)"),
         ({"sources": ["-", "-"]}, "standard input is named twice, but can be read only once"),
-        ({"sources": "a.txt", "include": ["*.md"]}, "--include and --exclude choose files of a folder; name one"),
+        (
+            {"sources": "a.txt", "include": ["*.md"]},
+            "--include, --exclude and --follow-links choose files of a folder; name one",
+        ),
         ({"sources": ".", "embedding_field": "v"}, ".: --embedding-field needs files, got a folder; name its files"),
         (
             {"sources": "a.txt", "documents": "line"},
