@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from ctx_embed.cli.groups import Group
-from ctx_embed.cli.index.build import build
-from ctx_embed.cli.index.documents import count, delete, export, facets, get, open_source, set_metadata
-from ctx_embed.cli.index.explore import duplicates, topics
-from ctx_embed.cli.index.maintain import compact, info, reembed, tune, verify
-from ctx_embed.cli.index.merge import merge
-from ctx_embed.cli.index.query import query, similar
-from ctx_embed.cli.index.sync import sync
+
+# Each command: its module and its function there, imported at first use.
+COMMANDS = {
+    "build": ("build", "build"),
+    "compact": ("maintain", "compact"),
+    "count": ("documents", "count"),
+    "delete": ("documents", "delete"),
+    "duplicates": ("explore", "duplicates"),
+    "export": ("documents", "export"),
+    "facets": ("documents", "facets"),
+    "get": ("documents", "get"),
+    "info": ("maintain", "info"),
+    "merge": ("merge", "merge"),
+    "open": ("documents", "open_source"),
+    "query": ("query", "query"),
+    "reembed": ("maintain", "reembed"),
+    "set": ("documents", "set_metadata"),
+    "similar": ("query", "similar"),
+    "sync": ("sync", "sync"),
+    "topics": ("explore", "topics"),
+    "tune": ("maintain", "tune"),
+    "verify": ("maintain", "verify"),
+}
 
 
 class IndexGroup(Group):
@@ -34,6 +52,18 @@ class IndexGroup(Group):
         "check": ["verify"],
     }
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of that name, or None."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, function = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"ctx_embed.cli.index.{module}"), function)
+        return command
+
 
 @click.group(
     cls=IndexGroup,
@@ -45,27 +75,3 @@ def index() -> None:
 
     Example: ctx-embed index build notes.txt notes.index && ctx-embed index query notes.index "a question"
     """
-
-
-for command in (
-    build,
-    sync,
-    query,
-    similar,
-    get,
-    count,
-    facets,
-    set_metadata,
-    open_source,
-    delete,
-    export,
-    info,
-    merge,
-    tune,
-    verify,
-    reembed,
-    compact,
-    duplicates,
-    topics,
-):
-    index.add_command(command)
