@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,8 @@ from ctx_embed.serving.routes import embeddings, indexes, models, operation
 from ctx_embed.serving.sending import Sender
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
+
+ROUTERS = [embeddings.router, models.router, indexes.router, operation.router]
 
 
 class PageFiles(StaticFiles):
@@ -56,6 +59,8 @@ def create_app(settings: Settings) -> FastAPI:
     Raises:
         InputError: a model, an index or the file of keys cannot be used.
     """
+    # Warnings become lines of the log.
+    logging.captureWarnings(True)
     service = Service(settings)
 
     @asynccontextmanager
@@ -88,8 +93,8 @@ def create_app(settings: Settings) -> FastAPI:
         exception_handlers=HANDLERS,
     )
     app.state.service = service
-    for routes in (embeddings, models, indexes, operation):
-        app.include_router(routes.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.mount("/static", PageFiles(directory=operation.PAGE))
     app.add_middleware(Gate, service=service)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)
@@ -97,5 +102,5 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Sender, settings=settings)
     # The last one added is the outermost.
-    app.add_middleware(Observer)
+    app.add_middleware(Observer, routes=[route for router in ROUTERS for route in router.routes])
     return app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -89,7 +90,10 @@ class Client(Collection):
     def search(self, query: Any = None, k: int = 10, **options: Any) -> Any:
         """Return the best passages for a query, see :meth:`ctx_embed.SearchIndex.search`."""
         query = _listed(query)
-        found = self._post("search", {"query": query, "k": k, "document": True, **options})["hits"]
+        found = self._post("search", {"query": query, "k": k, "document": True, **options})
+        for warning in found.get("warnings", ()):
+            warnings.warn(warning, stacklevel=2)
+        found = found["hits"]
         if found and isinstance(found[0], list):
             return [_hits(text, hits) for text, hits in zip(query, found, strict=True)]
         return _hits(query, found) if query != [] else []

@@ -10,13 +10,14 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.location import named_location
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.searching.snippets import snippets
 from ctx_embed.index.storage.manifest import read_manifest
+from ctx_embed.numpy_model import Embedder
 from ctx_embed.serving.analysing import Analyses, duplicates, topics
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError
@@ -37,6 +38,13 @@ HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 Options = tuple[tuple[str, Hashable], ...]
 # The marks before and after a word of a snippet.
 Marks = tuple[str, str] | None
+
+
+class Found(NamedTuple):
+    """The hits of a query as JSON, and whether the model knows a token of its text."""
+
+    hits: bytes
+    known: bool = True
 
 
 class SharedModels:
@@ -120,7 +128,7 @@ class ServedIndex:
         # A SearchIndex does one thing at a time, so changes have an instance of their own.
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
-        self._searches: Batcher[Options, str, bytes] = Batcher(self._search, _batch_queries)
+        self._searches: Batcher[Options, str, Found] = Batcher(self._search, _batch_queries)
         # Searches that take long, such as those with a reranker: others do not wait for them.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
@@ -128,15 +136,20 @@ class ServedIndex:
         self._analysing = ThreadPoolExecutor(1, "ctx-embed-analyse")
         self._analyses = Analyses()
 
-    def _search(self, options: Options, queries: list[str]) -> list[bytes]:
+    def _search(self, options: Options, queries: list[str]) -> list[Found]:
         BATCHES.labels("search").observe(len(queries))
         chosen: dict[str, Any] = dict(options)
         marks, document = chosen.pop("marks"), chosen.pop("document")
-        found: list[Hits] = self._readable.newest().search(queries, **chosen)
-        return [hits_json(hits, marks, document, self._most) for hits in found]
+        index = self._readable.newest()
+        found: list[Hits] = index.search(queries, **chosen)
+        known = knows(index, queries, chosen)
+        return [
+            Found(hits_json(hits, marks, document, self._most), is_known)
+            for hits, is_known in zip(found, known, strict=True)
+        ]
 
-    async def searches(self, queries: list[str], marks: Marks, document: bool, options: dict[str, Any]) -> list[bytes]:
-        """Return the hits of each query as JSON.
+    async def searches(self, queries: list[str], marks: Marks, document: bool, options: dict[str, Any]) -> list[Found]:
+        """Return the hits of each query.
 
         Args:
             queries: texts.
@@ -146,14 +159,18 @@ class ServedIndex:
         key = tuple(sorted({**options, "marks": marks, "document": document}.items()))
         return await asyncio.gather(*(self._searches(key, query) for query in queries))
 
-    async def search(self, query: Any, marks: Marks, document: bool, options: dict[str, Any]) -> bytes:
-        """Return the hits of a search that shares no batch as JSON; for several queries, a list of such lists."""
+    async def search(self, query: Any, marks: Marks, document: bool, options: dict[str, Any]) -> Found:
+        """Return the hits of a search that shares no batch; for several queries, a list of hits for each."""
 
-        def searched() -> bytes:
-            found = self._readable.newest().search(query, **options)
+        def searched() -> Found:
+            index = self._readable.newest()
+            found = index.search(query, **options)
+            texts = [text for text in (query if isinstance(query, list) else [query]) if isinstance(text, str)]
+            known = all(knows(index, texts, options))
             if isinstance(found, Hits):
-                return hits_json(found, marks, document, self._most)
-            return json_list((hits_json(hits, marks, document, self._most) for hits in found), self._most)
+                return Found(hits_json(found, marks, document, self._most), known)
+            lists = (hits_json(hits, marks, document, self._most) for hits in found)
+            return Found(json_list(lists, self._most), known)
 
         return await self._in(self._long, searched)
 
@@ -235,6 +252,14 @@ def _batch_queries(options: Options) -> int:
     chosen: dict[str, Any] = dict(options)
     hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
     return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
+
+
+def knows(index: SearchIndex, queries: list[str], options: dict[str, Any]) -> list[bool]:
+    """Return for each query whether the model knows a token of it, where the search needs the model."""
+    model = index.embedder.model
+    if options.get("mode") == "words" or not isinstance(model, Embedder):
+        return [True] * len(queries)
+    return [bool(length) for length in model.tokens(queries)[1]]
 
 
 def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:

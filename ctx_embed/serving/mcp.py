@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
+from pydantic import Field
 
 from ctx_embed import __version__
 from ctx_embed.errors import InputError
@@ -18,6 +19,7 @@ from ctx_embed.index.storage.documents import Id
 # An assistant reads what it gets: not more than this.
 MOST_HITS = 50
 VALUES = 20
+CHARACTERS = 20_000
 
 
 @contextmanager
@@ -41,38 +43,51 @@ def create_server(index: SearchIndex) -> MCPServer:
 
     @server.tool(annotations=reads)
     def search(
-        query: str, k: int = 10, mode: Literal["hybrid", "dense", "words"] = "hybrid", where: str | None = None
+        query: Annotated[str, Field(description="A question, a statement or keywords.")],
+        k: Annotated[int, Field(description="Number of passages.", ge=1, le=MOST_HITS)] = 10,
+        mode: Annotated[
+            Literal["hybrid", "dense", "words"],
+            Field(description="dense ranks by meaning, words by keywords, hybrid by both."),
+        ] = "hybrid",
+        where: Annotated[
+            str | None,
+            Field(description='Filter over metadata, e.g. year >= 2020 and lang = "en"; describe lists the fields.'),
+        ] = None,
     ) -> dict[str, Any]:
-        """Find the passages that answer a query best.
-
-        Args:
-            query: a question, a statement or keywords.
-            k: the number of passages, at most 50.
-            mode: dense ranks by meaning, words by keywords, hybrid by both.
-            where: a filter over metadata, e.g. 'year >= 2020 and lang = "en"'; describe lists the fields.
-        """
+        """Find the passages that answer a query best, with the file, line or page that each comes from."""
         with _reported():
-            if not 1 <= k <= MOST_HITS:
-                raise InputError(f"k must be from 1 to {MOST_HITS}, got {k}")
+            if where is not None and (unknown := index.unknown_fields(where)):
+                field, known = next(iter(unknown.items()))
+                raise InputError(f"no document has the field {field!r}; fields are {', '.join(known) or 'none'}")
             hits = index.search(query, k, mode=mode, where=where)
-        return {
-            "hits": [
-                {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata} for hit in hits
-            ]
-        }
+            sources = [index.source(hit) for hit in hits]
+            is_known = mode == "words" or bool(index.embedder.queries([query]).any())
+        found = [
+            {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata}
+            | ({} if source is None else {"source": source.label})
+            for hit, source in zip(hits, sources, strict=True)
+        ]
+        return {"hits": found} | ({} if is_known else {"warning": "The model knows no word of the query."})
 
     @server.tool(annotations=reads)
-    def get(id: Id) -> dict[str, Any]:
-        """Return a whole document, with its metadata.
-
-        Args:
-            id: the id of a hit.
-        """
+    def get(
+        id: Annotated[Id, Field(description="Id of a hit.")],
+        start: Annotated[int, Field(description="First character to return, from 0.", ge=0)] = 0,
+        length: Annotated[int, Field(description="Most characters to return.", ge=1, le=CHARACTERS)] = CHARACTERS,
+    ) -> dict[str, Any]:
+        """Return the text of a document, or a part of a long one, with its metadata."""
         with _reported():
             document = index.get(id)
             if document is None:
                 raise InputError(f"no document has the id {id!r}")
-        return {"id": document.id, "text": document.text, "metadata": document.metadata}
+        part = document.text[start : start + length]
+        return {
+            "id": document.id,
+            "text": part,
+            "start": start,
+            "characters": len(document.text),
+            "metadata": document.metadata,
+        }
 
     @server.tool(annotations=reads)
     def describe() -> dict[str, Any]:

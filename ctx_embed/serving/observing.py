@@ -9,7 +9,7 @@ import re
 import signal
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = logging.getLogger("ctx_embed.serving")
@@ -46,6 +46,7 @@ LOG_CONFIG: dict[str, Any] = {
     "loggers": {
         "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
         "ctx_embed": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
+        "py.warnings": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
     },
 }
 
@@ -106,23 +107,24 @@ def note_death(pid: int, status: int) -> None:
     forget_process(pid)
 
 
-def _route(scope: Scope) -> str:
-    """Return the route of a request, refused or not; ``other`` if there is none, so that labels stay few."""
-    if (route := scope.get("route")) is None:
-        matches = ((route, route.matches(scope)[0]) for route in scope["app"].routes)
-        route = next((route for route, match in matches if match != Match.NONE and hasattr(route, "methods")), None)
-    return str(getattr(route, "path", "other"))
-
-
 class Observer:
     """Middleware that counts and logs each request, and gives it an id.
 
     Args:
         app: the application behind it.
+        routes: its routes.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self.app = app
+        self._routes = routes
+
+    def _route(self, scope: Scope) -> str:
+        """Return the route of a request, refused or not; ``other`` if there is none, so that labels stay few."""
+        route = scope.get("route")
+        if route is None:
+            route = next((route for route in self._routes if route.matches(scope)[0] != Match.NONE), None)
+        return str(getattr(route, "path", "other"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on and note its answer."""
@@ -150,7 +152,7 @@ class Observer:
         finally:
             AT_WORK.dec()
             seconds = time.perf_counter() - begin
-            route = _route(scope)
+            route = self._route(scope)
             method = scope["method"] if scope["method"] in METHODS else "other"
             REQUESTS.labels(route, method, str(status)).inc()
             DURATIONS.labels(route).observe(seconds)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
-from ctx_embed import SearchIndex
+from ctx_embed import Client, SearchIndex
 from tests.serving.server import serving
 
 
@@ -57,6 +59,16 @@ def test_hits_name_the_line_or_page_of_the_passage_and_have_the_document_on_requ
         assert wages["location"] == {"source": "report.pdf", "line": None, "page": 2, "heading": None}
         assert (cat["whole"], "document" in cat) == (False, False)
         assert hit("slept noon", document=True)["document"] == texts["notes.md"]
+
+
+def test_a_query_of_unknown_words_is_said_to_be_one(client, server):
+    for body in ({"query": "日本語"}, {"query": ["cat", "日本語"]}, {"query": "日本語", "k": 5000}):
+        answer = client.post("/indexes/notes.index/search", json={**body, "mode": "dense"}).json()
+        assert answer["warnings"] == ["The model knows no word of a query: it finds nothing by meaning."]
+    assert "warnings" not in client.post("/indexes/notes.index/search", json={"query": "cat"}).json()
+    with Client(server.url) as index, pytest.warns(UserWarning, match="knows no word"):
+        index.search("日本語", mode="dense")
+    assert all(json.loads(line) for line in server.log.read_text().splitlines())
 
 
 def test_the_indexes_are_listed_and_described(client):

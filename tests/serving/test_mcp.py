@@ -24,12 +24,18 @@ def test_an_assistant_searches_reads_and_describes(index_path):
         async with Client(stdio_client(parameters)) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert set(tools) == {"search", "get", "describe"}
-            assert "question" in tools["search"].description
+            for tool in tools.values():
+                assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool
             found = await client.call_tool("search", {"query": "inflation", "k": 1, "where": "year >= 2020"})
             (hit,) = json.loads(found.content[0].text)["hits"]
             assert hit["id"] == 1
             document = await client.call_tool("get", {"id": "cat"})
             assert json.loads(document.content[0].text)["text"] == "the cat sat on the mat"
+            part = await client.call_tool("get", {"id": "cat", "start": 4, "length": 3})
+            assert json.loads(part.content[0].text)["text"] == "cat"
+            assert json.loads(part.content[0].text)["characters"] == 22
+            whole = await client.call_tool("get", {"id": "cat", "length": 10**9})
+            assert whole.is_error
             described = json.loads((await client.call_tool("describe", {})).content[0].text)
             assert described["documents"] == 6
             assert {field["name"] for field in described["fields"]} == {"year", "lang", "topic", "tame"}
@@ -37,5 +43,10 @@ def test_an_assistant_searches_reads_and_describes(index_path):
             assert wrong.is_error
             assert "Traceback" not in wrong.content[0].text
             assert "filter" in wrong.content[0].text
+            foreign = await client.call_tool("search", {"query": "日本語", "mode": "dense"})
+            assert json.loads(foreign.content[0].text)["warning"] == "The model knows no word of the query."
+            unknown = await client.call_tool("search", {"query": "x", "where": "yaer = 2020"})
+            assert unknown.is_error
+            assert "no document has the field 'yaer'; fields are" in unknown.content[0].text
 
     anyio.run(ask)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.numpy_model import Embedder
-from tests.serving.server import post
+from tests.serving.server import post, serving
 
 TEXTS = ["The cat sat on the mat.", "", "ünïcode 猫", "prices rise " * 500]
 
@@ -122,6 +122,23 @@ def test_llama_index(server, vectors):
     package = pytest.importorskip("llama_index.embeddings.openai", reason="llama-index-embeddings-openai is missing")
     embeddings = package.OpenAIEmbedding(model_name="default", api_base=f"{server.url}/v1", api_key="none")
     assert np.allclose(embeddings.get_text_embedding_batch([TEXTS[0], TEXTS[2]]), vectors[[0, 2]], atol=1e-6)
+
+
+def test_a_model_has_aliases():
+    with serving("--alias", "text-embedding-3-small", "--alias", "other") as server:
+        body = {"input": "x", "model": "text-embedding-3-small"}
+        answer = post(f"{server.url}/v1/embeddings", json=body).json()
+        assert answer["model"] == "text-embedding-3-small"
+        body["model"] = "default"
+        assert post(f"{server.url}/v1/embeddings", json=body).json()["data"] == answer["data"]
+
+
+def test_fields_of_cohere_s_and_jina_s_clients_are_ignored(server):
+    body = {"query": "x", "documents": ["a", {"text": "b", "title": "c"}], "model": "default"}
+    more = {"max_tokens_per_doc": 4096, "rank_fields": ["text"], "truncation": True, "max_chunks_per_doc": 10}
+    assert post(f"{server.url}/v1/rerank", json={**body, **more}).status_code == 200
+    more = {"task": "text-matching", "normalized": True, "late_chunking": False, "truncate": True}
+    assert post(f"{server.url}/v1/embeddings", json={"input": "x", "model": "default", **more}).status_code == 200
 
 
 def test_documents_are_reranked(server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import socket
@@ -48,6 +49,7 @@ def test_the_routes_are_documented_without_the_network(server):
     described = get(f"{server.url}/openapi.json").json()
     body = described["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["properties"]) == {"input", "model", "encoding_format", "dimensions", "user"}
+    assert "securitySchemes" not in described["components"]
     page = get(f"{server.url}/docs").text
     assert "https://" not in page
     assert get(f"{server.url}/static/docs/swagger-ui-bundle.js").status_code == 200
@@ -59,6 +61,84 @@ def test_a_page_elsewhere_cannot_reach_a_server_without_keys(server):
     form = post(f"{server.url}/v1/indexes/notes.index/delete", content='{"ids": [1]}')
     assert form.status_code == 415
     assert "access-control-allow-origin" not in get(f"{server.url}/healthz", headers={"Origin": "http://x"}).headers
+
+
+def test_a_request_is_followed_by_its_id_and_trace(server):
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    sent = {"X-Request-ID": "of-the-proxy-1", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    assert get(f"{server.url}/v1/models", headers=sent).headers["X-Request-ID"] == "of-the-proxy-1"
+    made = get(f"{server.url}/v1/models", headers={"X-Request-ID": 'no id: "'}).headers["X-Request-ID"]
+    lines = {line["request"]: line for line in map(json.loads, server.log.read_text().splitlines())}
+    assert lines["of-the-proxy-1"]["trace"] == trace
+    assert len(made) == 32
+    assert "trace" not in lines[made]
+
+
+def test_indexes_have_metrics_and_refusals_their_route(server):
+    assert post(f"{server.url}/v1/indexes/notes.index/count", content="where").status_code == 415
+    found = get(f"{server.url}/metrics").text
+    assert 'ctx_embed_requests_total{method="POST",route="/v1/indexes/{name}/count",status="415"} 1.0' in found
+    assert 'ctx_embed_index_documents{index="notes.index"} 6.0' in found
+    assert 'ctx_embed_index_generation{index="notes.index"} 1.0' in found
+    assert float(re.search(r'ctx_embed_index_bytes{index="notes.index"} (\S+)', found)[1]) > 10_000
+
+
+def test_answers_are_compressed_for_those_who_ask(server):
+    body = {"model": "default", "input": ["x"] * 20}
+    plain, packed = (
+        post(f"{server.url}/v1/embeddings", json=body, headers={"Accept-Encoding": encoding})
+        for encoding in ("identity", "gzip")
+    )
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert packed.json() == plain.json()
+    assert int(packed.headers["Content-Length"]) < len(plain.content) / 2
+
+
+def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tmp_path, monkeypatch):
+    path = make_index(tmp_path / "notes.index")
+    monkeypatch.setitem(ENVIRONMENT, "CTX_EMBED_SERVE_INDEXES", str(path))
+    monkeypatch.setitem(ENVIRONMENT, "CTX_EMBED_SERVE_ROOT_PATH", "/find")
+    monkeypatch.setitem(ENVIRONMENT, "CTX_EMBED_SERVE_MAX_TEXTS", "2")
+    with serving() as server:
+        # Whether the proxy strips the path or not.
+        for base in (server.url, f"{server.url}/find"):
+            assert post(f"{base}/v1/indexes/notes.index/count", json={}).json() == {"count": 6}
+            assert get(f"{base}/healthz").status_code == 200
+        assert get(f"{server.url}/v1/server").json()["limits"]["texts"] == 2
+        assert "/find/openapi.json" in get(f"{server.url}/docs").text
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_reading_writes_nothing(tmp_path):
+    path = make_index(tmp_path / "notes.index")
+    keys = tmp_path / "keys"
+    keys.write_text("read looking analyst\nwrite changing\n")
+    before = contents(path)
+    with serving(path, "--api-key-file", keys, "--reranker", "default") as server:
+        name = f"{server.url}/v1/indexes/notes.index"
+        headers = {"Authorization": "Bearer looking"}
+        search = {"query": "x", "mode": "hybrid", "rerank": "default", "snippets": ["<", ">"]}
+        for route, body in {
+            "search": search,
+            "topics": {"count": 2},
+            "duplicates": {},
+            "explain": {"query": "cat", "id": "cat"},
+            "documents": {},
+            "facets": {"field": "year"},
+            "get": {"ids": ["cat"]},
+        }.items():
+            assert post(f"{name}/{route}", json=body, headers=headers).status_code == 200
+        assert post(f"{name}/search", json={**search, "cache": True}, headers=headers).status_code == 400
+        assert get(f"{name}/fields", headers=headers).status_code == 200
+        lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+        assert {line["key"] for line in lines if "key" in line} == {"analyst"}
+    # SQLite's log of changes is empty or gone, and its shared memory is no content.
+    after = {name: content for name, content in contents(path).items() if not name.endswith("-shm") and content}
+    assert after == {name: content for name, content in before.items() if not name.endswith("-shm") and content}
 
 
 def test_keys_read_and_write(tmp_path):
@@ -84,6 +164,10 @@ def test_keys_read_and_write(tmp_path):
         access = get(f"{server.url}/v1/access", headers={"Authorization": "Bearer looking"}).json()
         assert access == {"read": True, "write": False}
         assert get(f"{server.url}/metrics").status_code == 401
+        described = get(f"{server.url}/openapi.json").json()
+        (scheme,) = described["components"]["securitySchemes"].items()
+        assert (scheme[1]["type"], scheme[1]["scheme"]) == ("http", "bearer")
+        assert described["paths"]["/v1/embeddings"]["post"]["security"] == [{scheme[0]: []}]
         assert get(f"{server.url}/readyz").status_code == 200
         with Client(server.url, api_key="changing") as client:
             assert len(client) == 7

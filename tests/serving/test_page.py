@@ -273,6 +273,11 @@ def test_topics_say_what_they_wait_for(visit):
     page.locator(".topic").first.wait_for()
 
 
+def test_a_query_of_unknown_words_is_said_to_be_one(visit):
+    page = visit("/?q=日本語")
+    expect(page.locator("main")).to_contain_text("The model knows no word of a query")
+
+
 # Filters
 
 

@@ -270,7 +270,7 @@ function nothing(warnings) {
     "div.notice",
     {},
     el("h2", {}, "Nothing found"),
-    el("p", {}, reasons.join(" ") || (warnings.length ? "Try other words." : "The index has no documents yet.")),
+    el("p", {}, reasons.join(" ") || (warnings.length ? "Try words of another language or of another kind." : "The index has no documents yet.")),
     chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: filtersOf(), where: "", threshold: "" }), { class: "quiet" }),
     state.mode === "words" && button("Search by meaning", () => go({ mode: "dense" }), { class: "quiet" }),
   );

@@ -35,6 +35,7 @@ QUERY: JsonDict = {
 # The most documents in an answer, and the most hits of a search that come with their documents.
 MOST_DOCUMENTS = 1_000
 MOST_PAIRS = 10_000
+UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 # SQLite's largest integer.
 MOST_OFFSET = 2**63 - 1
 # The longest filter, in characters.
@@ -212,10 +213,13 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
         options["rerank"] = service.reranker(body.rerank)
     texts = bool(queries) and all(isinstance(query, str) for query in queries)
     if not texts or hits > BATCH_HITS or body.rerank is not None or body.like is not None or body.fuse:
-        return Answer(b'{"hits":%b}' % await index.search(body.query, marks, body.document, options))
-    lists = await index.searches(queries, marks, body.document, options)
-    found = lists[0] if isinstance(body.query, str) else json_list(lists, service.settings.answer_bytes)
-    return Answer(b'{"hits":%b}' % found)
+        found, known = await index.search(body.query, marks, body.document, options)
+    else:
+        lists = await index.searches(queries, marks, body.document, options)
+        known = all(found.known for found in lists)
+        listed = json_list((found.hits for found in lists), service.settings.answer_bytes)
+        found = lists[0].hits if isinstance(body.query, str) else listed
+    return Answer(b'{"hits":%b}' % found if known else b'{"hits":%b,"warnings":%b}' % (found, dumps([UNKNOWN])))
 
 
 @router.post("/{name}/get", summary="Get documents")
