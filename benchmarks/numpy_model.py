@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 import ctx_embed
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.reading import read_labelled
+from ctx_embed.rows import read_labelled
 
 NUMPY = "from ctx_embed.numpy_model import Embedder; Embedder.load().encode(['a text'])"
 TORCH = "import ctx_embed; ctx_embed.load().encode(['a text'])"

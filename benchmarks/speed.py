@@ -22,7 +22,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
 import ctx_embed
-from ctx_embed.reading import read_labelled
+from ctx_embed.rows import read_labelled
 
 SIZES = (32, 128, 512, 2048)
 MINILM_SHARE = 20  # MiniLM reads every twentieth text, and ours those again

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ctx_embed import Contextualizer
-from ctx_embed.reading import read_labelled
+from ctx_embed.rows import read_labelled
 
 M, K, LAYERS, HEADS, BATCH = 128, 5, 5, 4, 32
 

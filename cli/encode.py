@@ -82,8 +82,8 @@ def _to_file(
     source: str, output: Path, model: str, field: str | None, backend: str | None, batch_size: int | None
 ) -> None:
     from ctx_embed.files import require_other_file
-    from ctx_embed.reading import read_documents, source_name
-    from ctx_embed.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
+    from ctx_embed.rows import read_documents, source_name
+    from ctx_embed.rows.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
 
     require_embeddings_file(output)
     require_other_file(output, source)

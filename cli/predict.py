@@ -123,7 +123,7 @@ def predict(
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
     from ctx_embed.files import replaced_file, require_file, require_other_file
-    from ctx_embed.reading import read_documents, source_name
+    from ctx_embed.rows import read_documents, source_name
     from ctx_embed.training.supervised.labelled import Labelled
     from ctx_embed.training.supervised.predictor import Predictor
 

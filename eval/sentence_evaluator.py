@@ -14,7 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import EmbeddingCache, as_encoder
 from ctx_embed.eval.scoring.protocols import PROTOCOLS
 from ctx_embed.eval.scoring.score import Examples, score_probe
-from ctx_embed.reading import read_labelled
+from ctx_embed.rows import read_labelled
 from ctx_embed.texts import as_texts
 
 

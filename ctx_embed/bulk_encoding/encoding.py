@@ -16,22 +16,14 @@ from itertools import islice
 from pathlib import Path
 
 from ctx_embed.bulk_encoding import local
-from ctx_embed.bulk_encoding.inputs import (
-    PART_ROWS,
-    Fields,
-    Piece,
-    Source,
-    document,
-    find_sources,
-    is_inside,
-    pieces,
-    raw_rows,
-    require_fields,
-)
 from ctx_embed.bulk_encoding.work import NAMED, Job, Part, Work
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.index.model import IndexModel
 from ctx_embed.progress import Meter
+from ctx_embed.rows.pieces import PART_ROWS, Piece, pieces
+from ctx_embed.rows.reading import Fields, require_no_fields
+from ctx_embed.rows.sources import Source, find_sources, is_inside
+from ctx_embed.rows.table import TEXT, kind_of
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
@@ -128,7 +120,8 @@ def encode_dataset(
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {to}; choose another target")
         for source in sources:
-            require_fields(source, fields)
+            if kind_of(source.name) == TEXT:
+                require_no_fields(source.name, fields)
         sampled = _sample(sources, fields, part_rows)
         embedder = IndexModel.of(model, backend)
         unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
@@ -163,12 +156,13 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[D
         piece = next(pieces(source, number, part_rows), None)
         if piece is None:
             continue
-        for place, raw in islice(raw_rows(piece), SAMPLED_ROWS):
-            try:
-                each = document(piece, place, raw, fields)
-                found += [] if each is None else [each]
-            except InputError as error:  # noqa: PERF203
-                first = first or str(error)
+        with piece.opened(fields) as table:
+            for place, raw in islice(table, SAMPLED_ROWS):
+                try:
+                    each = piece.document(table, place, raw, fields)
+                    found += [] if each is None else [each]
+                except InputError as error:  # noqa: PERF203
+                    first = first or str(error)
     if not found:
         names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
         raise InputError(f"{names}: no texts to embed" + ("" if first is None else f"; the first row: {first}"))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
-    from ctx_embed.bulk_encoding.inputs import Piece
     from ctx_embed.bulk_encoding.work import Job, Part, Work
+    from ctx_embed.rows.pieces import Piece
 
 # Processes that may die one after another without a part between them, for each worker.
 MOST_DEATHS = 10

@@ -9,9 +9,11 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.bulk_encoding.inputs import PART_BYTES, Fields, Piece, Raw, document, has_own_id, raw_rows, size_of
 from ctx_embed.errors import InputError
 from ctx_embed.index.model import IndexModel
+from ctx_embed.rows.pieces import PART_BYTES, Piece
+from ctx_embed.rows.reading import Fields
+from ctx_embed.rows.table import Raw, Table
 from ctx_embed.stores import Batch
 from ctx_embed.stores import open as open_store
 
@@ -102,40 +104,38 @@ class Worker:
         Raises:
             InputError: the file cannot be read, or the store cannot be written to.
         """
-        rows = raw_rows(piece)
-        following = next(rows, None)
-        number = 0
-        while True:
-            raw: list[tuple[int, Raw]] = []
-            size = 0
-            while following is not None and len(raw) < self.job.part_rows and size < PART_BYTES:
-                raw.append(following)
-                size += size_of(following[1])
-                following = next(rows, None)
-            name = f"{self.job.run}-{piece.key}-{number:05d}"
-            if name not in done:
-                with threadpool_limits(1):
-                    part = self._part(piece, name, raw, last=following is None)
-                if self.store is not None and part.rows is not None:
-                    self.store.upsert(part.rows, name, part.note)
-                    part = Part(name, part.note)
-                yield part
-            number += 1
-            if following is None:
-                return
+        with piece.opened(self.job.fields) as table:
+            following = next(table.raw, None)
+            number = 0
+            while following is not None or not number:
+                rows: list[tuple[int, Raw]] = []
+                size = 0
+                while following is not None and len(rows) < self.job.part_rows and size < PART_BYTES:
+                    rows.append(following)
+                    size += _size_of(following[1])
+                    following = next(table.raw, None)
+                name = f"{self.job.run}-{piece.key}-{number:05d}"
+                if name not in done:
+                    with threadpool_limits(1):
+                        part = self._part(piece, name, table, rows, last=following is None)
+                    if self.store is not None and part.rows is not None:
+                        self.store.upsert(part.rows, name, part.note)
+                        part = Part(name, part.note)
+                    yield part
+                number += 1
 
-    def _part(self, piece: Piece, name: str, raw: list[tuple[int, Raw]], *, last: bool) -> Part:
+    def _part(self, piece: Piece, name: str, table: Table, raw: list[tuple[int, Raw]], *, last: bool) -> Part:
         found, errors = [], []
         own_ids = False
         for number, row in raw:
             try:
-                read = document(piece, number, row, self.job.fields)
+                read = piece.document(table, number, row, self.job.fields)
             except InputError as error:
                 errors.append(str(error))
                 continue
             if read is not None:
                 found.append(read)
-                own_ids = own_ids or has_own_id(piece, number, str(read.id))
+                own_ids = own_ids or read.id != piece.derived_id(number)
         rows = Batch(
             [str(each.id) for each in found],
             [each.text for each in found],
@@ -144,3 +144,10 @@ class Worker:
         )
         note = {"rows": len(rows), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids, "last": last}
         return Part(name, note, rows)
+
+
+def _size_of(raw: Raw) -> int:
+    """Return about how many characters a row has."""
+    if isinstance(raw, str):
+        return len(raw)
+    return sum(len(value) for value in raw.values() if isinstance(value, str)) if isinstance(raw, dict) else 0

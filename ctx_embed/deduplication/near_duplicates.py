@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.deduplication.rows import common_format, copy_rows, require_format, spooled
+from ctx_embed.deduplication.rows import common_kind, copy_rows, require_kind, spooled
 from ctx_embed.deduplication.signatures import BANDS, grams, normalized, similarity
 from ctx_embed.deduplication.texts import TEXTS_AT_ONCE, Rows, StoredTexts
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_file, require_other_file
-from ctx_embed.reading import expanded, read_documents
+from ctx_embed.rows import read_documents
+from ctx_embed.rows.sources import expanded
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
@@ -96,8 +97,8 @@ def dedupe(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx-embed-")))
         files = [spooled(folder, text_field) if file == "-" else file for file in named]
-        kind = common_format(files, text_field)
-        require_format(Path(output), kind)
+        kind = common_kind(files, text_field)
+        require_kind(Path(output), kind)
         texts = stack.enter_context(StoredTexts(folder, progress))
         texts.read((document.text for file in files for document in read_documents(file, text_field)), files)
         if not len(texts):

@@ -1,4 +1,4 @@
-"""The rows of files, copied as they are: lines of text and JSONL, rows of CSV and TSV, and rows of Parquet."""
+"""Copies some of the rows of files as they are, into one file of the same format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading import format_of, open_parquet, read_lines
+from ctx_embed.rows.opening import opened
+from ctx_embed.rows.table import CSV, DIALECTS, PARQUET, SUFFIXES, TEXT, kind_of, open_parquet, open_rows
 
 
 def spooled(folder: Path, text_field: str | None) -> str:
@@ -23,38 +24,52 @@ def spooled(folder: Path, text_field: str | None) -> str:
     path = folder / "input"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    return str(path.rename(path.with_suffix(format_of(path, text_field, recognise=True))))
+    with open_rows(path, kind="", columns=None if text_field is None else [text_field]) as table:
+        suffix = SUFFIXES[table.kind]
+    return str(path.rename(path.with_suffix(suffix)))
 
 
-def common_format(files: Sequence[str], text_field: str | None) -> str:
-    """Return the suffix that names the format of some files, see :func:`ctx_embed.reading.format_of`.
+def common_kind(files: Sequence[str], text_field: str | None) -> str:
+    """Return the format of some files, see :mod:`ctx_embed.rows.table`.
 
     Raises:
-        InputError: the formats differ.
+        InputError: the formats differ, or a file cannot be opened.
     """
-    formats = {format_of(file, text_field): file for file in reversed(files)}
-    if len(formats) > 1:
-        (one, first), (other, second), *_ = reversed(formats.items())
-        raise InputError(f"all files must have one format, got {one} ({first}) and {other} ({second})")
-    return next(iter(formats))
+    kinds: dict[str, str] = {}
+    for file in files:
+        with open_rows(file, columns=None if text_field is None else [text_field]) as table:
+            kinds.setdefault(table.kind, file)
+    if len(kinds) > 1:
+        (one, first), (other, second), *_ = kinds.items()
+        raise InputError(
+            f"all files must have one format, got {SUFFIXES[one]} ({first}) and {SUFFIXES[other]} ({second})"
+        )
+    return next(iter(kinds))
 
 
-def require_format(path: Path, kind: str) -> None:
+def require_kind(path: Path, kind: str) -> None:
     """Raise an error if the name of an output says another format than that of the rows.
 
     Raises:
         InputError: it does, or a table of Parquet would go to standard output.
     """
     if str(path) == "-":
-        if kind == ".parquet":
+        if kind == PARQUET:
             raise InputError("Parquet cannot be written to standard output; name a file")
-    elif format_of(path, recognise=False) != kind:
-        wanted = f"end in {kind}" if kind != ".txt" else "be that of a text file, e.g. end in .txt"
+    elif kind_of(path) != kind:
+        wanted = f"end in {SUFFIXES[kind]}" if kind != TEXT else "be that of a text file, e.g. end in .txt"
         raise InputError(f"cannot write {path}: the rows stay in the format of the input, so its name must {wanted}")
 
 
-def copy_rows(files: Sequence[str], kind: str, chosen: Iterator[bool], output: IO[bytes], packed: bool = False) -> None:
-    """Write some rows of files of one format, as they are.
+def copy_rows(
+    files: Sequence[str],
+    kind: str,
+    chosen: Iterator[bool],
+    output: IO[bytes],
+    packed: bool = False,
+    encoding: str | None = None,
+) -> None:
+    """Write some rows of files of one format, as they are; text is written as UTF-8.
 
     Args:
         files: their paths.
@@ -62,12 +77,13 @@ def copy_rows(files: Sequence[str], kind: str, chosen: Iterator[bool], output: I
         chosen: whether to write each row, blank lines not counted.
         output: the file to write to.
         packed: whether to compress with gzip; Parquet is compressed inside anyway.
+        encoding: of the files, see :func:`ctx_embed.rows.read_lines`.
 
     Raises:
         InputError: a file has other columns than the first, or has changed since it was read.
     """
     try:
-        if kind == ".parquet":
+        if kind == PARQUET:
             _copy_parquet(files, chosen, output)
         else:
             with ExitStack() as stack:
@@ -75,43 +91,40 @@ def copy_rows(files: Sequence[str], kind: str, chosen: Iterator[bool], output: I
                     # Without a name and a time in it, equal rows give equal files.
                     zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=output, mtime=0)
                     output = cast("IO[bytes]", stack.enter_context(zipped))
-                if kind in (".csv", ".tsv"):
-                    _copy_table(files, kind, chosen, output)
-                else:
-                    _copy_lines(files, chosen, output)
+                text = io.TextIOWrapper(output, encoding="utf-8", errors="replace", newline="")
+                _copy_text(files, kind, chosen, text, encoding)
+                text.flush()
+                text.detach()
     except StopIteration:
-        raise InputError(f"{', '.join(files)}: changed while it was read; run this again") from None
+        raise _changed(files) from None
     if next(chosen, None) is not None:
-        raise InputError(f"{', '.join(files)}: changed while it was read; run this again")
+        raise _changed(files)
 
 
-def _copy_lines(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes]) -> None:
-    for file in files:
-        for _, line in read_lines(file):
-            if line.strip() and next(chosen):
-                output.write(f"{line}\n".encode())
+def _changed(files: Sequence[str]) -> InputError:
+    return InputError(f"{', '.join(files)}: changed while it was read; run this again")
 
 
-def _copy_table(files: Sequence[str], kind: str, chosen: Iterator[bool], output: IO[bytes]) -> None:
-    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind == ".tsv" else {}
-    text = io.TextIOWrapper(output, encoding="utf-8", newline="")
-    # Cells of TSV have no quotes and no line ends, so that they need none.
-    writer = csv.writer(text, lineterminator="\n", **dialect, quotechar=None if dialect else '"')
+def _copy_text(files: Sequence[str], kind: str, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
+    dialect = DIALECTS.get(kind, {})
+    writer = csv.writer(output, lineterminator="\n", **dialect, quotechar='"' if kind == CSV else None)
     header: list[str] | None = None
     for file in files:
-        rows = csv.reader((f"{line}\n" for _, line in read_lines(file)), strict=True, **dialect)
-        names = next(row for row in rows if row)
-        if header is None:
-            header = names
-            writer.writerow(header)
-        elif names != header:
-            raise InputError(f"{file}: all tables must have the columns of the first, {', '.join(header)}")
-        for row in rows:
-            # Empty rows are not counted.
-            if len(row) > 0 and next(chosen):
-                writer.writerow(row)
-    text.flush()
-    text.detach()
+        with open_rows(file, kind=kind, encoding=encoding) as table:
+            for number, raw in table:
+                if isinstance(raw, InputError):
+                    raise InputError(f"{table.where(number)}: {raw}")
+                if isinstance(raw, str):
+                    if raw.strip() and next(chosen):
+                        output.write(f"{raw}\n")
+                    continue
+                if header is None:
+                    header = list(raw)
+                    writer.writerow(header)
+                elif list(raw) != header:
+                    raise InputError(f"{file}: all tables must have the columns of the first, {', '.join(header)}")
+                if next(chosen):
+                    writer.writerow(raw.values())
 
 
 def _copy_parquet(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes]) -> None:
@@ -120,7 +133,7 @@ def _copy_parquet(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes
 
     writer: Any = None
     for file in files:
-        with open_parquet(file) as table:
+        with opened(file) as stream, open_parquet(stream) as table:
             schema = table.schema_arrow
             if writer is None:
                 writer = parquet.ParquetWriter(output, schema)

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import re
 import zlib
 
 from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
-
-GZIP_MAGIC = b"\x1f\x8b"
-# Longer marks first: that of UTF-16 begins that of UTF-32.
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_LOOKED_AT = 8192
-# The encoding is detected from the lines that are not ASCII, up to this number of bytes.
-_SAMPLED = 16384
-# The encoding to prefer, unless another one fits the language better by this much (0 to 1).
-_USUAL, _DOUBTFUL = "cp1252", 0.2
-# Bytes that no text has, apart from a few: tabs, line ends, form feeds and escapes are left out.
-_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+from ctx_embed.rows.encodings import UTF_8, detected, is_binary, marked
+from ctx_embed.rows.opening import GZIP_MAGIC
 
 
 def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
@@ -60,48 +44,31 @@ def decode(raw: bytes, encoding: str | None = None) -> str:
         UnreadableFileError: they are not text, or not in that encoding.
     """
     if encoding is None:
-        text = _decoded(raw)
+        text = raw.decode(_encoding_of(raw), "replace")
     else:
         try:
             text = raw.decode(encoding)
         except UnicodeDecodeError:
             raise UnreadableFileError(f"must be {encoding}; name the right encoding") from None
+    text = text.removeprefix("\ufeff")
     return re.sub("\r\n?", "\n", text) if "\r" in text else text
 
 
-def _decoded(raw: bytes) -> str:
-    return raw.decode(encoding_of(raw), "replace")
-
-
-def encoding_of(raw: bytes) -> str:
+def _encoding_of(raw: bytes) -> str:
     """Return the encoding of bytes: that of a byte order mark, UTF-8, or one that is detected.
 
     Raises:
         UnreadableFileError: they are not text.
     """
-    encoding = next((name for mark, name in _MARKS if raw.startswith(mark)), None)
-    if encoding is not None:
-        return encoding
-    start = raw[:_LOOKED_AT]
-    if b"\0" in start or 20 * len(_CONTROLS.findall(start)) > len(start):
+    encoding = marked(raw)
+    if encoding is None:
+        if is_binary(raw):
+            raise UnreadableFileError("binary", counted=True)
+        try:
+            raw.decode(UTF_8)
+            return UTF_8
+        except UnicodeDecodeError:
+            encoding = detected(raw)
+    if encoding is None:
         raise UnreadableFileError("binary", counted=True)
-    try:
-        raw.decode("utf-8")
-        return "utf-8"
-    except UnicodeDecodeError:
-        pass
-    from charset_normalizer import from_bytes
-
-    sample = b"\n".join(line for line in raw.split(b"\n") if not line.isascii())
-    matches = from_bytes(sample[:_SAMPLED])
-    best = matches.best()
-    if best is None:
-        raise UnreadableFileError("binary", counted=True)
-    # Short texts fit many encodings: the one of western Windows, nearly Latin-1, is by far the most usual.
-    usual = any(
-        _USUAL in match.could_be_from_charset
-        and match.chaos <= best.chaos
-        and match.coherence >= best.coherence - _DOUBTFUL
-        for match in matches
-    )
-    return _USUAL if usual else best.encoding
+    return encoding

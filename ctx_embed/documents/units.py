@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any
 
 from ctx_embed.documents.blocks import KINDS, Block, rows
-from ctx_embed.documents.decoding import encoding_of, read_bytes
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.reading import TEXT_FIELD, EncodingError, read_documents, read_numbered_documents
+from ctx_embed.rows import read_documents, read_numbered_documents
+from ctx_embed.rows.table import FieldError
 from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
@@ -54,14 +54,11 @@ def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
     if suffix_of(path) not in RECORD_SUFFIXES or unit not in (None, RECORDS):
         return False
     try:
-        try:
-            next(read_documents(path, text_field), None)
-        except EncodingError:
-            next(read_documents(path, text_field, encoding=encoding_of(read_bytes(path))), None)
-    except (InputError, OSError) as error:
-        if unit is None and suffix_of(path) != ".parquet" and f"no field {text_field or TEXT_FIELD!r}" in str(error):
+        next(read_documents(path, text_field), None)
+    except InputError as error:
+        if unit is None and isinstance(error, FieldError) and suffix_of(path) != ".parquet":
             return False
-        raise UnreadableFileError(_within(error, path)) from None
+        raise _unreadable(error, path) from None
     return True
 
 
@@ -71,31 +68,22 @@ def record_documents(file: File, text_field: str | None) -> Callable[[], Iterato
     Raises:
         UnreadableFileError: a record cannot be read, or two have the same id.
     """
-    encoding = None
-    try:
-        try:
-            _check_records(file, text_field, None)
-        except EncodingError:
-            encoding = encoding_of(read_bytes(file.path))
-            _check_records(file, text_field, encoding)
-    except (InputError, OSError) as error:
-        raise UnreadableFileError(_within(error, file.path)) from None
-    return lambda: _records(file, text_field, encoding)
-
-
-def _check_records(file: File, text_field: str | None, encoding: str | None) -> None:
     seen: set[Any] = set()
-    for number, document in read_numbered_documents(file.path, text_field, encoding=encoding):
-        if document.id is not None:
-            if document.id in seen:
-                raise UnreadableFileError(f"line {number}: the id {document.id!r} comes twice")
-            seen.add(document.id)
+    try:
+        for number, document in read_numbered_documents(file.path, text_field):
+            if document.id is not None:
+                if document.id in seen:
+                    raise UnreadableFileError(f"line {number}: the id {document.id!r} comes twice")
+                seen.add(document.id)
+    except InputError as error:
+        raise _unreadable(error, file.path) from None
+    return lambda: _records(file, text_field)
 
 
-def _records(file: File, text_field: str | None, encoding: str | None) -> Iterator[Document]:
+def _records(file: File, text_field: str | None) -> Iterator[Document]:
     general = {"source": file.source, "modified": modified(file.modified)}
     lines = suffix_of(file.source) != ".parquet"
-    for number, document in read_numbered_documents(file.path, text_field, encoding=encoding):
+    for number, document in read_numbered_documents(file.path, text_field):
         identifier = f"{file.source}:{number}" if document.id is None else document.id
         line = {"line": number} if lines else {}
         yield Document(document.text, identifier, {**general, **line, **document.metadata})
@@ -152,11 +140,9 @@ def modified(nanoseconds: int) -> str:
     return moment.isoformat()
 
 
-def _within(error: Exception, path: str) -> str:
-    """Return the message of an error without the path that it begins with."""
-    if isinstance(error, OSError):
-        return f"cannot be read ({error.strerror})"
-    return str(error).removeprefix(path).lstrip(":, ")
+def _unreadable(error: InputError, path: str) -> UnreadableFileError:
+    """Return an error without the path that its message begins with."""
+    return UnreadableFileError(str(error).removeprefix(path).lstrip(":, "))
 
 
 def chunks(documents: Iterator[Document], size: int) -> Iterator[list[Document]]:

@@ -24,6 +24,7 @@ from ctx_embed.files import fsync_file, fsync_folder, locked
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, paths
 from ctx_embed.index.writing.transaction import Embedded
+from ctx_embed.rows.opening import filesystem, said
 from ctx_embed.stores.columns import (
     EMBEDDING,
     ID,
@@ -41,7 +42,7 @@ from ctx_embed.stores.store import COLLECTION, Batch, Floats, Store
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyarrow import fs, parquet
+    from pyarrow import parquet
 
     from ctx_embed.index.model import Model
 
@@ -52,24 +53,6 @@ ROWS_AT_ONCE = 16_384
 IDS_AT_ONCE = 50_000_000
 
 Mask = NDArray[np.bool_]
-
-
-def filesystem(path: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a path or of a URI such as ``s3://bucket/folder``, and the path in it.
-
-    Raises:
-        InputError: pyarrow has no such file system, or it cannot be reached.
-    """
-    import pyarrow
-    from pyarrow import fs
-
-    if "://" not in path:
-        return fs.LocalFileSystem(), os.path.abspath(path)
-    try:
-        found, inner = fs.FileSystem.from_uri(path)
-    except (pyarrow.ArrowException, OSError, ValueError, ImportError) as error:
-        raise InputError(f"{path}: cannot be reached ({_said(error)})") from None
-    return found, inner
 
 
 class Parquet(Store):
@@ -109,7 +92,7 @@ class Parquet(Store):
         except OSError as error:
             if self._is_local and os.path.isfile(self.folder):
                 raise InputError(f"{self.name}: must be a folder, got a file; choose another name") from None
-            raise InputError(f"{self.name}: cannot be read ({_said(error)})") from None
+            raise InputError(f"{self.name}: cannot be read ({said(error)})") from None
         names = ((path.rpartition("/")[2], path) for path in found)
         return [path for name, path in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
 
@@ -129,7 +112,7 @@ class Parquet(Store):
             with self.fs.open_input_stream(path) as stream:
                 found: dict[str, Any] = json.loads(stream.read())
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({_said(error)})") from None
+            raise InputError(f"{path}: cannot be read ({said(error)})") from None
         except ValueError as error:
             raise InputError(f"{path}: damaged ({error}); delete it and repeat the run") from None
         return found
@@ -140,7 +123,7 @@ class Parquet(Store):
             try:
                 self.fs.create_dir(self.folder, recursive=True)
             except OSError as error:
-                raise InputError(f"cannot write {self.name}: {_said(error)}") from None
+                raise InputError(f"cannot write {self.name}: {said(error)}") from None
         self._write(f"_{name}.json", json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
 
     def _write(self, name: str, content: bytes | pyarrow.Table) -> None:
@@ -212,10 +195,10 @@ class Parquet(Store):
             with self.fs.open_input_file(path) as stream:
                 yield parquet.ParquetFile(stream)
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({_said(error)})") from None
+            raise InputError(f"{path}: cannot be read ({said(error)})") from None
         except pyarrow.ArrowException as error:
             raise InputError(
-                f"{path}: damaged ({_said(error)}); delete the directory and encode its texts again"
+                f"{path}: damaged ({said(error)}); delete the directory and encode its texts again"
             ) from None
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
@@ -313,10 +296,6 @@ class Parquet(Store):
                 table = file.read(columns=columns).take(rows)
             found.update({(path, row): fields for row, fields in zip(rows, table.to_pylist(), strict=True)})
         return found
-
-
-def _said(error: Exception) -> str:
-    return f"{' '.join(str(error).split()):.200}"
 
 
 def _write_table(stream: Any, table: pyarrow.Table) -> None:

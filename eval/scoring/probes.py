@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from ctx_embed.errors import InputError
 from ctx_embed.eval.scoring.statistics import Interval, wilson
 from ctx_embed.progress import Meter
-from ctx_embed.reading import header_hint
+from ctx_embed.rows import header_hint
 
 # Five inner folds: on all-MiniLM-L6-v2 and the four tasks the accuracy is within 0.1 points of ten, at half the time.
 INNER_FOLDS = 5

@@ -13,7 +13,7 @@ from typing import Any
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.task import HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
-from ctx_embed.reading import read_lines
+from ctx_embed.rows import read_lines
 
 SUMS = "SHA256SUMS"
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"

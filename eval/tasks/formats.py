@@ -15,11 +15,11 @@ from typing import Any
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.task import Reader, Row
-from ctx_embed.reading import read_labelled, read_lines
+from ctx_embed.rows import read_labelled, read_lines
 
 
 def labelled(path: Path, text_field: str | None = None, label_field: str | None = None) -> list[Row]:
-    """Return the rows of a user's labelled file, see :func:`ctx_embed.reading.read_labelled`."""
+    """Return the rows of a user's labelled file, see :func:`ctx_embed.rows.read_labelled`."""
     return list(zip(*read_labelled(path, text_field, label_field), strict=True))
 
 
@@ -151,16 +151,7 @@ def beir_judgements(path: Path) -> list[Row]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Return the numbered lines that are not blank; a file that is not UTF-8 is read as Latin-1, as old sets need."""
-    try:
-        lines = list(read_lines(path))
-    except InputError:
-        if not os.path.isfile(path):
-            raise
-        text = path.read_bytes()
-        if text.startswith(b"\x1f\x8b"):
-            raise
-        lines = list(enumerate((line.removesuffix("\r") for line in text.decode("latin-1").split("\n")), 1))
-    return ((number, line) for number, line in lines if line.strip())
+    return ((number, line) for number, line in read_lines(path, fallback="latin-1") if line.strip())
 
 
 def _split_first(path: Path, mark: str, shape: str) -> list[Row]:
@@ -179,7 +170,7 @@ def _table(
     """Return the tab-separated fields of each line: ``count`` of them, or more if ``more`` is True.
 
     Raises:
-        InputError: as :func:`ctx_embed.reading.read_lines`; a wrong number of fields; a score that is not a number;
+        InputError: as :func:`ctx_embed.rows.read_lines`; a wrong number of fields; a score that is not a number;
             no rows.
     """
     rows: list[Row] = []

@@ -341,6 +341,7 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
     import pickle
 
     from ctx_embed.bulk_encoding.inputs import Fields, find_sources, pieces
+
     from ctx_embed.bulk_encoding.on_ray import Actor
 
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,8 @@ from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.writing.transaction import Embedded
-from ctx_embed.reading import READERS, EncodingError, read_documents
+from ctx_embed.rows import read_documents
+from ctx_embed.rows.table import KINDS
 from ctx_embed.texts import Document
 
 
@@ -29,7 +30,7 @@ def read_sources(
     documents: str | None = None,
     encoding: str | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of some files, see :func:`ctx_embed.reading.read_documents` and :func:`unwrapped`.
+    """Yield the documents of some files, see :func:`ctx_embed.rows.read_documents` and :func:`unwrapped`.
 
     Args:
         files: paths, or ``-`` for standard input.
@@ -37,7 +38,7 @@ def read_sources(
         embedding_field: the field with the embedding, made by the model of the index; None if there is none.
         documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: lines and records of plain files, and others
             as a whole.
-        encoding: the encoding of plain text; None: UTF-8.
+        encoding: the encoding of plain text; None: detected.
 
     Raises:
         InputError: a file cannot be read; the message names the place.
@@ -46,19 +47,16 @@ def read_sources(
         if is_structured(file, documents):
             yield from _structured(file, documents, encoding)
             continue
-        if documents == RECORDS and file != "-" and suffix_of(file) not in READERS:
+        if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
             raise InputError(f"{file}: records are those of JSONL, CSV, TSV and Parquet files; choose lines or files")
         found = read_documents(file, text_field, encoding=encoding)
         if embedding_field is not None:
             found = _with_embeddings(file, found, embedding_field)
-        try:
-            for document in found:
-                if "metadata" in document.metadata:
-                    yield replace(document, metadata=unwrapped(document.metadata))
-                else:
-                    yield document
-        except EncodingError as error:
-            raise InputError(f"{error}, or name its encoding with --encoding, e.g. latin-1") from None
+        for document in found:
+            if "metadata" in document.metadata:
+                yield replace(document, metadata=unwrapped(document.metadata))
+            else:
+                yield document
 
 
 def is_structured(file: str, documents: str | None) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading import header_hint, read_labelled
+from ctx_embed.rows import header_hint, read_labelled
 
 SEVERAL = (tuple, list, set, frozenset)
 
@@ -28,7 +28,7 @@ class Labelled:
     def read(
         cls, source: str | Path, text_field: str | None = None, label_field: str | None = None, several: bool = False
     ) -> Labelled:
-        """Read a labelled file, see :func:`ctx_embed.reading.read_labelled_rows`.
+        """Read a labelled file, see :func:`ctx_embed.rows.read_labelled_rows`.
 
         Raises:
             InputError: the file cannot be read.

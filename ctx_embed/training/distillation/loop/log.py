@@ -9,7 +9,7 @@ from typing import Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_file
-from ctx_embed.reading import read_lines
+from ctx_embed.rows import read_lines
 
 # Up to this many points are marked on the line.
 FEW_POINTS = 20

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading import read_documents
+from ctx_embed.rows import read_documents
 from ctx_embed.texts import well_formed
 
 BLOCK_SENTENCES = 2048
@@ -98,10 +98,10 @@ def read_blocks(
         seed: of the order.
         passage_lines: above 1, join consecutive lines into :func:`passages` of at most this many.
         span_words: above 0, cut each text to one of its :func:`spans` of at most this many words.
-        text_field: the field of tables that holds the text, see :func:`ctx_embed.reading.read_documents`.
+        text_field: the field of tables that holds the text, see :func:`ctx_embed.rows.read_documents`.
 
     Raises:
-        InputError: as :func:`ctx_embed.reading.read_lines`, or no sentence at all.
+        InputError: as :func:`ctx_embed.rows.read_lines`, or no sentence at all.
     """
     blocks: list[Block] = []
     for path in paths:

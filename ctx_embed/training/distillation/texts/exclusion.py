@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Set
 from pathlib import Path
 
-from ctx_embed.reading import read_columns
+from ctx_embed.rows import read_columns
 
 _WORD = re.compile(r"\w+")
 
@@ -20,7 +20,7 @@ def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
     """Return the :func:`words_of` every text of the files, of all their columns.
 
     Raises:
-        InputError: as :func:`ctx_embed.reading.read_columns`.
+        InputError: as :func:`ctx_embed.rows.read_columns`.
     """
     return frozenset(words_of(column) for path in paths for column in read_columns(path)) - {""}
 

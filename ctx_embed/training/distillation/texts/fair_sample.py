@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading import read_documents, read_labelled_rows, read_lines
+from ctx_embed.rows import read_documents, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
 from ctx_embed.training.distillation.texts.corpus import Block, genre, passages, spans
 
@@ -39,7 +39,7 @@ def read_pair_rows(path: str | Path) -> list[Item]:
     """Return the pairs of JSON lines with the fields query and passage, or a, b and label, as strings.
 
     Raises:
-        InputError: as :func:`ctx_embed.reading.read_lines`; another line, which is named.
+        InputError: as :func:`ctx_embed.rows.read_lines`; another line, which is named.
     """
     pairs = []
     for number, line in read_lines(path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading import read_lines
+from ctx_embed.rows import read_lines
 from ctx_embed.texts import well_formed
 
 
@@ -24,7 +24,7 @@ def read_pairs(path: str | Path) -> Pairs:
     """Read the pairs of a file of lines ``score<TAB>text<TAB>text``.
 
     Raises:
-        InputError: as :func:`ctx_embed.reading.read_lines`; another line; fewer than two pairs.
+        InputError: as :func:`ctx_embed.rows.read_lines`; another line; fewer than two pairs.
     """
     scores: list[float] = []
     texts: list[list[str]] = []

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ctx_embed import InputError
-from ctx_embed.bulk_encoding import inputs
-from ctx_embed.bulk_encoding.inputs import Fields, Source, document, find_sources, pieces, raw_rows
+from ctx_embed.rows.pieces import pieces
+from ctx_embed.rows.reading import Fields
+from ctx_embed.rows.sources import Source, find_sources
 
 ROWS = [{"text": f"text {number}", "n": number} for number in range(10)]
 
@@ -37,13 +38,14 @@ def write(folder: Path, name: str, rows=ROWS) -> Path:
 
 
 def read(source: Source, part_rows: int = 4, fields: Fields | None = None):
-    found, errors = [], []
+    found, errors, chosen = [], [], fields or Fields()
     for piece in pieces(source, 7, part_rows):
-        for number, raw in raw_rows(piece):
-            try:
-                found.append(document(piece, number, raw, fields or Fields()))
-            except InputError as error:  # noqa: PERF203
-                errors.append(str(error))
+        with piece.opened(chosen) as table:
+            for number, raw in table:
+                try:
+                    found.append(piece.document(table, number, raw, chosen))
+                except InputError as error:  # noqa: PERF203
+                    errors.append(str(error))
     return [each for each in found if each is not None], errors
 
 
@@ -70,15 +72,15 @@ def test_every_row_of_every_format_is_read_once_with_an_id_of_its_place(tmp_path
 def test_the_cut_loses_no_line(tmp_path_factory, lines, part_rows, end):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(("\n".join(lines) + end).encode())
-    size, inputs.PART_BYTES, inputs._READ_BYTES = (inputs.PART_BYTES, inputs._READ_BYTES), 20, 16
-    try:
-        cut = list(pieces(*[*find_sources([path]), 0, part_rows]))
-        found = [(number, raw) for piece in cut for number, raw in raw_rows(piece)]
-    finally:
-        inputs.PART_BYTES, inputs._READ_BYTES = size
+    [source] = find_sources([path])
+    cut = list(pieces(source, 0, part_rows, part_bytes=20, read_bytes=16))
+    found = []
+    for piece in cut:
+        with piece.opened(Fields()) as table:
+            found += table
     content = path.read_bytes()
-    whole = content.split(b"\n")
-    assert found == list(enumerate(whole[:-1] if whole[-1] == b"" else whole, 1))
+    whole = [line.decode().removeprefix("" if number else "\ufeff") for number, line in enumerate(content.split(b"\n"))]
+    assert found == list(enumerate(whole[:-1] if whole[-1] == "" else whole, 1))
     assert [piece.start for piece in cut] == [0, *(piece.stop for piece in cut)][: len(cut)]
     assert all(1 <= piece.rows <= part_rows for piece in cut)
     # A piece is as short as its last line allows.
@@ -135,15 +137,15 @@ def test_an_input_that_is_not_there_is_one_line(given, message, tmp_path, monkey
 
 
 BAD = [
-    ("a.txt", b"good\n\xff\n\ngood\n", 2, ["line 2: must be UTF-8"]),
+    ("a.txt", "gòod\n".encode() + b"\xff\n\ngood\n", 2, ["line 2: must be UTF-8"]),
     ("a.jsonl", b'{"text": "good"}\n{"text": \n[1]\n{"text": 3}\n{"t": "x"}\n\n', 1, [
-        "line 2: not JSON", "line 3: must be a JSON object, got a list",
+        "line 2: not JSON", "line 3: must be a JSON object with the field 'text', got a list",
         "line 4: the field 'text' must be a string, got an int", "line 5: no field 'text' (fields: 't')",
     ]),
     ("a.jsonl", b'{"text": "good", "id": true}\n{"text": "g", "id": 5}\n{"text": "lone \\ud800"}\n', 2, [
         "line 1: the id must be a string or an integer, got a bool",
     ]),
-    ("a.csv", b'text,n\ngood,1\n"a\nb",2\nbad\n\xff,3\n"x"y,4\ngood,5\n', 3, [
+    ("a.csv", 'text,n\ngòod,1\n'.encode() + b'"a\nb",2\nbad\n\xff,3\n"x"y,4\ngood,5\n', 3, [
         "line 5: 1 field, but the header has 2", "line 6: must be UTF-8", "line 7: cannot be read",
     ]),
 ]  # fmt: skip
@@ -179,7 +181,7 @@ def test_a_huge_cell_and_a_broken_file(tmp_path):
         csv.writer(file).writerows([["text"], ["x" * 300_000], ["y"]])
     assert [len(each.text) for each in read(*find_sources([path]))[0]] == [300_000, 1]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
-    with pytest.raises(InputError, match=r"b.parquet: cannot be read \("):
+    with pytest.raises(InputError, match=r"b.parquet: cannot be read as Parquet \("):
         read(*find_sources([tmp_path / "b.parquet"]))
     (tmp_path / "c.txt.gz").write_bytes(gzip.compress(b"text\n" * 9999)[:50])
     with pytest.raises(InputError, match=r"c.txt.gz: broken gzip"):

@@ -6,13 +6,16 @@ import gzip
 import io
 import json
 import os
+import subprocess
+import sys
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from ctx_embed.errors import InputError
-from ctx_embed.reading import estimated_count, expanded, read_documents, read_labelled, read_lines
+from ctx_embed.rows import read_documents, read_labelled, read_lines
+from ctx_embed.rows.sources import estimated_count, expanded
 from ctx_embed.texts import Document
 
 
@@ -138,12 +141,42 @@ def test_a_closed_standard_input(monkeypatch):
 
 
 def test_bytes_that_are_not_utf8(file, standard_input):
-    path = file(b"fine\ncaf\xe9\n")
-    assert error(read_lines, path) == f"{path}, line 2: must be UTF-8 (see byte 4 of the line); convert the file"
+    advice = "convert the file or name its encoding"
+    path = file("fiñe\n".encode() + b"caf\xe9\n")
+    assert error(read_lines, path) == f"{path}, line 2: must be UTF-8 (see byte 4 of the line); {advice}"
     path = file(b"\xef\xbb\xbfab\xff\n")
-    assert error(read_lines, path) == f"{path}, line 1: must be UTF-8 (see byte 6 of the line); convert the file"
-    standard_input("utf-16\n".encode("utf-16"))
-    assert error(read_lines, "-") == "standard input, line 1: must be UTF-8 (see byte 1 of the line); convert the file"
+    assert error(read_lines, path) == f"{path}, line 1: must be UTF-8 (see byte 6 of the line); {advice}"
+    standard_input(b"nothing\xff\0 but bytes")
+    assert error(read_lines, "-") == f"standard input, line 1: must be UTF-8 (see byte 8 of the line); {advice}"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252", "utf-8-sig", "cp1251", "shift_jis"])
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.csv", "a.txt.gz"])
+def test_an_encoding_is_detected(file, standard_input, encoding, name):
+    said = {
+        "cp1251": "Все люди рождаются свободными и равными в своём достоинстве и правах.",  # noqa: RUF001
+        "shift_jis": "すべての人間は、生まれながらにして自由であり、かつ、尊厳と権利とについて平等である。",
+    }.get(encoding, "Schöne Grüße aus München: über den Wolken muss die Freiheit wohl grenzenlos sein.")
+    lines = {"a.jsonl": [f'{{"text": "{said}"}}'], "a.csv": ["text", f'"{said}"']}.get(name, [said])
+    content = "\n".join(["plain" if name.startswith("a.txt") else "", *lines, ""]).encode(encoding)
+    path = file(gzip.compress(content) if name.endswith(".gz") else content, name)
+    assert [document.text for document in read_documents(path)][-1] == said
+    if not name.endswith(".csv"):
+        standard_input(content)
+        assert [document.text for document in read_documents("-")][-1] == said
+
+
+def test_lines_arrive_one_by_one():
+    """A pipe is read as it fills: the first line is there before the second is written."""
+    script = (
+        "import sys; from ctx_embed.rows import read_documents\nfor d in read_documents('-'): print(d.text, flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for line in (b"first\n", "zwölf\n".encode()):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == line
+        process.stdin.close()
 
 
 def test_broken_gzip(file):
@@ -346,10 +379,10 @@ def test_another_encoding(file, standard_input):
     assert list(read_lines(path, "utf-16")) == [(1, "\u00e9"), (2, "b")]
     assert (
         error(lambda source: list(read_lines(source, "ascii")), path)
-        == f"{path}: must be ascii; give the right encoding"
+        == f"{path}, line 1: must be ascii; give the right encoding"
     )
     for name, message in (
-        ("ascii", f"{path}: must be ascii; give"),
+        ("ascii", f"{path}, line 1: must be ascii; give"),
         ("nonsense", "unknown encoding 'nonsense'; Python"),
     ):
         with pytest.raises(InputError) as caught:
@@ -367,7 +400,7 @@ def test_another_encoding(file, standard_input):
         ("a.csv", "text,n\nx,1,2\n", "{path}, line 2: 3 fields, but the header has 2"),
         ("a.csv", 'text\n"open\n', "{path}, line 2: cannot be read (unexpected end of data)"),
         ("a.csv", 'text\n"a"b\n', "{path}, line 2: cannot be read (',' expected after '\"')"),
-        ("a.csv", b"text\n\xff\n", "{path}, line 2: must be UTF-8 (see byte 1 of the line); convert the file"),
+        ("a.csv", "text\né\n".encode() + b"\xff\n", "{path}, line 3: must be UTF-8 (see byte 1 of the line); convert"),
         ("a.tsv", "text\tn\nx\n", "{path}, line 2: 1 field, but the header has 2"),
         ("a.tsv", "n\n1\n", "{path}: no field 'text' (fields: 'n'); name the right one with --field"),
         (
@@ -383,7 +416,7 @@ def test_another_encoding(file, standard_input):
         ("a.parquet", b"PAR1 nothing", "{path}: cannot be read as Parquet ("),
         ("a.parquet", b"", "{path}: cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], "{path}: cannot be read as Parquet ("),
-        ("a.txt", b"fine\n\xff\xfe\n", "{path}, line 2: must be UTF-8 (see byte 1 of the line); convert the file"),
+        ("a.txt", "fiñe\n".encode() + b"\xff\xfe\n", "{path}, line 2: must be UTF-8 (see byte 1 of the line); convert"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
@@ -411,7 +444,7 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
 def test_sources_that_cannot_be_used(tmp_path):
     (tmp_path / "empty").mkdir()
     for sources, message in [
-        ([], "no source of documents: give a file, a folder or - (standard input)"),
+        ([], "no input: give a file, a folder, a glob, a URI or - (standard input)"),
         (["-", "-"], "standard input is named twice, but can be read only once"),
         (
             [tmp_path / "empty"],

@@ -1,0 +1,33 @@
+"""Rows of text, CSV, TSV, JSONL and Parquet: plain or gzip, local or remote, whole or in pieces, in a stream.
+
+opening.py    paths, standard input and URIs as streams of bytes
+encodings.py  the encoding of text
+lines.py      the lines of a stream
+table.py      the rows of a file in any format: :func:`~ctx_embed.rows.table.open_rows`
+reading.py    documents and labelled texts
+sources.py    the files that inputs name
+pieces.py     files cut into pieces
+writing.py    embeddings as files
+"""
+
+from ctx_embed.rows.opening import source_name
+from ctx_embed.rows.reading import (
+    header_hint,
+    read_columns,
+    read_documents,
+    read_labelled,
+    read_labelled_rows,
+    read_lines,
+    read_numbered_documents,
+)
+
+__all__ = [
+    "header_hint",
+    "read_columns",
+    "read_documents",
+    "read_labelled",
+    "read_labelled_rows",
+    "read_lines",
+    "read_numbered_documents",
+    "source_name",
+]

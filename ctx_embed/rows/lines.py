@@ -1,0 +1,130 @@
+"""The lines of a stream as text."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ctx_embed.errors import InputError
+from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, is_utf8, marked, require_encoding, settled
+from ctx_embed.rows.opening import BROKEN_GZIP, said
+
+# The most bytes of a line, so that memory stays bounded whatever a file holds.
+LONGEST_LINE = 256 << 20
+
+_Line = tuple[str, InputError | None]
+
+
+class Lines(Iterator[str]):
+    r"""The lines of a stream, without their ends; only ``\n`` ends a line.
+
+    A line that cannot be decoded has lone surrogates in place of the wrong bytes, and sets ``error``.
+
+    Args:
+        name: the name of the source, for messages.
+        stream: bytes, not compressed.
+        encoding: the name of their encoding. None: that of a byte order mark; else the first line that is not ASCII
+            decides, with what follows in the buffer: UTF-8, or ``fallback``.
+        fallback: the encoding of a stream that is not UTF-8; None: detected.
+        first: the number of the first line.
+
+    Attributes:
+        number: the number of the last line; one less than ``first`` before any line was read.
+        error: why the last line could not be decoded, or None.
+        broken: the number of the last line that could not be decoded, or 0.
+
+    Raises:
+        InputError: while reading: broken gzip, an error of the system, a line of more than 256 MB, or an encoding
+            without byte lines (such as UTF-16) that is not that of the file.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: io.BufferedReader,
+        *,
+        encoding: str | None = None,
+        fallback: str | None = None,
+        first: int = 1,
+    ) -> None:
+        self.name = name
+        self.number = first - 1
+        self.error: InputError | None = None
+        self.broken = 0
+        self._ahead: deque[_Line] = deque()
+        if encoding is not None:
+            require_encoding(encoding)
+        self._lines = self._read(stream, encoding, fallback)
+
+    def __next__(self) -> str:
+        """Return the next line."""
+        text, self.error = self._ahead.popleft() if self._ahead else self._line()
+        self.number += 1
+        if self.error is not None:
+            self.broken = self.number
+        return text
+
+    def _line(self) -> _Line:
+        after = self.number + len(self._ahead)
+        try:
+            return next(self._lines)
+        except BROKEN_GZIP as error:
+            raise InputError(f"{self.name}: broken gzip after line {after} ({error})") from None
+        except OSError as error:
+            raise InputError(f"{self.name}: cannot be read after line {after} ({said(error)})") from None
+
+    def first_text(self) -> str | None:
+        """Return the first line that is not blank, which is still to be read; None if there is none."""
+        with suppress(StopIteration):
+            while not self._ahead or not self._ahead[-1][0].strip():
+                self._ahead.append(self._line())
+            return self._ahead[-1][0]
+        return None
+
+    def _read(self, stream: io.BufferedReader, encoding: str | None, fallback: str | None) -> Iterator[_Line]:
+        start = self.number == 0
+        if start:
+            encoding = encoding or marked(stream.peek(4)[:4])
+        if encoding is not None and not has_byte_lines(encoding):
+            yield from self._decoded(stream, encoding)
+            return
+        named = encoding
+        while raw := stream.readline(LONGEST_LINE + 1):
+            if len(raw) > LONGEST_LINE:
+                raise InputError(f"{self.name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
+            line = raw.removesuffix(b"\n").removesuffix(b"\r")
+            if encoding is None and not line.isascii():
+                # Looking ahead waits for a pipe, so only where it is needed.
+                ahead = b"" if is_utf8(line) else stream.peek(SAMPLE_BYTES)
+                encoding = settled(raw + ahead[:SAMPLE_BYTES], fallback)
+            try:
+                text, error = line.decode(encoding or UTF_8), None
+            except UnicodeDecodeError as wrong:
+                text = line.decode("ascii", "surrogateescape")
+                error = _wrong_encoding(named, encoding or UTF_8, wrong.start + 1)
+            yield text.removeprefix("\ufeff") if start else text, error
+            start = False
+
+    def _decoded(self, stream: io.BufferedReader, encoding: str) -> Iterator[_Line]:
+        text = io.TextIOWrapper(stream, encoding=encoding, newline="\n")
+        mark = "\ufeff"
+        try:
+            while line := text.readline(LONGEST_LINE):
+                yield line.removesuffix("\n").removesuffix("\r").removeprefix(mark), None
+                mark = ""
+        except UnicodeError:
+            raise InputError(f"{self.name}: must be {encoding}; give the right encoding") from None
+        finally:
+            # Whoever opened the stream closes it, or has closed it already.
+            with suppress(ValueError):
+                text.detach()
+
+
+def _wrong_encoding(named: str | None, encoding: str, place: int) -> InputError:
+    if named is not None and named != UTF_8:
+        return InputError(f"must be {encoding}; give the right encoding")
+    return InputError(
+        f"must be {encoding.upper()} (see byte {place} of the line); convert the file or name its encoding"
+    )

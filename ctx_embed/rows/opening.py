@@ -1,0 +1,123 @@
+"""Open paths, standard input and URIs as streams of bytes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from ctx_embed.errors import InputError
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+GZIP_MAGIC = b"\x1f\x8b"
+STANDARD_INPUT = "-"
+_BUFFER_BYTES = 1 << 16
+
+
+def source_name(source: str | Path) -> str:
+    """Return the name of a source for messages."""
+    return "standard input" if str(source) == STANDARD_INPUT else str(source)
+
+
+def suffix_of(source: str | Path) -> str:
+    """Return the suffix that names a file's format, in lower case: the one before ``.gz``."""
+    name = str(source)
+    address = name.partition("?")[0] if is_remote(name) else name
+    return os.path.splitext(address.lower().removesuffix(".gz"))[1]
+
+
+def is_remote(source: str | Path) -> bool:
+    """Return whether a source is a URI such as ``s3://bucket/file``."""
+    return "://" in str(source)
+
+
+def filesystem(path: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a path or of a URI such as ``s3://bucket/folder``, and the path in it.
+
+    Raises:
+        InputError: pyarrow has no such file system, or it cannot be reached.
+    """
+    import pyarrow
+    from pyarrow import fs
+
+    if not is_remote(path):
+        return fs.LocalFileSystem(), os.path.abspath(path)
+    try:
+        found, inner = fs.FileSystem.from_uri(path)
+    except (pyarrow.ArrowException, OSError, ValueError, ImportError) as error:
+        raise InputError(f"{path}: cannot be reached ({said(error)})") from None
+    return found, inner
+
+
+def said(error: BaseException) -> str:
+    """Return the message of an error in one line, shortened."""
+    return getattr(error, "strerror", None) or f"{' '.join(str(error).split()):.200}"
+
+
+@contextmanager
+def opened(source: str | Path) -> Iterator[io.BufferedReader]:
+    """Yield a source as it is, buffered; all but standard input and pipes can be read from any place.
+
+    Raises:
+        InputError: there is no such file, it is a folder, or it cannot be read.
+    """
+    if str(source) == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise InputError("standard input is closed")
+        yield _buffered(sys.stdin.buffer)
+        return
+    try:
+        if is_remote(source):
+            files, path = filesystem(str(source))
+            stream: Any = files.open_input_file(path)
+        elif os.path.isdir(source):
+            raise InputError(f"{source}: must be a file, got a folder")
+        else:
+            stream = open(source, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise InputError(f"{source}: no such file") from None
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"{source}: cannot be read ({said(error)})") from None
+    with stream:
+        yield _buffered(stream)
+
+
+def _buffered(stream: Any) -> io.BufferedReader:
+    return stream if hasattr(stream, "peek") else io.BufferedReader(cast(Any, stream), _BUFFER_BYTES)
+
+
+def is_packed(stream: io.BufferedReader) -> bool:
+    """Return whether a stream begins like gzip."""
+    return stream.peek(2)[:2] == GZIP_MAGIC
+
+
+def unpacked(stream: io.BufferedReader) -> io.BufferedReader:
+    """Return a stream, decompressed if it begins like gzip."""
+    return cast("io.BufferedReader", gzip.GzipFile(fileobj=stream)) if is_packed(stream) else stream
+
+
+@contextmanager
+def seekable(stream: io.BufferedReader) -> Iterator[IO[bytes]]:
+    """Yield a stream that can be read from any place: a temporary copy if it is gzip or a pipe."""
+    if stream.seekable() and not is_packed(stream):
+        yield stream
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(unpacked(stream), copy)
+        copy.seek(0)
+        yield copy
+
+
+BROKEN_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)

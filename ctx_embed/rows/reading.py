@@ -1,0 +1,267 @@
+"""Read documents and labelled texts, row by row, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError, described
+from ctx_embed.rows.lines import Lines
+from ctx_embed.rows.opening import opened, source_name, unpacked
+from ctx_embed.rows.table import TEXT, TSV, Raw, Table, kind_of, open_rows
+from ctx_embed.texts import Document
+
+TEXT_FIELD, LABEL_FIELD = "text", "label"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which fields of a row are its text and its id; None: ``text``, and ``id`` or ``_id`` if there is one."""
+
+    text: str | None = None
+    id: str | None = None
+
+    @property
+    def needed(self) -> dict[str, str]:
+        """The fields that every row must have, with the option that names each."""
+        return {self.text or TEXT_FIELD: "--field"} | ({self.id: "--id"} if self.id is not None else {})
+
+
+def read_lines(
+    source: str | Path, encoding: str | None = None, *, fallback: str | None = None
+) -> Iterator[tuple[int, str]]:
+    """Yield the lines of ``source`` with their numbers from 1, split on ``\\n`` only, without the line ends.
+
+    Args:
+        source: a path or URI, plain or gzip, or ``-`` for standard input; with or without a byte order mark.
+        encoding: the name of its encoding; None: UTF-8, or that of a byte order mark, or ``fallback``.
+        fallback: the encoding if it is not UTF-8; None: detected.
+
+    Raises:
+        InputError: no such file, a folder, broken gzip, or bytes of another encoding; the message says where.
+    """
+    with opened(source) as stream:
+        name = source_name(source)
+        lines = Lines(name, unpacked(stream), encoding=encoding, fallback=fallback)
+        for line in lines:
+            if lines.error is not None:
+                raise InputError(f"{name}, line {lines.number}: {lines.error}")
+            yield lines.number, line
+
+
+def read_documents(
+    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
+) -> Iterator[Document]:
+    """Yield the documents of a file, in order and in bounded memory, each as soon as its row has arrived.
+
+    The suffix of a file (also before ``.gz``) names its format: ``.jsonl``, ``.ndjson`` and ``.json`` hold one object
+    per line, ``.csv`` and ``.tsv`` a table with a header, ``.parquet`` a table, and any other file one text per line
+    (blank lines are skipped). Standard input is JSONL if its first line is a JSON object, else text. With
+    ``text_field``, standard input and files of other names may also be tables whose first line names the field.
+
+    The field ``id`` (or ``_id``) of a row is its id; all others except the text are its metadata. Empty cells of CSV
+    and TSV and nulls and NaN of Parquet are left out; cells that are numbers are read as numbers.
+
+    Args:
+        source: a path or URI, plain or gzip, or ``-`` for standard input.
+        text_field: the field that holds the text; None: ``text``, of text files the line.
+        blank_lines: a blank line of a text file is a document too, an empty one.
+        encoding: as for :func:`read_lines`.
+
+    Raises:
+        InputError: as :func:`read_lines`; a row that cannot be read or lacks the field (a
+            :class:`~ctx_embed.rows.table.FieldError`); the message says where.
+    """
+    for _, document in read_numbered_documents(source, text_field, blank_lines=blank_lines, encoding=encoding):
+        yield document
+
+
+def read_numbered_documents(
+    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
+) -> Iterator[tuple[int, Document]]:
+    """Yield the documents of a file with the number of their line (the last one, in CSV), or of their row in Parquet.
+
+    Arguments and errors are those of :func:`read_documents`.
+    """
+    columns = None if text_field is None else [text_field]
+    fields = Fields(text_field)
+    with open_rows(source, columns=columns, needed=fields.needed, encoding=encoding) as table:
+        for number, raw in table:
+            document = document_of(table, number, raw, fields)
+            if document is not None:
+                yield number, document
+            elif blank_lines and table.kind == TEXT:
+                yield number, Document("")
+
+
+def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
+    """Return the document of a row; None for a blank line.
+
+    Raises:
+        InputError: the row cannot be read, its text is not a string, or its id neither a string nor an integer.
+    """
+    if table.kind == TEXT and isinstance(raw, str):
+        if raw.strip():
+            require_no_fields(table.name, fields)
+            return Document(raw)
+        return None
+    row = table.fields(number, raw)
+    if row is None:
+        return None
+    where = table.where(number)
+    named = "the id"
+    if fields.id is not None:
+        named = f"the id {fields.id!r}"
+        identifier = row.pop(fields.id)
+        if identifier is None or identifier == "":
+            raise InputError(f"{where}: {named} must be a string or an integer, got {identifier!r}")
+    text = _text(where, row.pop(fields.text or TEXT_FIELD), fields.text or TEXT_FIELD)
+    if fields.id is None:
+        identifier = row.pop("id", row.pop("_id", None))
+    if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
+        raise InputError(f"{where}: {named} must be a string or an integer, got {_got(identifier)}")
+    return Document(text, identifier, row)
+
+
+def require_no_fields(name: str, fields: Fields) -> None:
+    """Raise an error for lines of text of which a field is wanted.
+
+    Raises:
+        InputError: naming the file.
+    """
+    for value, option in ((fields.text, "--field"), (fields.id, "--id")):
+        if value is not None:
+            raise InputError(
+                f"{name}: lines of text have no field {value!r}; give a CSV, TSV, JSONL or Parquet file, or leave "
+                f"{option} out"
+            )
+
+
+def read_labelled_rows(
+    source: str | Path,
+    text_field: str | None = None,
+    label_field: str | None = None,
+    *,
+    several: bool = False,
+    encoding: str | None = None,
+) -> Iterator[tuple[int, Any, str]]:
+    """Yield number, label and text of each row of a labelled file.
+
+    JSONL, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines
+    of ``label<TAB>text``, unless a field is named or its first line names both columns: then it is a table.
+
+    Args:
+        source: a path or URI, plain or gzip, or ``-`` for standard input.
+        text_field: the field that holds the text; None: ``text``.
+        label_field: the field that holds the label; None: ``label``.
+        several: a text has any number of labels, with commas between them or as a list of JSONL or Parquet: labels are
+            tuples of strings, which may be empty.
+        encoding: as for :func:`read_lines`.
+
+    Raises:
+        InputError: as :func:`read_lines`; a row that cannot be read, lacks a field or has an empty label.
+    """
+    label_of = _labels if several else _label
+    text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
+    if text_name == label_name:
+        raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
+    needed = {text_name: "--field", label_name: "--label-field"}
+    kind = None if kind_of(source) not in (TEXT, TSV) else ""
+    with open_rows(source, kind=kind, columns=needed, needed=needed, encoding=encoding) as table:
+        if table.kind != TEXT:
+            for number, where, row in table.read():
+                yield number, label_of(where, row[label_name], label_name), _text(where, row[text_name], text_name)
+            return
+        for number, raw in table:
+            where = table.where(number)
+            if isinstance(raw, InputError):
+                raise InputError(f"{where}: {raw}")
+            line = str(raw)
+            if not line.strip():
+                continue
+            if text_field is not None or label_field is not None:
+                raise InputError(f"{where}: {line[:40]!r} does not name the columns {label_name!r} and {text_name!r}")
+            label, tab, text = line.partition("\t")
+            if not tab or not (several or label.strip()):
+                raise InputError(f"{where}: {line[:40]!r} is not label<TAB>text")
+            yield number, label_of(where, label, label_name), text
+
+
+def read_labelled(
+    source: str | Path,
+    text_field: str | None = None,
+    label_field: str | None = None,
+    *,
+    several: bool = False,
+    encoding: str | None = None,
+) -> tuple[list[Any], list[str]]:
+    """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`; a text may be empty.
+
+    Raises:
+        InputError: as :func:`read_labelled_rows`, or a file without rows.
+    """
+    rows = list(read_labelled_rows(source, text_field, label_field, several=several, encoding=encoding))
+    if not rows:
+        raise InputError(f"{source_name(source)}: no rows; give lines of label<TAB>text")
+    _, labels, texts = zip(*rows, strict=True)
+    return list(labels), list(texts)
+
+
+def header_hint(labels: Sequence[str]) -> str:
+    """Return advice if only the first label occurs just once, as a header would; otherwise an empty string."""
+    once = [label for label, count in Counter(labels).items() if count == 1]
+    if len(labels) < 2 or once != [labels[0]]:
+        return ""
+    hint = "if that is a header, name its columns with --field and --label-field"
+    return f"the label {labels[0]!r} occurs once, on the first line; {hint}"
+
+
+def read_columns(source: str | Path) -> Iterator[str]:
+    """Yield every text of a file: the string fields of JSONL, CSV and Parquet, else the tab-separated columns of lines.
+
+    Raises:
+        InputError: as :func:`read_lines`; a row that cannot be read.
+    """
+    if kind_of(source) in (TEXT, TSV):
+        # A TSV file may have no header here.
+        for _, line in read_lines(source):
+            yield from line.split("\t")
+        return
+    with open_rows(source) as table:
+        for _, _, row in table.read():
+            yield from (value for value in row.values() if isinstance(value, str))
+
+
+def _got(value: Any) -> str:
+    return "null" if value is None else described(value)
+
+
+def _text(where: str, value: Any, field: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: the field {field!r} must be a string, got {_got(value)}")
+    return value
+
+
+def _label(where: str, value: Any, field: str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        # A column of integers with gaps comes from pandas as floats.
+        return str(int(value))
+    if not isinstance(value, str | int | float) or value != value:
+        raise InputError(f"{where}: the label {field!r} must be a string or a number, got {_got(value)}")
+    label = str(value).strip()
+    if not label:
+        raise InputError(f"{where}: the label {field!r} is empty")
+    return label
+
+
+def _labels(where: str, value: Any, field: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    labels = (_label(where, part, field) for part in parts if not (isinstance(part, str) and not part.strip()))
+    return tuple(dict.fromkeys(labels))
