@@ -112,11 +112,11 @@ def test_a_run_that_was_cut_short_repeats_no_finished_part(corpus, tmp_path, emb
     embedded = []
     part = work.Worker._part
 
-    def noted(self, piece, name, raw, *, last):
+    def noted(self, piece, name, *given, last):
         if len(embedded) == 5:
             raise KeyboardInterrupt
         embedded.append(name)
-        return part(self, piece, name, raw, last=last)
+        return part(self, piece, name, *given, last=last)
 
     monkeypatch.setattr(work.Worker, "_part", noted)
     with pytest.raises(KeyboardInterrupt):
@@ -340,9 +340,10 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
     """Ray would repeat what raises."""
     import pickle
 
-    from ctx_embed.bulk_encoding.inputs import Fields, find_sources, pieces
-
     from ctx_embed.bulk_encoding.on_ray import Actor
+    from ctx_embed.rows.pieces import pieces
+    from ctx_embed.rows.reading import Fields
+    from ctx_embed.rows.sources import find_sources
 
     monkeypatch.chdir(tmp_path)
     encode_dataset("in/a.txt", "out", workers=1)
@@ -350,7 +351,7 @@ def test_an_actor_hands_errors_of_the_user_back(corpus, tmp_path, monkeypatch):
     work_of = [piece for place, source in enumerate(find_sources(["in"])) for piece in pieces(source, place)]
     (corpus / "c.csv").unlink()
     monkeypatch.chdir("/")
-    for known, expected in ((fingerprint, [LINES, LINES, "c.csv: cannot be read"]), ("f" * 64, ["on every machine"])):
+    for known, expected in ((fingerprint, [LINES, LINES, "c.csv: no such file"]), ("f" * 64, ["on every machine"])):
         job = work.Job("out", "0001", None, None, known, Fields(), 100, stores=True)
         actor = Actor(work.Work(job, work_of, {}), str(tmp_path))
         found = [pickle.loads(row["part"][0]) for row in actor({"item": np.arange(3)})]

@@ -189,13 +189,13 @@ def test_a_corpus_that_is_not_there(here, name):
 def test_a_corpus_that_cannot_be_used(here):
     (here / "empty.txt").write_text("")
     (here / "word.txt").write_text("word\n")
-    (here / "latin.txt").write_bytes(b"caf\xe9\n")
+    (here / "b.txt").write_bytes(b"caf\xe9\0\n")
     (here / "cut.gz").write_bytes((here / "c.txt.gz").read_bytes()[:-20])
     few = "give more text, or lower --held-out or --batch-size"
     cases = {
         "empty.txt": "the corpus must have at least one sentence; give text files with a sentence per line",
         "word.txt": f"1 texts are too few for two batches of 16 (16 held out); {few}",
-        "latin.txt": "latin.txt, line 1: must be UTF-8 (see byte 4 of the line); convert the file",
+        "b.txt": "b.txt, line 1: must be UTF-8 (see byte 4 of the line); convert the file or name its encoding",
     }
     for name, message in cases.items():
         assert fails("--corpus", name) == message

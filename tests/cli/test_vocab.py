@@ -83,8 +83,9 @@ def test_inputs_that_cannot_be_used(text, tmp_path, output, folder):
         (file("empty", b""), no_word),
         (file("blank", b"\n \n\t\n"), no_word),
     ]
-    latin = file("latin", b"caf\xe9\n")
-    cases.append((latin, f"{latin}, line 1: must be UTF-8 (see byte 4 of the line); convert the file"))
+    binary = file("binary", b"caf\xe9\0\n")
+    advice = "convert the file or name its encoding"
+    cases.append((binary, f"{binary}, line 1: must be UTF-8 (see byte 4 of the line); {advice}"))
     for source, message in cases:
         assert fails(source, "-o", output) == message
     assert "line 1: nested too deeply to be read" in fails(text, file("deep.jsonl", b"[" * 100_000), "-o", output)

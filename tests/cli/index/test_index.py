@@ -115,7 +115,7 @@ BAD_LINES = [
     (b'{"body": "x"}', "line 2: no field 'text' (fields: 'body'); name the right one with --field"),
     (b'{"text": 5}', "line 2: the field 'text' must be a string, got an int"),
     (b'{"text": "x", "id": 1.5}', "line 2: the id must be a string or an integer, got a float"),
-    (b'{"text": "\xff"}', "line 2: must be UTF-8 (see byte 11 of the line); convert the file"),
+    (b'{"text": "\xff\0"}', "line 2: must be UTF-8 (see byte 11 of the line); convert the file or name its encoding"),
 ]
 BAD_DOCUMENTS = [
     (GOOD, "document 2: the id 'new' is also that of document 1; ids must be unique"),
