@@ -15,7 +15,7 @@ from ctx_embed.eval.cost import Cost
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.reports.files import FORMAT_VERSION
 from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, title_of
+from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, ProtocolName, title_of
 from ctx_embed.eval.scoring.retrieval import RetrievalScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference
 from ctx_embed.eval.scoring.similarity import SimilarityScore
@@ -32,14 +32,14 @@ class EvaluationOptions:
     """The options of an evaluation.
 
     Attributes:
-        protocol: how probes are fitted, one of ``PROTOCOL_NAMES``.
+        protocol: how probes are fitted, see :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`; or ``paper``.
         seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
         folds: number of outer folds; None uses the protocol's.
         curves: also score each probe on smaller training parts.
         cost: measure each encoder's speed and memory.
     """
 
-    protocol: str = "standard"
+    protocol: ProtocolName = "standard"
     seeds: tuple[int, ...] = (0,)
     folds: int | None = None
     curves: bool = False

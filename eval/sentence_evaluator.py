@@ -12,7 +12,7 @@ from sentence_transformers.sentence_transformer.evaluation import SentenceEvalua
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import EmbeddingCache, as_encoder
-from ctx_embed.eval.scoring.protocols import PROTOCOLS
+from ctx_embed.eval.scoring.protocols import PROTOCOLS, ProtocolName
 from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.rows import read_labelled
 from ctx_embed.texts import as_texts
@@ -28,7 +28,7 @@ class ProbeEvaluator(SentenceEvaluator):
         labels: one label for each text; a list, array, series or generator.
         texts: the texts to classify, likewise.
         name: prefix of the metrics' names.
-        protocol: one of :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`.
+        protocol: as for :class:`ctx_embed.eval.EvaluationOptions`, without ``paper``.
         seed: seed of the folds.
 
     Raises:
@@ -36,7 +36,13 @@ class ProbeEvaluator(SentenceEvaluator):
     """
 
     def __init__(
-        self, labels: Iterable[str], texts: Iterable[str], *, name: str = "", protocol: str = "quick", seed: int = 0
+        self,
+        labels: Iterable[str],
+        texts: Iterable[str],
+        *,
+        name: str = "",
+        protocol: ProtocolName = "quick",
+        seed: int = 0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         labels, texts = [str(label) for label in labels], as_texts(texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -13,6 +13,9 @@ from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
+
+if TYPE_CHECKING:
+    from ctx_embed.eval.scoring.protocols import ProtocolName
 
 # Columns of tables if the output is not a terminal.
 WIDTH_OF_FILES = 200
@@ -97,7 +100,7 @@ def run(
     from ctx_embed.eval.reports.files import write_report
     from ctx_embed.eval.results import EvaluationOptions
 
-    options = EvaluationOptions(protocol, tuple(dict.fromkeys(seeds)), folds, curves, cost)
+    options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, curves, cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
 
     def tell(line: str) -> None:

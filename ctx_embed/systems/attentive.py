@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -52,7 +54,7 @@ class AttentivePooling(HeadsEncoder):
         tokenizer: Tokenizer | PreTrainedTokenizerBase,
         dimension: int = 256,
         *,
-        score: str = "scaled-dot",
+        score: Literal["content", "additive", "location", "general", "dot", "scaled-dot"] = "scaled-dot",
         locations: int = 512,
         hidden: int = 0,
         output_dimension: int | None = None,

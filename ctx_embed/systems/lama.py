@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -64,7 +66,7 @@ class Lama(_AskedByContext):
         dimension: int = 256,
         *,
         heads: int = 30,
-        context: str = "mean",
+        context: Literal["mean", "learned"] = "mean",
         hidden: int = 0,
         output_dimension: int | None = None,
         **table: Unpack[TableOptions],
@@ -108,7 +110,7 @@ class LamaCtx(Lama):
         dimension: int = 256,
         *,
         heads: int = 30,
-        context: str = "mean",
+        context: Literal["mean", "learned"] = "mean",
         hidden: int | None = None,
         output_dimension: int | None = None,
         **table: Unpack[TableOptions],
@@ -156,7 +158,7 @@ class Bilinear(_AskedByContext):
         tokenizer: Tokenizer | PreTrainedTokenizerBase,
         dimension: int = 256,
         *,
-        context: str = "mean",
+        context: Literal["mean", "learned"] = "mean",
         hidden: int = 0,
         output_dimension: int | None = None,
         **table: Unpack[TableOptions],

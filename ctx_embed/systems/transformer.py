@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from tokenizers import Tokenizer
@@ -133,7 +133,7 @@ class TransformerEncoder(TokenEncoder):
         feedforward: int | None = None,
         dropout: float = 0.1,
         norm_first: bool = False,
-        pooling: str = "mean",
+        pooling: Literal["mean", "sqrt"] = "mean",
         **table: Unpack[TableOptions],
     ) -> None:
         super().__init__(tokenizer, dimension, **table)

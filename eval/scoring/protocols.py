@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +98,7 @@ PROTOCOLS: dict[str, Protocol] = {
 PAPER_TITLE = (
     "encoder and linear head trained end to end in each of 10 folds, the best epoch on 10 % of its training part"
 )
+ProtocolName = Literal["standard", "quick", "senteval", "senteval-adam", "senteval-mlp", "paper"]
 PROTOCOL_NAMES = (*PROTOCOLS, PAPER)
 
 

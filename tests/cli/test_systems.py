@@ -36,6 +36,10 @@ def test_a_dimension_that_the_heads_do_not_divide():
     assert fails("--dimension", "7") == "heads must divide the dimension 7, got 4"
 
 
+def test_a_dimension_that_no_memory_holds():
+    assert "1000000000 is not in the range 1<=x<=2048" in fails("--dimension", "1000000000", code=2)
+
+
 def test_the_scores_of_the_command_line_are_all():
     assert sorted(attention.SCORES) == SCORES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,7 +16,14 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from ctx_embed.eval.scoring.mlp import mlp
 from ctx_embed.eval.scoring.probes import frozen
-from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, PROTOCOLS, best_rounded_mean, scaled_logistic, title_of
+from ctx_embed.eval.scoring.protocols import (
+    PROTOCOL_NAMES,
+    PROTOCOLS,
+    ProtocolName,
+    best_rounded_mean,
+    scaled_logistic,
+    title_of,
+)
 
 GENERATOR = np.random.default_rng(11)
 
@@ -187,3 +195,7 @@ def test_sparse_rows_are_scaled_alike_in_training_and_test():
     for train, test in ((1.0, 1.0), (16.0, 1.0), (1.0, 16.0)):
         other = LogisticRegression(C=0.01, tol=1e-8).fit(train * X[:80].toarray(), y[:80])
         assert (other.predict(test * X[80:].toarray()) != found).any()
+
+
+def test_the_type_names_every_protocol():
+    assert get_args(ProtocolName) == PROTOCOL_NAMES
