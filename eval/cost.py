@@ -1,4 +1,4 @@
-"""What an encoder costs: texts per second, parameters, peak memory; measured in a separate process if it has a name.
+"""The cost of an encoder: texts per second, parameters and peak memory, in a process of its own if it has a name.
 
 ``python -m ctx_embed.eval.cost NAME`` reads a JSON array of texts from standard input and prints the cost as JSON.
 """
@@ -20,7 +20,7 @@ from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.texts import length_batches, well_formed
 
 SAMPLE_TEXTS = 4096
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Cost:
     peak_megabytes: float | None
 
 
-def sample_of(data: Mapping[str, TaskData], most: int = SAMPLE_TEXTS) -> list[str]:
-    """Return at most ``most`` texts taken evenly from all tasks, the same for every encoder."""
+def sample_of(data: Mapping[str, TaskData], limit: int = SAMPLE_TEXTS) -> list[str]:
+    """Return at most ``limit`` texts, spread evenly over all tasks, the same for every encoder."""
     texts = [
         text
         for task in data.values()
@@ -50,17 +50,17 @@ def sample_of(data: Mapping[str, TaskData], most: int = SAMPLE_TEXTS) -> list[st
         for row in rows
         for text in row[1:]
     ]
-    step = max(1, -(-len(texts) // most))
+    step = max(1, -(-len(texts) // limit))
     return [well_formed(text) for text in texts[::step]]
 
 
-def measure(encoder: Encoder, texts: Sequence[str], most_seconds: float = MOST_SECONDS) -> Cost:
+def measure(encoder: Encoder, texts: Sequence[str], max_seconds: float = MAX_SECONDS) -> Cost:
     """Measure the cost of an encoder in this process, after one warm-up batch that is not counted.
 
     Args:
-        encoder: any encoder.
-        texts: at least one.
-        most_seconds: stop after the batch in which this time is exceeded; batches come in mixed order of length.
+        encoder: the encoder.
+        texts: at least one text.
+        max_seconds: stop at the first batch that ends later; short and long batches take turns.
     """
     batches = list(length_batches(texts))
     # Every seventh batch, then the ones after them, so that a run cut short has seen texts of all lengths.
@@ -70,7 +70,7 @@ def measure(encoder: Encoder, texts: Sequence[str], most_seconds: float = MOST_S
     for batch in mixed:
         encoder.encode([texts[place] for place in batch])
         done += len(batch)
-        if time.perf_counter() - start > most_seconds:
+        if time.perf_counter() - start > max_seconds:
             break
     return Cost(done / (time.perf_counter() - start), done, encoder.parameters, None)
 

@@ -1,4 +1,4 @@
-"""What a model's attention looked at, token by token, and how to show it."""
+"""Explanations: how much each token contributes to an embedding, as numbers, pages and pictures."""
 
 from __future__ import annotations
 

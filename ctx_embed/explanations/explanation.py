@@ -1,4 +1,4 @@
-"""The explanation of one text: the weights of its tokens, and the path of a Contextualizer's context."""
+"""Explanations of a text: the weights of its tokens, and how a Contextualizer's context moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ctx_embed.texts import require_explainable
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# The part of a text that the repr of its explanation shows.
+# Characters of the text in the repr of an explanation.
 SHOWN_CHARACTERS = 60
 
 
@@ -43,14 +43,15 @@ class ContextPath:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
-    """What a model looked at in one text.
+    """The weights that a model gives the tokens of a text.
 
     Attributes:
-        text: as it was given.
-        tokens: n vocabulary entries, those of the model's default prompt among them.
-        weights: float32, the last axis the tokens', see :func:`ctx_embed.attention_weights`.
-        axes: what its axes are: ``("step", "token")`` of a Contextualizer, ``("head", "token")`` of systems with heads.
-        path: of a Contextualizer for a text with known tokens, otherwise None.
+        text: the text.
+        tokens: n vocabulary entries, including those of the model's default prompt.
+        weights: float32; the last axis runs over the tokens, see :func:`ctx_embed.attention_weights`.
+        axes: the names of the axes: ``("step", "token")`` for a Contextualizer, ``("head", "token")`` for encoders with
+            heads.
+        path: the path of a Contextualizer's context; None for other encoders, and if the model knows no token.
     """
 
     text: str
@@ -113,10 +114,10 @@ class Contributions:
 
     Attributes:
         tokens: n vocabulary entries.
-        vectors: (n, K, m) float64; summed over the tokens, and with ``bias``, the corrections.
-        bias: (K, m) of the layer normalisations, zero for a text without tokens, which is not corrected.
-        corrections: (K, m) the z^k = c^k - c^{k-1}.
-        first: (m,) c^0; c^K, the sentence embedding before normalisation, is ``first + corrections.sum(0)``.
+        vectors: (n, K, m) float64; their sum over the tokens plus ``bias`` is ``corrections``.
+        bias: (K, m) the biases of the layer normalisations; zero for a text without tokens.
+        corrections: (K, m) the updates z^k = c^k - c^{k-1}.
+        first: (m,) c^0. The sentence embedding before normalisation is c^K = ``first + corrections.sum(0)``.
     """
 
     tokens: tuple[str, ...]
@@ -127,14 +128,14 @@ class Contributions:
 
 
 def explain(model: SentenceTransformer, text: str) -> Explanation:
-    """Return what the model looked at in a text; one of which it knows no token has no tokens and no path.
+    """Return the weights of a text's tokens; the result is empty if the model knows none of them.
 
     Args:
         model: a SentenceTransformer whose first module is a system of ctx_embed.
-        text: read with the model's default prompt, as by ``encode``.
+        text: at most 20,000 characters; the model's default prompt is added, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another, or weighs no tokens; the text is no string, or too long.
+        InputError: the model's first module is another, or has no weights; the text is not a string, or too long.
     """
     require_explainable(text)
     module = token_encoder(model)
@@ -148,13 +149,14 @@ def explain(model: SentenceTransformer, text: str) -> Explanation:
 
 
 def contributions(model: SentenceTransformer, text: str) -> Contributions:
-    """Return what each token of a text adds to each update z^k, as vectors: 8 n K m bytes.
+    """Return what each token of a text adds to each update z^k, as vectors (8 n K m bytes).
 
-    The share of a token in ``explain(model, text).weights`` is its vector's part of the length of their sum.
+    A token's share in ``explain(model, text).weights`` is the projection of its vector on the sum of all, relative to
+    the length of that sum.
 
     Args:
         model: a SentenceTransformer whose first module is a Contextualizer.
-        text: read with the model's default prompt, as by ``encode``.
+        text: at most 20,000 characters; the model's default prompt is added, as by ``encode``.
 
     Raises:
         InputError: the model's first module is another, or the text is too long.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation
 
 
-# The weights between the tokens of a longer text are no table that could be read.
+# Nobody could read a larger table of weights between tokens.
 MOST_TOKENS_OF_A_MATRIX = 64
-# The number of texts and heads that are unfolded at first.
+# Texts, and rows of a text, that are open at first.
 OPEN_TEXTS, OPEN_ROWS = 3, 6
 PATH_KEY = """<p>The model reads a text in K steps. Step k adds an update z<sup>k</sup> to the context:
 c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>; the last context c<sup>K</sup> is the embedding. The number after a
@@ -52,7 +52,7 @@ small { opacity: 0.65; padding-left: 0.2rem; }
 
 
 def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes:
-    """Return the page, UTF-8; ``model`` is the name that it gives the model."""
+    """Return the page, UTF-8; ``model`` is the name to show for the model."""
     sections = "\n".join(
         _section(explanation, is_open=number < OPEN_TEXTS) for number, explanation in enumerate(explanations)
     )
@@ -62,8 +62,8 @@ def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes
         "<!doctype html>\n"
         '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>What the attention looked at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        "<h1>What the attention looked at</h1>\n"
+        f"<title>What the model looks at</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        "<h1>What the model looks at</h1>\n"
         f"{introduction}{key.format(for_=_background(1), against=_background(-1))}"
         "<p>Each line is coloured on its own, and pale where its tokens weigh alike. Point at a token for more digits."
         f"</p>\n{sections}\n</body>\n</html>\n"
@@ -124,7 +124,7 @@ def _matrix(name: str, tokens: tuple[str, ...], weights: NDArray[np.float32]) ->
         for token, of_token in zip(tokens, weights, strict=True)
     )
     return (
-        f"<details>\n<summary>{escape(name)}: what each token (row) looks at, per cent</summary>\n"
+        f"<details>\n<summary>{escape(name)}: what each token (row) looks at, in %</summary>\n"
         f'<div class="matrix"><table>\n<thead><tr><td></td>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n'
         "</table></div>\n</details>"
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # In inches.
 CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 1.9, 6.0
 DOTS_PER_INCH = 120
-# matplotlib draws fewer than 2^16 dots a side and takes four bytes for each; larger pictures open in few viewers.
+# matplotlib draws fewer than 2^16 dots a side and needs four bytes a dot; few viewers open larger pictures.
 MOST_DOTS_A_SIDE = 30_000
 MOST_DOTS = 100_000_000
 # Numbers in more cells take long to draw.
@@ -47,7 +47,7 @@ class _Panel(NamedTuple):
 
 
 def png(explanations: Sequence[Explanation], model: str | None = None) -> bytes:
-    """Return the picture; ``model`` is the name that it gives the model.
+    """Return the picture; ``model`` is the name to show for the model.
 
     Raises:
         InputError: the extra ``plots`` is not installed, or the picture would be too large.

@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-# Weights above and below zero, in colours that the colour-blind tell apart (Okabe and Ito).
+# Colours of positive and negative weights, safe for the colour-blind (Okabe and Ito).
 FOR = (0, 114, 178)
 AGAINST = (213, 94, 0)
-# The greatest weight is not quite opaque, so that text stays readable on it.
+# Opacity of the greatest weight: text stays readable on it.
 DEEPEST = 0.6
-# The deepest colour needs a weight of at least this many times the mean of its line.
+# A weight needs at least this many times the mean of its line for the deepest colour.
 EVEN = 2.0
-# What is said of a text without known tokens.
+# Shown for a text without known tokens.
 NOTHING = "the model knows no token of this text: nothing to explain"
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return weights from -1 to 1 for their colours.
+    """Return the weights of a line scaled to -1 to 1, for their colours.
 
-    They are divided by the greatest magnitude among them, or by :data:`EVEN` times what each would have if all had the
-    same, if that is more: a line whose tokens weigh alike is pale, however small its weights are.
+    The divisor is the greatest magnitude or, if larger, :data:`EVEN` times the mean magnitude, so that a line of
+    similar weights is pale.
     """
     greatest = np.abs(weights).max(initial=0)
     if not greatest > 0:

@@ -1,4 +1,4 @@
-"""Explanations into a file, in the format that its name ends in."""
+"""Files of explanations: a page (.html) or a picture (.png)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import Explanation
 
 
-# Imported when called: a name is checked before anything slow is.
+# Imported when called, so that a wrong file name is reported at once.
 def _html(explanations: Sequence[Explanation], model: str | None) -> bytes:
     from ctx_embed.explanations.page import html
 
@@ -30,10 +30,10 @@ FORMATS: dict[str, Callable[[Sequence[Explanation], str | None], bytes]] = {".ht
 
 
 def require_format(path: Path) -> None:
-    """Refuse a file that cannot be written, or whose name ends in no known format.
+    """Refuse a file that cannot be written or has an unknown ending.
 
     Raises:
-        InputError: saying which.
+        InputError: naming the problem.
     """
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: {unknown_name('format', path.suffix, FORMATS)}")
@@ -41,20 +41,20 @@ def require_format(path: Path) -> None:
 
 
 def write(explanations: Sequence[Explanation], path: str | Path, model: str | None = None) -> None:
-    """Write explanations into one file, whole or not at all.
+    """Write explanations into one file, atomically.
 
     Args:
         explanations: at least one.
-        path: ending in a name of :data:`FORMATS`: .html (self-contained) or .png (extra ``plots``).
-        model: the name that is shown for the model.
+        path: the file: .html (self-contained) or .png (extra ``plots``).
+        model: the name to show for the model.
 
     Raises:
-        InputError: no explanations, another ending, or a file that cannot be written.
+        InputError: there are no explanations, or the file has another ending or cannot be written.
     """
     path = Path(path)
     require_format(path)
     if not explanations:
-        raise InputError("there are no explanations to write")
+        raise InputError("explanations must not be empty, got none; give at least one")
     content = FORMATS[path.suffix.lower()](explanations, model)
     with replaced_file(path) as beside:
         beside.write_bytes(content)

@@ -134,7 +134,7 @@ class SystemEncoder(TokenEncoder):
 
         Args:
             ids: (N,) the documents' token ids one after the other.
-            lengths: B numbers of tokens, 0 included, whose sum is N.
+            lengths: tokens of each of the B texts (may be 0); they sum to N.
         """
         pooled = self.pooled(ids, lengths).to(self.embedding.weight.dtype)
         mapped: Tensor = pooled if self.output_dimension is None else self.output(pooled)

@@ -1,4 +1,4 @@
-"""A system with random weights: the baseline that shows what its architecture alone contributes."""
+"""Encoders with random weights: baselines that show what an architecture alone contributes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def untrained(
     weights: Tensor | np.ndarray[Any, Any] | None = None,
     **options: Any,
 ) -> SentenceTransformer:
-    """Return a SentenceTransformer of a system with randomly initialised weights; its embeddings are l2-normalised.
+    """Return a SentenceTransformer with randomly initialised weights and l2-normalised embeddings.
 
     Args:
-        name: of the system, see :data:`ctx_embed.systems.SYSTEMS`.
-        tokenizer: None: that of the shipped default model, together with its token table.
-        dimension: m; None: 256, or that of the shipped table.
-        seed: of all random weights; the state of torch's generator is unchanged afterwards.
-        phrases: pairs of ids that are entries themselves; only with a tokenizer.
-        weights: (entries, m) token table; None with a tokenizer initialises it randomly.
-        **options: options of the system.
+        name: a name of :data:`ctx_embed.systems.SYSTEMS`.
+        tokenizer: the tokenizer; None takes that of the default model, with its token table.
+        dimension: m; None takes 256, or the dimension of the default model's table.
+        seed: seed of all random weights; torch's own generator keeps its state.
+        phrases: pairs of ids that form an entry; only with a tokenizer.
+        weights: (entries, m) token table; None initialises it randomly if there is a tokenizer.
+        **options: options of the encoder.
 
     Raises:
-        InputError: an unknown name or option, or a dimension that the shipped table does not have.
+        InputError: an unknown name or option, or another dimension than the default model's table has.
     """
     require_options(name, options)
     labelled_texts = None
@@ -49,8 +49,8 @@ def untrained(
         tokenizer, phrases, weights = shipped.backend_tokenizer, shipped.phrases, shipped.embedding.weight.detach()
         if dimension not in (None, shipped.dimension):
             raise InputError(
-                f"dimension must be {shipped.dimension} for the shipped token table, got {dimension}; leave it out, or "
-                "give a tokenizer for a randomly initialised table"
+                f"dimension must be {shipped.dimension} for the default model's token table, got {dimension}; leave it "
+                "out, or give a tokenizer for a randomly initialised table"
             )
         dimension, labelled_texts = shipped.dimension, shipped.labelled_texts
     with torch.random.fork_rng(devices=[]):

@@ -133,7 +133,7 @@ def test_the_page_shows_text_weights_and_path():
 
 def test_the_page_holds_the_matrix_between_tokens_of_a_short_text():
     page = Page(html([BETWEEN]))
-    assert "layer 1, head 1: what each token (row) looks at, per cent" in page.text
+    assert "layer 1, head 1: what each token (row) looks at, in %" in page.text
     cells = [attributes["style"] for tag, attributes in page.tags if tag == "td" and "style" in attributes]
     assert len(cells) == 4
     assert (cells[0], cells[3]) == ("background:rgba(0,114,178,0.540)", "background:rgba(0,114,178,0.420)")
@@ -256,6 +256,6 @@ def test_the_ending_names_the_format(tmp_path):
     assert str(caught.value) == (
         f"{tmp_path / 'out.htm'}: unknown format '.htm': did you mean '.html'? known are .html, .png"
     )
-    with pytest.raises(InputError, match="there are no explanations to write"):
+    with pytest.raises(InputError, match="explanations must not be empty, got none; give at least one"):
         explanations.write([], tmp_path / "out2.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.HTML", "out.png"]

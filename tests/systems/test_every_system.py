@@ -280,7 +280,9 @@ def test_untrained_encoders(tokenizer):
 def test_untrained_encoders_over_the_shipped_table():
     model, shipped = untrained("san", seed=1), load()[0]
     assert torch.equal(model[0].embedding.weight, shipped.embedding.weight)
-    assert re.match(r"dimension must be \d+ for the shipped token table, got 8; ", error(untrained, "san", dimension=8))
+    assert re.match(
+        r"dimension must be \d+ for the default model's token table, got 8; ", error(untrained, "san", dimension=8)
+    )
 
 
 # The beginning of a student
