@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
+from ctx_embed.texts import as_texts
 from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
 from ctx_embed.training.supervised.head import FEW_TEXTS, ClassWeight
 from ctx_embed.training.supervised.labelled import SEVERAL, Labelled
@@ -25,7 +26,10 @@ from ctx_embed.training.supervised.predictor import Predictor, fitted_predictor
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Parameters of training the encoder; if one is given, it is trained.
+Label = str | int | float
+# One label for each text, or several: a list, a series or an array of any library, or a generator.
+Labels = Iterable[Label] | Iterable[Iterable[Label]]
+# Passing any of these trains the encoder too.
 OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
 
 
@@ -92,33 +96,32 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.verbose = verbose
 
-    def fit(self, X: Iterable[str], y: Any, *, valid: tuple[Iterable[str], Any] | None = None) -> Self:
+    def fit(self, X: Iterable[str], y: Labels, *, valid: tuple[Iterable[str], Labels] | None = None) -> Self:
         """Learn from labelled texts.
 
         Args:
-            X: texts.
+            X: texts: a list, an array, a series of any library, or a generator.
             y: a label for each, strings or numbers; or any number of labels each: lists of labels, or an array
                 (texts, classes) of 0 and 1, after which predictions are such an array too.
-            valid: texts and labels that choose the epoch of a training of the encoder; None holds out a share of X.
+            valid: texts and labels that choose the epoch when the encoder is trained; None holds out a share of X.
 
         Raises:
             InputError: a text or label of the wrong type, only one class, or an option out of range.
         """
-        texts = _texts(X, "X")
-        data, columns = _labelled(texts, y)
+        data, columns = _labelled(X, y)
         chosen = {name: value for name in OF_TRAINING if (value := getattr(self, name)) is not None}
         if self.frozen and chosen:
             raise InputError(
                 f"{', '.join(chosen)}: not with frozen=True, which does not train the encoder; leave out one"
             )
-        if self.frozen or (self.frozen is None and not chosen and len(texts) < FEW_TEXTS):
+        if self.frozen or (self.frozen is None and not chosen and len(data.texts) < FEW_TEXTS):
             predictor = fitted_predictor(self._encoder(), data, self.class_weight)
             self.history_: list[dict[str, float]] = []
         else:
-            held_out = None if valid is None else _labelled(_texts(valid[0], "valid"), valid[1])[0]
+            held_out = None if valid is None else _labelled(*valid)[0]
             predictor, self.history_ = self._trained(data, held_out, chosen)
         if columns:
-            predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(texts)))
+            predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(data.texts)))
         return self._with(predictor)
 
     def _encoder(self) -> SavedEncoder | TorchEncoder:
@@ -147,7 +150,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.multi_label_ = predictor.head.multi_label
         return self
 
-    def predict(self, X: str | Iterable[str]) -> Any:
+    @overload
+    def predict(self, X: str) -> Label | tuple[Label, ...]: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def predict(self, X: Iterable[str]) -> NDArray[Any] | list[tuple[Label, ...]]: ...
+
+    def predict(self, X: str | Iterable[str]) -> Label | tuple[Label, ...] | NDArray[Any] | list[tuple[Label, ...]]:
         """Return the likeliest label of each text, (texts,); of a single string its label.
 
         With several labels per text, return a list of tuples of labels, those with a probability of at least 0.5; or
@@ -158,7 +167,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         logits, single = self._logits(X)
         found: Any = self.predictor_.head.chosen(logits) if self.multi_label_ else self.classes_[logits.argmax(1)]
-        return found[0] if single else found
+        chosen: NDArray[Any] | list[tuple[Label, ...]] = found[0] if single else found
+        return chosen
 
     def predict_proba(self, X: str | Iterable[str]) -> NDArray[np.float64]:
         """Return the probability of each class, (texts, classes); of a single string (classes,).
@@ -183,13 +193,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             logits = logits[:, 1] - logits[:, 0]
         return np.asarray(logits[0] if single else logits)
 
-    def score(self, X: Iterable[str], y: Any, sample_weight: Any = None) -> float:
+    def score(self, X: Iterable[str], y: Labels, sample_weight: Iterable[float] | None = None) -> float:
         """Return the accuracy; with several labels per text, the share of texts whose labels are all correct."""
-        found = self.predict(X)
+        found, truth, weights = self.predict(X), _listed(y), np.asarray(1.0 if sample_weight is None else sample_weight)
         if self.multi_label_ and not self.predictor_.head.indicators:
-            right = [set(a) == set(b) for a, b in zip(found, y, strict=True)]
-            return float(np.average(right, weights=sample_weight))
-        return float(accuracy_score(y, found, sample_weight=sample_weight))
+            right = np.array([set(a) == set(b) for a, b in zip(found, truth, strict=True)])
+            return float(np.average(right, weights=np.broadcast_to(weights, right.shape)))
+        return float(accuracy_score(truth, found, sample_weight=None if sample_weight is None else weights))
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder for ``ctx-embed predict`` and :meth:`load`, completely or not at all.
@@ -220,8 +230,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _logits(self, X: str | Iterable[str]) -> tuple[NDArray[Any], bool]:
         self._require_fitted()
         single = isinstance(X, str)
-        texts = [X] if isinstance(X, str) else _texts(X, "X")
-        return self.predictor_.logits(texts), single
+        return self.predictor_.logits([X] if isinstance(X, str) else as_texts(X)), single
 
     def _require_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
@@ -242,28 +251,25 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _texts(X: Iterable[str], name: str) -> list[str]:
-    if isinstance(X, str):
-        raise InputError(f"{name} must be a list of texts, got str")
-    texts = list(X)
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InputError(f"{name} must hold texts, got {type(text).__name__} at position {place}")
-    return texts
-
-
-def _labelled(texts: list[str], y: Any) -> tuple[Labelled, int]:
-    """Return texts with their labels, and the number of columns if these came as an array of 0 and 1."""
-    if isinstance(y, str | Mapping) or not hasattr(y, "__len__"):
-        raise InputError(f"y must be a list of labels, got {type(y).__name__}")
-    if len(y) != len(texts):
-        raise InputError(f"X and y must be of equal length, got {len(texts)} texts and {len(y)} labels")
-    if getattr(y, "ndim", 1) == 2:
+def _listed(y: Any) -> Any:
+    """Return labels as a list, or as an array (texts, classes): given one, a series or table of any library."""
+    if isinstance(y, str | bytes | Mapping) or not isinstance(y, Iterable):
+        raise InputError(f"y must be a list of labels, got {described(y)}")
+    if hasattr(y, "columns") or getattr(y, "ndim", 1) == 2:
         table = np.asarray(y)
-        if not np.isin(table, (0, 1)).all():
+        return table[:, 0].tolist() if table.shape[1] == 1 else table
+    return [_plain(label) for label in (y.to_pylist() if hasattr(y, "to_pylist") else y)]
+
+
+def _labelled(X: Iterable[str], y: Any) -> tuple[Labelled, int]:
+    """Return texts with their labels, and the number of columns if these came as an array of 0 and 1."""
+    texts, labels = as_texts(X), _listed(y)
+    if len(labels) != len(texts):
+        raise InputError(f"X and y must be of equal length, got {len(texts)} texts and {len(labels)} labels")
+    if isinstance(labels, np.ndarray):
+        if not np.isin(labels, (0, 1)).all():
             raise InputError("y of shape (texts, classes) must hold 0 and 1 only")
-        return Labelled([tuple(np.flatnonzero(row).tolist()) for row in table], texts), table.shape[1]
-    labels = [label.item() if isinstance(label, np.generic) else label for label in y]
+        return Labelled([tuple(np.flatnonzero(row).tolist()) for row in labels], texts), labels.shape[1]
     several = [isinstance(label, (*SEVERAL, np.ndarray)) for label in labels]
     if any(several) and not all(several):
         raise InputError("y must hold one label for each text, or a list of labels for each, got both")
@@ -277,4 +283,5 @@ def _labelled(texts: list[str], y: Any) -> tuple[Labelled, int]:
 
 
 def _plain(label: Any) -> Any:
-    return label.item() if isinstance(label, np.generic) else label
+    """Return a number or string of NumPy or torch as Python's own."""
+    return label.item() if hasattr(label, "item") and getattr(label, "ndim", None) == 0 else label

@@ -24,7 +24,16 @@ class _Renumbered:
         self.entries = entries
 
     def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        ids, lengths = self.tokenizer(texts)
+        return self._renumbered(*self.tokenizer(texts))
+
+    def read(
+        self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        return self._renumbered(*self.tokenizer.read(texts, prompt, limit))
+
+    def _renumbered(
+        self, ids: NDArray[np.int32], lengths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         return np.searchsorted(self.entries, ids).astype(np.int32), lengths
 
 

@@ -108,18 +108,32 @@ class Head:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        if not _tensors(folder).is_file():
-            raise InputError(f"{folder}: not a classifier (no classifier.safetensors); make one with ctx-embed train")
+        for name in ("classifier.safetensors", "classifier.json"):
+            if not (folder / name).is_file():
+                raise InputError(f"{folder}: not a classifier (no {name}); make one with ctx-embed train")
         try:
             tensors = load_file(_tensors(folder))
             described = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
             head = cls(tensors["weight"], tensors["bias"], **described)
-            if head.weight.shape[:1] != (len(head.labels),) or head.bias.shape != (len(head.labels),):
-                raise ValueError(f"{len(head.labels)} labels for weights of shape {head.weight.shape}")
-        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            head._require_consistent()
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError, RecursionError) as error:
             reason, *_ = str(error).split("\n")
             raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None
         return head
+
+    def _require_consistent(self) -> None:
+        """Raise a ValueError unless labels, weights and flags can be those of a head."""
+        if not isinstance(self.labels, list) or not all(isinstance(label, str | int | float) for label in self.labels):
+            raise ValueError("labels must be a list of strings or numbers")
+        if len({(type(label), label) for label in self.labels}) < len(self.labels):
+            raise ValueError("labels must differ")
+        count = len(self.labels)
+        if self.weight.ndim != 2 or len(self.weight) != count or self.bias.shape != (count,) or not count:
+            raise ValueError(f"{count} labels for weights of shape {self.weight.shape}")
+        if not (np.isfinite(self.weight).all() and np.isfinite(self.bias).all()):
+            raise ValueError("weights must be finite")
+        if not all(isinstance(getattr(self, flag), bool) for flag in FLAGS):
+            raise ValueError(f"{', '.join(FLAGS)} must be true or false")
 
 
 def _tensors(folder: Path) -> Path:

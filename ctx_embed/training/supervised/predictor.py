@@ -39,7 +39,13 @@ class Predictor:
             raise InputError("default: the default model has no labels; train it with `ctx-embed train --from default`")
         require_model_folder(folder)
         head = Head.load(folder)
-        return cls(open_encoder(folder, device), head)
+        encoder = open_encoder(folder, device)
+        if head.weight.shape[1] != (dimension := encoder.embed(["a text"]).shape[1]):
+            raise InputError(
+                f"{folder}: the head reads {head.weight.shape[1]} dimensions, but the encoder has {dimension}; "
+                "make the classifier again with ctx-embed train"
+            )
+        return cls(encoder, head)
 
     def logits(self, texts: Sequence[str]) -> Floats:
         """Return the outputs of the head, (texts, classes).

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import inspect
 import json
+import os
 import pickle
 import shutil
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
+from safetensors.numpy import save_file
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer, roc_auc_score
@@ -93,10 +99,10 @@ def test_fitting_and_predicting_few_texts_loads_no_torch():
 
 
 def test_texts_and_labels_that_cannot_be_used(classifier):
-    assert error(TextClassifier().fit, "some text", ["a"]) == "X must be a list of texts, got str"
-    assert error(TextClassifier().fit, ["a", 3], ["x", "y"]) == "X must hold texts, got int at position 1"
-    assert error(classifier.predict, [None]) == "X must hold texts, got NoneType at position 0"
-    assert error(TextClassifier().fit, ["a", "b"], "ab") == "y must be a list of labels, got str"
+    assert error(TextClassifier().fit, "some text", ["a"]) == "texts must be a list of strings, got a str; give [text]"
+    assert error(TextClassifier().fit, ["a", 3], ["x", "y"]) == "text 1 must be a string, got an int"
+    assert error(classifier.predict, [None]) == "text 0 must be a string, got None"
+    assert error(TextClassifier().fit, ["a", "b"], "ab") == "y must be a list of labels, got a str"
     assert error(TextClassifier().fit, ["a", "b"], ["x"]) == (
         "X and y must be of equal length, got 2 texts and 1 labels"
     )
@@ -265,3 +271,71 @@ def test_a_folder_without_a_head(tiny_model_path, tmp_path):
     assert error(TextClassifier.load, tiny_model_path) == message
     message = f"{tmp_path}: not a SentenceTransformer model folder (no modules.json)"
     assert error(TextClassifier.load, tmp_path) == message
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [np.array, pd.Series, pl.Series, pa.array, tuple, iter, lambda values: pd.Series(values, index=values[::-1])],
+)
+def test_texts_and_labels_of_any_library(classifier, kind):
+    other = TextClassifier().fit(kind(TEXTS), kind(LABELS))
+    assert other.classes_.tolist() == ["bad", "good"]
+    assert other.predict(kind(NEW)).tolist() == classifier.predict(NEW).tolist()
+    assert other.score(kind(NEW), kind(TRUE)) == classifier.score(NEW, TRUE)
+    numbers = TextClassifier().fit(TEXTS, kind([label == "good" for label in LABELS]))
+    assert numbers.classes_.tolist() == [False, True]
+
+
+def test_tables_of_texts_and_labels(classifier):
+    table = pd.DataFrame({"text": TEXTS, "label": LABELS})
+    assert error(TextClassifier().fit, table, table["label"]).startswith("texts must be a list of strings, got a Data")
+    assert TextClassifier().fit(table["text"], table[["label"]]).predict(NEW).tolist() == TRUE
+    indicators = pd.get_dummies(table["label"])
+    assert TextClassifier().fit(TEXTS, indicators).predict(NEW).shape == (4, 2)
+
+
+def damaged(head: dict, weight=(2, 320), bias=(2,)):
+    def write(folder):
+        (folder / "classifier.json").write_text(head if isinstance(head, str) else json.dumps(head))
+        tensors = [part if isinstance(part, np.ndarray) else np.ones(part, np.float32) for part in (weight, bias)]
+        save_file(dict(zip(("weight", "bias"), tensors, strict=True)), folder / "classifier.safetensors")
+
+    return write
+
+
+NAMES = {"labels": ["a", "b"]}
+DAMAGES = [
+    (damaged("[" * 100_000), "the head cannot be loaded (RecursionError: "),
+    (damaged("[]"), "the head cannot be loaded (TypeError: "),
+    (damaged({"labels": "ab"}), "the head cannot be loaded (ValueError: labels must be a list of strings or numbers)"),
+    (damaged({"labels": [{}, []]}), "the head cannot be loaded (ValueError: labels must be a list of strings"),
+    (damaged({"labels": ["a", "a"]}), "the head cannot be loaded (ValueError: labels must differ)"),
+    (damaged({**NAMES, "normalized": "yes"}), "the head cannot be loaded (ValueError: multi_label, normalized"),
+    (damaged({**NAMES, "code": "x"}), "the head cannot be loaded (TypeError: "),
+    (damaged(NAMES, weight=(3, 320)), "the head cannot be loaded (ValueError: 2 labels for weights of shape (3, 320))"),
+    (damaged(NAMES, weight=(2,)), "the head cannot be loaded (ValueError: 2 labels for weights of shape (2,))"),
+    (damaged(NAMES, weight=(2, 7)), "the head reads 7 dimensions, but the encoder has 320; make the classifier again"),
+    (damaged({"labels": []}, weight=(0, 320), bias=(0,)), "the head cannot be loaded (ValueError: 0 labels"),
+    (damaged(NAMES, bias=np.full(2, np.nan, np.float32)), "the head cannot be loaded (ValueError: weights must be fin"),
+    (lambda folder: (folder / "classifier.json").unlink(), "not a classifier (no classifier.json); make one with "),
+    (lambda folder: os.truncate(folder / "classifier.safetensors", 20), "the head cannot be loaded (SafetensorError: "),
+    (lambda folder: replaced_by_a_pipe(folder / "classifier.json"), "not a classifier (no classifier.json)"),
+    (lambda folder: replaced_by_a_pipe(folder / "classifier.safetensors"), "not a classifier (no classifier.safetens"),
+]
+
+
+def replaced_by_a_pipe(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGES)
+def test_a_damaged_folder_is_refused_in_one_line(classifier, tmp_path, damage, message):
+    classifier.save(tmp_path / "model")
+    damage(tmp_path / "model")
+    assert error(TextClassifier.load, tmp_path / "model").startswith(f"{tmp_path / 'model'}: {message}")
+
+
+def test_help_names_types():
+    for method in (TextClassifier.fit, TextClassifier.predict, TextClassifier.score):
+        assert "Any" not in str(inspect.signature(method)).replace("NDArray[Any]", "")
