@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
 _DISTRIBUTION = "ctx-embed"
+# In an address: the password after a user, and the value of an option such as ``password`` or ``api_key``.
+_PASSWORD = re.compile(r"://([^:/@?#\s]*):[^?#\s]*@")
+_SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]*", re.IGNORECASE)
 
 
 class InputError(ValueError):
@@ -77,3 +81,8 @@ def installation(extra: str = "", origin: str | None = None) -> str:
 def missing_extra(what: str, extra: str) -> InputError:
     """Return the error for what needs an extra that is not installed, with the command that installs it."""
     return InputError(f"{what} needs the extra {extra}: {installation(extra)}")
+
+
+def without_secrets(text: str) -> str:
+    """Return an address, or a message with addresses, without passwords and keys."""
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"://\1@", text))

@@ -111,14 +111,14 @@ def encode_dataset(
         store = stack.enter_context(closing(open_store(to)))
         if not store.resumable:
             raise InputError(
-                f"{to}: a search index has one writer; encode into a directory, then "
+                f"{store.name}: a search index has one writer; encode into a directory, then "
                 "`ctx-embed index build --from-parquet DIRECTORY INDEX`"
             )
         listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         # The target may lie in a folder of inputs: what it holds is no input.
         sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
         if not sources:
-            raise InputError(f"{', '.join(map(str, listed))}: lies in the target {to}; choose another target")
+            raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
         for source in sources:
             if kind_of(source.name) == TEXT:
                 require_no_fields(source.name, fields)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, without_secrets
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -55,13 +55,13 @@ def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     try:
         found, inner = fs.FileSystem.from_uri(path)
     except (pyarrow.ArrowException, OSError, ValueError, ImportError) as error:
-        raise InputError(f"{path}: cannot be reached ({said(error)})") from None
+        raise InputError(f"{without_secrets(path)}: cannot be reached ({said(error)})") from None
     return found, inner
 
 
 def said(error: BaseException) -> str:
     """Return the message of an error in one line, shortened."""
-    return getattr(error, "strerror", None) or f"{' '.join(str(error).split()):.200}"
+    return getattr(error, "strerror", None) or f"{' '.join(without_secrets(str(error)).split()):.200}"
 
 
 @contextmanager

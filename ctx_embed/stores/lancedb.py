@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.stores.columns import (
@@ -77,7 +77,9 @@ class LanceDB(Store):
         except (OSError, RuntimeError, ValueError, pyarrow.ArrowException) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{self.name}: LanceDB says {' '.join(str(error).split()):.200}") from None
+            raise InputError(
+                f"{self.name}: LanceDB says {' '.join(without_secrets(str(error)).split()):.200}"
+            ) from None
 
     def _names(self) -> set[str]:
         names: set[str] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.index.storage.manifest import MANIFEST
 from ctx_embed.stores.store import Store
 
@@ -27,7 +27,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
             - the folder of a :class:`ctx_embed.SearchIndex`;
             - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
 
-            The name after ``#`` is ``passages`` if it is left out.
+            The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
         model: what embeds queries; None: the model that made the vectors.
 
     Returns:
@@ -54,7 +54,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
         return PostgreSQL(place, name, model)
     if colon and scheme in ("lancedb", "qdrant"):
         if not rest:
-            raise InputError(f"{text}: names no folder or server; write {scheme}:FOLDER#{name}")
+            raise InputError(f"{without_secrets(text)}: names no folder or server; write {scheme}:FOLDER#{name}")
         if scheme == "lancedb":
             from ctx_embed.stores.lancedb import LanceDB
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import decimal
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
@@ -37,20 +36,23 @@ class PostgreSQL(Store):
 
     Args:
         address: of the database, a URI that libpq reads.
-        table: its name.
+        table: its name, in the connection's schema; or ``SCHEMA.TABLE``.
         model: see :class:`Store`.
     """
 
     def __init__(self, address: str, table: str, model: str | Path | Model | None = None) -> None:
-        # A password is nobody's business but the server's.
-        super().__init__(re.sub(r"://([^:/@]*):[^@/]*@", r"://\1@", address) + f"#{table}", model)
+        super().__init__(f"{address}#{table}", model)
         if table == NOTES:
             raise InputError(f"{self.name}: this table holds notes; choose another name")
-        if not 0 < len(table.encode()) <= 63 or not table.isprintable() or '"' in table:
-            raise InputError(f"{self.name}: a table must have a printable name of at most 63 bytes, got {table!r}")
+        names = table.split(".", 1)
+        if not table.isprintable() or '"' in table or not all(0 < len(name.encode()) <= 63 for name in names):
+            raise InputError(
+                f"{self.name}: a table must have a printable name of at most 63 bytes, as TABLE or SCHEMA.TABLE, "
+                f"got {table!r}"
+            )
         self.address = address
         self.table = table
-        self._quoted = f'"{table}"'
+        self._quoted = ".".join(f'"{name}"' for name in names)
 
     @cached_property
     def _connection(self) -> Any:
@@ -89,11 +91,11 @@ class PostgreSQL(Store):
 
     def _there(self, table: str) -> bool:
         with self._transaction() as connection:
-            found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [f'"{table}"']).fetchone()
+            found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", [table]).fetchone()
         return bool(found[0])
 
     def _require_free(self) -> None:
-        if self._there(self.table):
+        if self._there(self._quoted):
             raise InputError(f"{self.name}: a table of other things has this name; choose another name")
 
     def _create(self, collection: Collection) -> None:
@@ -105,7 +107,7 @@ class PostgreSQL(Store):
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
-        if not self._there(NOTES):
+        if not self._there(f'"{NOTES}"'):
             return {}
         with self._transaction() as connection:
             rows = connection.execute(
@@ -168,7 +170,7 @@ class PostgreSQL(Store):
         """Build pgvector's HNSW index of the embeddings if there is none, and update the planner's statistics."""
         if self.require_collection().dimension <= MOST_INDEXED_DIMENSIONS:
             with self._transaction() as connection:
-                name = f"{self.table[:40]}_embedding_hnsw"
+                name = f"{self.table.rpartition('.')[2][:40]}_embedding_hnsw"
                 connection.execute(
                     f'CREATE INDEX IF NOT EXISTS "{name}" ON {self._quoted} USING hnsw (embedding vector_cosine_ops)'
                 )
@@ -209,7 +211,7 @@ class PostgreSQL(Store):
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]
+    return without_secrets(str(error).strip().split("\n")[0])
 
 
 def _text(text: str) -> str:

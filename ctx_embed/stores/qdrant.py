@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
@@ -79,7 +79,7 @@ class Qdrant(Store):
         except InputError:
             raise
         except Exception as error:
-            said = " ".join(str(error).split()) or type(error).__name__
+            said = " ".join(without_secrets(str(error)).split()) or type(error).__name__
             raise InputError(f"{self.name}: Qdrant says {said:.200}") from None
 
     def _there(self, name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError, described
+from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Filter, parse
@@ -145,7 +145,7 @@ class Store(ABC):
     A subclass stores rows by id, and small JSON notes by name: the collection's, and those of encoding runs.
 
     Args:
-        name: the store in messages, without passwords.
+        name: the store in messages, which leave its passwords out.
         model: what embeds queries, as for :meth:`ctx_embed.SearchIndex.open`; None: what the collection names.
     """
 
@@ -155,7 +155,7 @@ class Store(ABC):
     resumable = True
 
     def __init__(self, name: str, model: str | Path | Model | None = None) -> None:
-        self.name = name
+        self.name = without_secrets(name)
         self.model = model
 
     @property

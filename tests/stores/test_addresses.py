@@ -9,6 +9,17 @@ from ctx_embed import InputError, stores
     ("address", "kind", "name"),
     [
         ("postgresql://me:secret@host/db#t", "PostgreSQL", "postgresql://me@host/db#t"),
+        (
+            "postgresql://me@host/db?password=se&sslmode=x#s.t",
+            "PostgreSQL",
+            "postgresql://me@host/db?password=***&sslmode=x#s.t",
+        ),
+        (
+            "postgresql://me:p@ss/w@host/db?sslpassword=se",
+            "PostgreSQL",
+            "postgresql://me@host/db?sslpassword=***#passages",
+        ),
+        ("qdrant:http://me:secret@host:6333?api_key=se#c", "Qdrant", "qdrant:http://me@host:6333?api_key=***#c"),
         ("postgres://host", "PostgreSQL", "postgres://host#passages"),
         ("lancedb:some/folder", "LanceDB", "lancedb:some/folder#passages"),
         ("qdrant:http://localhost:6333#c", "Qdrant", "qdrant:http://localhost:6333#c"),
@@ -43,6 +54,33 @@ def test_a_server_that_is_not_there_is_one_line():
     pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
     with pytest.raises(InputError, match=r"^postgresql://me@127.0.0.1:1/db#passages: cannot connect \(.*\)$"):
         stores.open("postgresql://me:secret@127.0.0.1:1/db").count()
+
+
+@pytest.mark.parametrize("address", ["postgresql://me@127.0.0.1:1/db?password=TOP", "s3://KEY:TOP@bucket/x?region=%"])
+def test_no_error_shows_a_password(address):
+    pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
+    with pytest.raises(InputError) as error:
+        stores.open(address).count()
+    assert "TOP" not in str(error.value)
+
+
+def test_a_table_of_postgresql_is_made_in_its_schema(postgresql, embedder, rows):
+    import psycopg
+
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute('CREATE SCHEMA IF NOT EXISTS "my library"')
+        with stores.open(f"{postgresql}#my library.books") as store:
+            store.ensure(stores.Collection.of(embedder))
+            store.upsert(rows(["a whale"]))
+            store.finish()
+        assert connection.execute('SELECT id FROM "my library".books').fetchall() == [("d0",)]
+    with stores.open(f"{postgresql}#my library.books") as store:
+        assert [hit.text for hit in store.search("a whale")] == ["a whale"]
+    with (
+        pytest.raises(InputError, match='schema "nowhere" does not exist'),
+        stores.open(f"{postgresql}#nowhere.t") as to,
+    ):
+        to.ensure(stores.Collection.of(embedder))
 
 
 def test_a_qdrant_server_that_is_not_there_is_one_line():
