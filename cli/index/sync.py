@@ -46,14 +46,14 @@ def folder_options(command: Command) -> Command:
     return include(exclude(follow_links(command)))
 
 
-def summary(synced: Synced, path: str) -> str:
-    """Return a line that says what was read and what was not."""
+def summary(synced: Synced, path: str, would: str = "") -> str:
+    """Return a line that says what was read and what was not; ``would`` comes before the verb."""
     counts = (("added", synced.added), ("changed", synced.changed), ("removed", synced.removed))
     changes = [(count, name) for name, count in counts if count]
     if changes:
         (first, name), *others = changes
         more = [*others, *([(synced.unchanged, "unchanged")] if synced.unchanged else [])]
-        said = f"{path}: {counted(first, 'file')} {name}" + "".join(f", {count} {name}" for count, name in more)
+        said = f"{path}: {counted(first, 'file')} {would}{name}" + "".join(f", {count} {name}" for count, name in more)
     else:
         said = f"{path}: nothing changed in {counted(synced.unchanged, 'file')}"
     if synced.documents:
@@ -69,6 +69,7 @@ def summary(synced: Synced, path: str) -> str:
 @field_option
 @backend_option
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
+@click.option("--dry-run", is_flag=True, help="Count the files to be added, changed and removed; do nothing else.")
 def sync(
     folder: str,
     path: str,
@@ -79,6 +80,7 @@ def sync(
     field: str | None,
     backend: str | None,
     watch: bool,
+    dry_run: bool,
 ) -> None:
     """Bring INDEX in step with FOLDER: read new and changed files, remove the documents of files that are gone.
 
@@ -89,6 +91,8 @@ def sync(
     Example: ctx-embed index sync notes/ notes.index
     Example: ctx-embed index sync notes/ notes.index --watch
     """
+    if watch and dry_run:
+        raise click.UsageError("--watch and --dry-run exclude each other")
     if watch:
         _require_watchfiles()
 
@@ -104,9 +108,10 @@ def sync(
                 documents=documents,
                 text_field=field,
                 follow_links=follow_links,
+                dry_run=dry_run,
                 progress=not watch,
             )
-            click.echo(summary(synced, path))
+            click.echo(summary(synced, path, "would be " if dry_run else ""))
 
         once()
         if watch:

@@ -386,6 +386,7 @@ class SearchIndex(Collection):
         documents: str | None = None,
         text_field: str | None = None,
         follow_links: bool | None = None,
+        dry_run: bool = False,
         progress: bool = False,
     ) -> Synced:
         """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
@@ -403,6 +404,7 @@ class SearchIndex(Collection):
                 documents as a whole). None: records that have a text are documents, and so are all other files.
             text_field: the field of records that holds the text; None: ``text``.
             follow_links: whether to read files outside the folder to which links in it point.
+            dry_run: whether to count the files that would be added, changed and removed, and do nothing else.
             progress: whether to show a bar on standard error, if that is a terminal.
 
         Returns:
@@ -422,6 +424,7 @@ class SearchIndex(Collection):
             documents=documents,
             text_field=text_field,
             follow_links=follow_links,
+            dry_run=dry_run,
             progress=progress,
         )
 

@@ -138,13 +138,13 @@ def test_threads_share_one_index(tmp_path, hash_model):
 
 
 def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monkeypatch, caplog):
-    monkeypatch.setattr(compaction, "LEAST_DEAD_ROWS", 6)
     path = tmp_path / "index"
 
     def dead(index) -> int:
         return index.describe()["vectors_of_deleted"]
 
     with SearchIndex.create(path, hash_model) as index, SearchIndex.open(path, hash_model) as reader:
+        index.writer.least_dead_rows = 6
         index.add([f"text {number}" for number in range(10)])
         index.delete(range(5))
         assert dead(index) == 5

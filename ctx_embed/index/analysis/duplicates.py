@@ -34,7 +34,15 @@ class Pair:
     right_text: str
 
 
-def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: bool = False) -> list[Pair]:
+def find_duplicates(
+    folder: IndexFolder,
+    threshold: float,
+    most: int,
+    progress: bool = False,
+    *,
+    rows_at_once: int = ROWS_AT_ONCE,
+    neighbours: int = NEIGHBOURS,
+) -> list[Pair]:
     """Return the pairs of passages of different documents with the highest cosines, highest first.
 
     If the index has a FAISS file, each passage is compared with its nearest neighbours; otherwise every pair is.
@@ -43,7 +51,9 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
         folder: the index.
         threshold: the lowest cosine of a pair.
         most: the most pairs to return.
-        progress: whether to show a progress bar on standard error, if that is a terminal.
+        progress: whether to show progress on standard error.
+        rows_at_once: the number of passages that are compared with the others at a time.
+        neighbours: as for :func:`near_pairs`.
 
     Raises:
         InputError: the threshold is not a cosine, or a file is damaged.
@@ -58,18 +68,23 @@ def find_duplicates(folder: IndexFolder, threshold: float, most: int, progress: 
         documents = folder.documents.document_rows(snapshot.rows)
         best: list[tuple[float, int, int]] = []
         with Meter("comparing", snapshot.rows, "passages", shown=progress) as meter:
-            for first in range(0, snapshot.rows, ROWS_AT_ONCE):
-                rows = np.arange(first, min(first + ROWS_AT_ONCE, snapshot.rows))
+            for first in range(0, snapshot.rows, rows_at_once):
+                rows = np.arange(first, min(first + rows_at_once, snapshot.rows))
                 # Later pairs lose against equal ones that were found before.
                 lowest = best[0][0] if len(best) == most else threshold
-                for score, left, right in near_pairs(index, snapshot, rows, allowed, lowest, None, documents, most):
+                pairs = near_pairs(index, snapshot, rows, allowed, lowest, None, documents, most, neighbours)
+                for score, left, right in pairs:
                     heapq.heappush(best, (score, -left, -right))
                     if len(best) > most:
                         heapq.heappop(best)
                 meter.update(len(rows))
         passages = folder.documents.fetch({-row for _, *rows in best for row in rows})
-        pairs = [(score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)]
-        return [Pair(score, left.document.id, right.document.id, left.text, right.text) for score, left, right in pairs]
+        return [
+            Pair(score, left.document.id, right.document.id, left.text, right.text)
+            for score, left, right in (
+                (score, passages[-left], passages[-right]) for score, left, right in sorted(best, reverse=True)
+            )
+        ]
 
     return folder.read(found)
 
@@ -83,6 +98,7 @@ def near_pairs(
     effort: int | None = None,
     documents: Rows | None = None,
     most: int | None = None,
+    neighbours: int = NEIGHBOURS,
 ) -> Iterator[tuple[float, int, int]]:
     """Yield the pairs (cosine, row, later row) of some rows with all later ones whose cosine reaches a threshold.
 
@@ -95,6 +111,7 @@ def near_pairs(
         effort: as for :meth:`VectorIndex.search`.
         documents: the document of each row, to leave pairs of one document out; None leaves none out.
         most: the number of pairs of highest cosine that are needed, so that others may be left out; None needs all.
+        neighbours: the number of neighbours that FAISS returns at first; see :data:`NEIGHBOURS`.
     """
     if allowed is not None:
         rows = rows[allowed[rows]]
@@ -104,12 +121,12 @@ def near_pairs(
     if index.index is None:
         yield from _compared(index, snapshot, rows, vectors, allowed, threshold, documents, most)
         return
-    waiting, k = np.arange(len(rows)), NEIGHBOURS
+    waiting, k = np.arange(len(rows)), neighbours
     while len(waiting):
         rankings = index.search(vectors[waiting], k, snapshot, allowed, effort)
         again = []
         for place, ranking in zip(waiting, rankings, strict=True):
-            if len(ranking) == k and ranking[-1][0] >= threshold and k < NEIGHBOURS * 64:
+            if len(ranking) == k and ranking[-1][0] >= threshold and k < neighbours * 64:
                 again.append(place)
             else:
                 yield from (

@@ -28,7 +28,7 @@ from ctx_embed.documents.units import (
     modified,
     record_documents,
 )
-from ctx_embed.documents.walking import File, is_index, walk
+from ctx_embed.documents.walking import File, Skipped, is_index, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following import records
 from ctx_embed.index.following.changes import Change, changes, content_hash, has_changed
@@ -67,6 +67,7 @@ def sync_folder(
     follow_links: bool | None = None,
     prefixed: bool = False,
     committing: Callable[[Edit, int], None] | None = None,
+    dry_run: bool = False,
     progress: bool = False,
     steps: Steps = STEPS,
 ) -> Synced:
@@ -82,6 +83,7 @@ def sync_folder(
         follow_links: as there.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
         committing: is called before each commit with the number of documents of the step.
+        dry_run: as for :meth:`SearchIndex.sync`.
         progress: whether to show progress on standard error.
         steps: how often to commit.
     """
@@ -102,15 +104,40 @@ def sync_folder(
         )
         # Asking for the first file refuses globs that cannot be understood before anything is written.
         files = walk(path, options.include, options.exclude, options.follow_links)
-        first = list(islice(files, 1))
+        found = chain(list(islice(files, 1)), files)
+        if dry_run:
+            with Meter("comparing", unit="files", shown=progress) as meter:
+                return _compared(store, known, found, options, result, meter)
         followed = _followed(store, known, path, options, prefixed)
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
-            differences = changes(chain(first, files), records.recorded(store, followed), result, meter)
+            differences = changes(found, records.recorded(store, followed), result, meter)
             read = extraction.read((change, _path_to_read(change)) for change in differences)
             _apply(index, followed, read, result, steps, committing)
     # Updates FAISS's file, and compacts if most vectors belong to deleted documents.
     with index.writer.editing():
         pass
+    return result
+
+
+def _compared(
+    store: DocumentStore,
+    known: FollowedFolder | None,
+    found: Iterator[File | Skipped],
+    options: FolderOptions,
+    result: Synced,
+    meter: Meter,
+) -> Synced:
+    """Count the files that differ from their records, without reading them or changing anything."""
+    recorded = iter(()) if known is None else records.recorded(store, known)
+    if known is not None and _makes_others(options, known.options):
+        recorded = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in recorded)
+    for change in changes(found, recorded, result, meter):
+        is_new = change.record is None or change.record.problem is not None
+        if change.file is None:
+            result.removed += not is_new
+        elif change.digest is None:
+            result.added += is_new
+            result.changed += not is_new
     return result
 
 

@@ -21,14 +21,14 @@ from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder
 LEAST_DEAD_ROWS = 20_000
 
 
-def dead_rows(store: DocumentStore) -> int:
+def dead_rows(store: DocumentStore, least: int = LEAST_DEAD_ROWS) -> int:
     """Return the number of vectors of deleted documents if that calls for compaction, otherwise 0."""
     state = store.state()
     # A document has at least one row, so this bound comes first: it costs nothing.
-    if state.rows - state.documents < LEAST_DEAD_ROWS:
+    if state.rows - state.documents < least:
         return 0
     dead = store.deleted_rows()
-    return dead if dead >= LEAST_DEAD_ROWS and 2 * dead > state.rows else 0
+    return dead if dead >= least and 2 * dead > state.rows else 0
 
 
 def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None], dtype: str | None = None) -> int:

@@ -20,7 +20,7 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, remove_leftovers, write_manifest
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.writing import chunking
-from ctx_embed.index.writing.compaction import compact, dead_rows
+from ctx_embed.index.writing.compaction import LEAST_DEAD_ROWS, compact, dead_rows
 from ctx_embed.index.writing.transaction import Edit
 
 _LOG = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ class Writer:
         embedder: returns the model when it is needed.
         changing: the lock to hold while documents change.
         searching: the lock to hold while ``index`` changes.
+
+    Attributes:
+        least_dead_rows: a change compacts the index if at least this number of vectors, and more than half of all,
+            belong to deleted documents.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Writer:
     ) -> None:
         self.folder = folder
         self.index = index
+        self.least_dead_rows = LEAST_DEAD_ROWS
         self._embedder = embedder
         self._changing = changing
         self._searching = searching
@@ -81,7 +86,7 @@ class Writer:
         """Compact if it is due, and return whether it was; a failure is logged and leaves the index as it is."""
         dead = 0
         try:
-            dead = dead_rows(store)
+            dead = dead_rows(store, self.least_dead_rows)
             if not dead or dead < self._compact_from:
                 return False
             compact(self.folder, self.tidy)

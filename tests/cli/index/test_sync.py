@@ -54,6 +54,25 @@ def test_links_out_of_a_folder_are_left_out_unless_they_are_asked_for(tmp_path):
     assert "secret" in run(folder, "get", "new.index")
 
 
+def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in ("a.md", "b.md", "c.md"):
+        (folder / name).write_text(f"A note, {name}.")
+    run(folder, "build", "notes", "n.index")
+    before = run(folder, "get", "n.index")
+    (folder / "a.md").unlink()
+    (folder / "b.md").write_text("Another note.")
+    (folder / "d.md").write_text("A new note.")
+    expected = "n.index: 1 file {}added, 1 changed, 1 removed, 1 unchanged"
+    assert run(folder, "sync", "notes", "n.index", "--dry-run") == f"{expected.format('would be ')}\n"
+    assert run(folder, "get", "n.index") == before
+    assert run(folder, "sync", "notes", "n.index").startswith(expected.format(""))
+    said = run(folder, "sync", "notes", "n.index", "--dry-run", "--documents", "lines", "--exclude", "d.md")
+    assert said == "n.index: 2 files would be changed, 1 removed; skipped 1 excluded\n"
+    assert run(folder, "sync", "notes", "n.index", "--dry-run") == "n.index: nothing changed in 3 files\n"
+
+
 def test_files_that_block_or_never_end_and_odd_dates_end_no_build(tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.analysis import duplicates, topics
+from ctx_embed.index.analysis.duplicates import find_duplicates
 from ctx_embed.index.ann import vector_index
+from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import hash_vectors
 
 TEXTS = [f"text {number}" for number in range(200)]
@@ -25,22 +28,22 @@ def expected_pairs(texts, threshold):
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW32"])
 def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory, monkeypatch):
-    monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
-    monkeypatch.setattr(duplicates, "NEIGHBOURS", 4)
     monkeypatch.setattr(vector_index, "FEW_ROWS", 0)
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        pairs = index.duplicates(0.8, 10_000)
+        find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4)
+        pairs = find(10_000)
+        assert index.duplicates(0.8, 10_000) == pairs
         expected = expected_pairs(TEXTS, 0.8)
         assert len(expected) > 50
         assert {(pair.left, pair.right) for pair in pairs} == set(expected)
         for pair in pairs:
             assert pair.score == pytest.approx(expected[pair.left, pair.right], abs=1e-6)
         assert [pair.score for pair in pairs] == sorted((pair.score for pair in pairs), reverse=True)
-        assert index.duplicates(0.8, 5) == pairs[:5]
+        assert find(5) == pairs[:5]
         gone = pairs[0].left
         index.delete(gone)
-        left = {(pair.left, pair.right) for pair in index.duplicates(0.8, 10_000)}
+        left = {(pair.left, pair.right) for pair in find(10_000)}
         assert left == {pair for pair in expected if gone not in pair}
 
 
@@ -122,7 +125,6 @@ def test_topics_without_scikit_learn_are_one_line(tmp_path, hash_model, monkeypa
 
 
 def test_a_low_threshold_costs_no_more_than_a_high_one(tmp_path, hash_model, monkeypatch):
-    monkeypatch.setattr(duplicates, "ROWS_AT_ONCE", 32)
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(TEXTS)
         every = expected_pairs(TEXTS, -1)
@@ -135,7 +137,7 @@ def test_a_low_threshold_costs_no_more_than_a_high_one(tmp_path, hash_model, mon
 
         near_pairs = duplicates.near_pairs
         monkeypatch.setattr(duplicates, "near_pairs", counted)
-        best = index.duplicates(-1, 10)
+        best = find_duplicates(IndexFolder(index.path), -1, 10, rows_at_once=32)
         assert [pair.score for pair in best] == pytest.approx(sorted(every.values(), reverse=True)[:10], abs=1e-6)
         assert len(looked_at) < 200 < len(every)
         assert len(index.duplicates(-1, 10**6)) == len(every)

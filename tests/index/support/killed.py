@@ -14,7 +14,6 @@ from ctx_embed.index import search_index
 from ctx_embed.index.building import build
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.writing import compaction
 from ctx_embed.index.writing.steps import Steps
 from tests.index.support.hash_model import HashEmbedder
 
@@ -51,12 +50,12 @@ def states() -> Iterator[dict[int, str]]:
 
 def edit(path: str, first: int) -> None:
     """Run the operations from number ``first`` on, and print the number of each one when it is done."""
-    # Low enough for deletions to compact.
-    compaction.LEAST_DEAD_ROWS = 12
     before = states()
     for _ in range(first):
         next(before)
     index = SearchIndex(IndexFolder(path), HashEmbedder())
+    # Low enough for deletions to compact.
+    index.writer.least_dead_rows = 12
     for number, state in enumerate(before, first):
         kind, changed = operation(number, state)
         if kind == "delete":
