@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, field_option
+from ctx_embed.cli.options import OUTPUT, encoding_option, field_option
 from ctx_embed.cli.output import counted
 
 _SHARE = click.FloatRange(0, 1, min_open=True)
@@ -18,6 +18,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 @click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
 @click.option("--groups", metavar="FILE", type=OUTPUT, help="Also write what was dropped for which row, as JSONL.")
 @field_option
+@encoding_option
 @click.option(
     "--threshold", default=0.6, type=_SHARE, help="Least Jaccard similarity of two texts' sets of four characters."
 )
@@ -28,6 +29,7 @@ def dedupe(
     output: Path,
     groups: Path | None,
     field: str | None,
+    encoding: str | None,
     threshold: float,
     meaning: float | None,
     model: str | None,
@@ -56,8 +58,15 @@ def dedupe(
         threshold=threshold,
         meaning=meaning,
         model=model,
+        encoding=encoding,
         progress=True,
     )
+    if found.unknown:
+        click.echo(
+            f"Warning: the model knows no token of {counted(found.unknown, 'text')}, so that only characters were "
+            "compared there.",
+            err=True,
+        )
     dropped = found.rows - found.kept
     of = f", near-duplicates of {counted(found.groups, 'row')}" if dropped else ""
     click.echo(

@@ -52,6 +52,12 @@ def field_option(command: Command) -> Command:
     return click.option("--field", metavar="NAME", help="The field that holds the text.  [default: text]")(command)
 
 
+def encoding_option(command: Command) -> Command:
+    """Add ``--encoding``: that of files of text."""
+    help_text = "The encoding of the text, e.g. cp1252.  [default: UTF-8, or detected]"
+    return click.option("--encoding", metavar="NAME", help=help_text)(command)
+
+
 def backend_option(command: Command) -> Command:
     """Add ``--backend``: what runs the model."""
     return click.option(

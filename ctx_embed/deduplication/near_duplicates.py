@@ -35,11 +35,19 @@ PROBED_LISTS = 12
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """The result of :func:`dedupe`: the numbers of rows read, of rows kept, and of kept rows that have duplicates."""
+    """The result of :func:`dedupe`.
+
+    Args:
+        rows: the number of rows read.
+        kept: the number of rows kept.
+        groups: the number of kept rows that have duplicates.
+        unknown: the number of texts without a token that the model knows; only their characters were compared.
+    """
 
     rows: int
     kept: int
     groups: int
+    unknown: int = 0
 
 
 def dedupe(
@@ -51,6 +59,7 @@ def dedupe(
     threshold: float = THRESHOLD,
     meaning: float | None = None,
     model: str | Path | Model | None = None,
+    encoding: str | None = None,
     progress: bool = False,
 ) -> Deduplicated:
     """Write the rows of files without near-duplicates, in their order and format.
@@ -63,6 +72,9 @@ def dedupe(
 
     A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first one of a group is kept, and
     every dropped row resembles a kept one. Files are written whole or not at all.
+
+    A text of which the model knows no token has no meaning to compare: its embedding is zero, and it resembles no other
+    text but by its characters.
 
     Candidates come from MinHash signatures in bands, which find 98 % of the pairs of similarity 0.6 and more of closer
     ones; each is then compared exactly. Some 200 bytes a row are kept in memory; the texts and signatures (200 bytes a
@@ -78,6 +90,7 @@ def dedupe(
         threshold: above 0 and at most 1; 1 drops only texts with the same sequences of characters.
         meaning: above 0 and at most 1, e.g. 0.95; None compares characters only.
         model: the model for embeddings, as for :meth:`ctx_embed.SearchIndex.create`.
+        encoding: of the files; None: UTF-8, or detected. Text is written as UTF-8.
         progress: whether to show progress on standard error, if that is a terminal.
 
     Raises:
@@ -96,25 +109,27 @@ def dedupe(
         raise InputError(f"cannot write {output}: it is named both for the rows and for their groups")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx-embed-")))
-        files = [spooled(folder, text_field) if file == "-" else file for file in named]
-        kind = common_kind(files, text_field)
+        files = [spooled(folder, text_field, encoding) if file == "-" else file for file in named]
+        kind = common_kind(files, text_field, encoding)
         require_kind(Path(output), kind)
         texts = stack.enter_context(StoredTexts(folder, progress))
-        texts.read((document.text for file in files for document in read_documents(file, text_field)), files)
+        documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
+        texts.read((document.text for document in documents), files)
         if not len(texts):
             raise InputError(f"{', '.join(map(str, named))}: no texts")
         leaders, similarities = _leaders(texts, threshold, meaning, model)
         kept = leaders == np.arange(len(texts))
         if str(output) == "-":
-            copy_rows(files, kind, iter(kept.tolist()), sys.stdout.buffer)
+            copy_rows(files, kind, iter(kept.tolist()), sys.stdout.buffer, encoding=encoding)
             sys.stdout.buffer.flush()
         else:
             file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
-            copy_rows(files, kind, iter(kept.tolist()), file, str(output).lower().endswith(".gz"))
+            packed = str(output).lower().endswith(".gz")
+            copy_rows(files, kind, iter(kept.tolist()), file, packed=packed, encoding=encoding)
             file.flush()
         if groups is not None:
             _write_groups(Path(groups), texts, leaders, similarities)
-    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])))
+    return Deduplicated(len(texts), int(kept.sum()), len(np.unique(leaders[~kept])), texts.unknown)
 
 
 def _leaders(
@@ -177,13 +192,23 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
         (texts.folder / name).mkdir()
     vectors = ShardFolder(texts.folder / "vectors", embedder.dimension, "int8")
     shards: list[Shard] = []
-    count = len(texts.distinct)
-    with texts.meter(count, "embedding") as meter:
-        for first in range(0, count, TEXTS_AT_ONCE):
-            block = [texts[row] for row in texts.distinct[first : first + TEXTS_AT_ONCE].tolist()]
-            shards = vectors.append(shards, embedder.documents(block))
-            vectors.remove_unlisted(shards)
+    embedded: list[Rows] = [texts.distinct[:0]]
+    with texts.meter(len(texts.distinct), "embedding") as meter:
+        for first in range(0, len(texts.distinct), TEXTS_AT_ONCE):
+            block = texts.distinct[first : first + TEXTS_AT_ONCE]
+            found_vectors = embedder.documents([texts[row] for row in block.tolist()])
+            # A text of which the model knows no token has the zero vector.
+            known = found_vectors.any(axis=1)
+            if known.any():
+                shards = vectors.append(shards, found_vectors[known])
+                vectors.remove_unlisted(shards)
+            embedded.append(block[known])
             meter.update(len(block))
+    compared = np.concatenate(embedded)
+    count = len(compared)
+    texts.unknown = len(texts.distinct) - count
+    if not count:
+        return
     snapshot = Snapshot(1, 0, count, shards)
     index = VectorIndex(texts.folder / "faiss", vectors, AUTO)
     if index.factory_for(count) != "Flat":
@@ -195,7 +220,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
             found = list(near_pairs(index, snapshot, rows, None, meaning, PROBED_LISTS))
             scores = np.array([score for score, _, _ in found])
             places = np.array([pair for _, *pair in found], np.int64).reshape(-1, 2)
-            left, right = texts.distinct[places].T
+            left, right = compared[places].T
             same = texts.digits[left] == texts.digits[right]
             yield left[same], right[same], scores[same]
             meter.update(len(rows))

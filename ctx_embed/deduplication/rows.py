@@ -17,27 +17,29 @@ from ctx_embed.rows.opening import opened
 from ctx_embed.rows.table import CSV, DIALECTS, PARQUET, SUFFIXES, TEXT, kind_of, open_parquet, open_rows
 
 
-def spooled(folder: Path, text_field: str | None) -> str:
+def spooled(folder: Path, text_field: str | None, encoding: str | None = None) -> str:
     """Copy standard input into a file whose name says its format, and return the path, to read it twice."""
     if sys.stdin is None:
         raise InputError("standard input is closed")
     path = folder / "input"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    with open_rows(path, kind="", columns=None if text_field is None else [text_field]) as table:
+    columns = None if text_field is None else [text_field]
+    with open_rows(path, kind="", columns=columns, encoding=encoding) as table:
         suffix = SUFFIXES[table.kind]
     return str(path.rename(path.with_suffix(suffix)))
 
 
-def common_kind(files: Sequence[str], text_field: str | None) -> str:
+def common_kind(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> str:
     """Return the format of some files, see :mod:`ctx_embed.rows.table`.
 
     Raises:
         InputError: the formats differ, or a file cannot be opened.
     """
+    columns = None if text_field is None else [text_field]
     kinds: dict[str, str] = {}
     for file in files:
-        with open_rows(file, columns=None if text_field is None else [text_field]) as table:
+        with open_rows(file, columns=columns, encoding=encoding) as table:
             kinds.setdefault(table.kind, file)
     if len(kinds) > 1:
         (one, first), (other, second), *_ = kinds.items()
@@ -66,6 +68,7 @@ def copy_rows(
     kind: str,
     chosen: Iterator[bool],
     output: IO[bytes],
+    *,
     packed: bool = False,
     encoding: str | None = None,
 ) -> None:

@@ -39,6 +39,8 @@ class StoredTexts:
         self.digits: Rows = np.empty(0, np.int64)
         # The rows whose normalised texts occur for the first time.
         self.distinct: Rows = np.empty(0, np.int64)
+        # Texts of which the model knows no token.
+        self.unknown = 0
         self._ends: Rows = np.empty(0, np.int64)
         self._file: BinaryIO = (folder / "texts").open("w+b")
 
