@@ -26,7 +26,7 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class Extracted:
-    """The text of a file, or of one part of a file that holds several documents.
+    """The text of a file.
 
     Args:
         text: the text.
@@ -34,7 +34,6 @@ class Extracted:
         title: the title, if it has one.
         line: the number of its first line in the file; None if lines of the text are not lines of the file.
         pages: whether form feeds separate numbered pages.
-        part: what names the part within its file; None if the text is that of the whole file.
         metadata: what else is known.
     """
 
@@ -43,5 +42,4 @@ class Extracted:
     title: str | None = None
     line: int | None = None
     pages: bool = False
-    part: str | int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)

@@ -92,15 +92,14 @@ def _records(file: File, text_field: str | None) -> Iterator[Document]:
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
     """Yield the documents of a file.
 
-    The id of a file is its source; those of its parts, paragraphs and lines add a colon and their number: of the part,
-    and of the line in the text.
+    The id of a file is its source; those of its paragraphs and lines add a colon and the number of the line in the text.
     """
     for extracted in texts:
         general: dict[str, Any] = {"source": file.source, "modified": modified(file.modified)}
         if extracted.title:
             general["title"] = extracted.title
         general |= extracted.metadata
-        identifier = file.source if extracted.part is None else f"{file.source}:{extracted.part}"
+        identifier = file.source
         if unit in (PARAGRAPHS, LINES):
             blocks = (rows if unit == LINES else KINDS[extracted.kind])(extracted.text)
             for block, line, page in _places(extracted.text, blocks):

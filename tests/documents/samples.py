@@ -149,15 +149,6 @@ def eml(path: Path) -> None:
     path.write_bytes(mail().as_bytes())
 
 
-def mbox(path: Path) -> None:
-    import mailbox
-
-    box = mailbox.mbox(path)
-    box.add(mail())
-    box.add(mail("Second", "Nothing new."))
-    box.close()
-
-
 def srt(path: Path) -> None:
     path.write_text(
         f"1\n00:00:01,000 --> 00:00:03,000\n<i>{FIRST}</i>\n\n2\n00:00:03,500 --> 00:00:05,000\nYes.\n\n"
@@ -172,6 +163,4 @@ def vtt(path: Path) -> None:
     )
 
 
-WRITERS = {
-    function.__name__: function for function in (html, rst, pdf, docx, pptx, odt, epub, ipynb, eml, mbox, srt, vtt)
-}
+WRITERS = {function.__name__: function for function in (html, rst, pdf, docx, pptx, odt, epub, ipynb, eml, srt, vtt)}

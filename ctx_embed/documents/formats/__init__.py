@@ -49,9 +49,8 @@ _PYTHON = Format("Python", "plain:python", apart=False)
 _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
 _HTML = Format("HTML", "web:html", "trafilatura")
-_MAILBOX = Format("mbox", "mail:mailbox")
 _SUBTITLES = Format("subtitles", "subtitles:subtitles", "pysubs2")
-# A drawing is text only to computers.
+# A drawing is text for computers only.
 _IMAGE = Format("image", "plain:binary", apart=False)
 
 _CODE_SUFFIXES = """
@@ -74,8 +73,7 @@ FORMATS: dict[str, Format] = {
     ".epub": Format("EPUB", "web:epub"),
     ".ipynb": Format("notebook", "markup:notebook"),
     ".eml": Format("e-mail", "mail:message"),
-    **dict.fromkeys([".mbox", ".mbx"], _MAILBOX),
-    **dict.fromkeys([".srt", ".vtt", ".ass", ".ssa"], _SUBTITLES),
+    **dict.fromkeys([".srt", ".vtt"], _SUBTITLES),
     ".svg": _IMAGE,
     ".parquet": Format("Parquet", "plain:records", apart=False),
 }

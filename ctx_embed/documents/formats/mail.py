@@ -1,8 +1,7 @@
-"""E-mail: single messages, and mailboxes of many."""
+"""E-mail messages."""
 
 from __future__ import annotations
 
-import mailbox as mailboxes
 from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -17,23 +16,7 @@ from ctx_embed.documents.formats.web import text_of
 
 def message(path: str) -> Iterator[Extracted]:
     """Yield the subject and text of a message."""
-    yield _read(read_bytes(path), None)
-
-
-def mailbox(path: str) -> Iterator[Extracted]:
-    """Yield the messages of an mbox file, a document each."""
-    if not read_bytes(path).startswith(b"From "):
-        raise UnreadableFileError("not mbox")
-    box = mailboxes.mbox(path, create=False)
-    try:
-        for number, key in enumerate(box.iterkeys(), 1):
-            yield _read(box.get_bytes(key), number)
-    finally:
-        box.close()
-
-
-def _read(raw: bytes, number: int | None) -> Extracted:
-    mail = message_from_bytes(raw, policy=default)
+    mail = message_from_bytes(read_bytes(path), policy=default)
     if not mail.keys():
         raise UnreadableFileError("not an e-mail")
     subject, sender, date = (_header(mail, name) for name in ("subject", "from", "date"))
@@ -44,7 +27,7 @@ def _read(raw: bytes, number: int | None) -> Extracted:
         metadata["date"] = None
     metadata = {name: value for name, value in metadata.items() if value}
     text = "\n\n".join(filter(None, [f"# {subject}" if subject else "", _body(mail)]))
-    return Extracted(text, "markdown", title=subject or None, part=number, metadata=metadata)
+    yield Extracted(text, "markdown", title=subject or None, metadata=metadata)
 
 
 def _header(mail: EmailMessage, name: str) -> str:

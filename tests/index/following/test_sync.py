@@ -19,7 +19,7 @@ from ctx_embed.index.following.records import folders
 from ctx_embed.index.following.sync import sync_folder
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.writing.steps import Steps
-from tests.documents.samples import FIRST, SECOND, mbox, pdf
+from tests.documents.samples import FIRST, SECOND, pdf
 from tests.index.support.hash_model import HashModel
 
 LONG = "\n\n".join(f"## Part {number}\n\n" + f"word{number} " * 150 for number in range(4))
@@ -148,9 +148,8 @@ def test_what_a_document_is(index, folder, unit, expected):
     assert ids(index) == ["a.md", "plain.csv", "rows.jsonl", "sub/b.txt", "sub/code.py", "table.csv"]
 
 
-def test_pages_and_messages(index, folder):
+def test_pages(index, folder):
     pdf(folder / "report.pdf")
-    mbox(folder / "mail.mbox")
     index.sync(folder)
     document = index.get("report.pdf")
     assert document.metadata["page"] == 1
@@ -159,7 +158,6 @@ def test_pages_and_messages(index, folder):
         FIRST: 1,
         SECOND: 2,
     }
-    assert index.get("mail.mbox:2").metadata["title"] == "Second"
     index.sync(folder, documents="paragraphs")
     assert index.get("report.pdf:2").metadata["page"] == 2
 
