@@ -7,9 +7,11 @@ import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from ctx_embed.errors import InputError, UnwritableError
@@ -40,6 +42,20 @@ def fsync_file(path: Path) -> None:
     """Make the contents of ``path`` durable."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def open_regular(path: str | Path) -> BufferedReader:
+    """Open a file for reading without waiting for it, as a pipe or a device would make one wait.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file")
+    return file
 
 
 def require_folder(path: Path) -> None:

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import gzip
 import re
+import time
 import zlib
 
-from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
+from ctx_embed.documents.extracted import MOST_BYTES, SECONDS, UnreadableFileError
+from ctx_embed.files import open_regular
 from ctx_embed.rows.encodings import UTF_8, detected, is_binary, marked
 from ctx_embed.rows.opening import GZIP_MAGIC
 
+_BLOCK_BYTES = 1 << 20
 
-def read_bytes(path: str, most: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file, unpacked if it is gzip.
+
+def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
+    """Return the bytes of a regular file, unpacked if it is gzip.
 
     Raises:
-        UnreadableFileError: it cannot be read, or has more than ``most`` bytes.
+        UnreadableFileError: it cannot be read, has more than ``most`` bytes, or takes longer than ``seconds``.
     """
+    blocks, size, end = [], 0, time.monotonic() + seconds
     try:
-        with open(path, "rb") as file:
-            raw = file.read(most + 1)
-            if raw[:2] == GZIP_MAGIC:
-                file.seek(0)
-                with gzip.open(file) as unpacked:
-                    raw = unpacked.read(most + 1)
+        with open_regular(path) as file:
+            stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP_MAGIC else file
+            while size <= most and (block := stream.read(_BLOCK_BYTES)):
+                blocks.append(block)
+                size += len(block)
+                if time.monotonic() > end:
+                    raise UnreadableFileError(f"takes longer than {seconds:g} s")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UnreadableFileError(f"broken gzip ({error})") from None
     except OSError as error:
         raise UnreadableFileError(f"cannot be read ({error.strerror})") from None
-    if len(raw) > most:
+    if size > most:
         raise UnreadableFileError(f"larger than {most >> 20} MB")
-    return raw
+    return b"".join(blocks)
 
 
 def decode(raw: bytes, encoding: str | None = None) -> str:

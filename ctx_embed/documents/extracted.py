@@ -9,6 +9,8 @@ from typing import Any
 MOST_CHARACTERS = 64_000_000
 # Bytes read from one file, unpacked.
 MOST_BYTES = 256 << 20
+# What reading a single file may take.
+SECONDS, MEGABYTES = 60.0, 2048
 
 
 class UnreadableFileError(Exception):

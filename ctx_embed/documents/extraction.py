@@ -15,13 +15,11 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.extracted import MEGABYTES, SECONDS, Extracted, UnreadableFileError
 from ctx_embed.documents.formats import extract, format_of
 
 Item = TypeVar("Item")
 
-# What a single file may take.
-SECONDS, MEGABYTES = 60.0, 2048
 MOST_WORKERS = 4
 # Files that workers read ahead, each.
 _AHEAD = 8

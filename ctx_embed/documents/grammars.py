@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node, Parser, Tree
 
 # The package of each language's grammar, and the function there that returns it.
 LANGUAGES = {
@@ -38,6 +39,10 @@ LANGUAGE_OF = {
     ".tsx": "tsx",
     ".ts": "typescript",
 }
+
+# Broken code can take endless time to parse.
+PARSING_SECONDS = 5.0
+_READ_BYTES = 1 << 16
 
 _DEFINITION = re.compile(
     r"(?:abstract_class|annotation_type|class|constructor|destructor|enum|function|generator_function|impl|interface|macro"
@@ -69,35 +74,71 @@ def _parser(language: str) -> Parser | None:
         return None
 
 
-def definitions(text: str, language: str, deepest: int) -> dict[int, int] | None:
+def definitions(text: str, language: str, deepest: int, seconds: float = PARSING_SECONDS) -> dict[int, int] | None:
     """Return the lines, from 0, at which definitions begin, with their depths: 1 for those at the top.
 
     Args:
         text: source code; broken code has the definitions that are still recognised.
         language: one of :data:`LANGUAGES`.
         deepest: deeper definitions are left out.
+        seconds: what parsing may take.
 
     Returns:
-        None if the grammar is not installed.
+        None if the grammar is not installed, or parsing takes too long.
     """
     parser = _parser(language)
     if parser is None:
         return None
+    tree = _parsed(parser, text.encode(), seconds)
+    if tree is None:
+        return None
     found: dict[int, int] = {}
-    waiting = [(parser.parse(text.encode()).root_node, 1)]
+    # The parts to look into, with their depth and the first line of the comments right above them.
+    waiting: list[tuple[Node, int, int | None]] = [(tree.root_node, 1, None)]
     while waiting:
-        node, depth = waiting.pop()
+        node, depth, above = waiting.pop()
         after = False
-        for child in node.children:
+        for child, first in _with_first_lines(node.children, above):
             definition = _definition(child)
             if definition is not None or (after and child.is_named):
-                found.setdefault(_first_line(child), depth)
+                found.setdefault(first, depth)
             if definition is not None and depth < deepest and _CONTAINER.fullmatch(definition.type):
-                waiting += [(body, depth + 1) for body in definition.children if _WRAPPER.fullmatch(body.type)]
+                inside = _with_first_lines(definition.children, None)
+                waiting += [(body, depth + 1, line) for body, line in inside if _WRAPPER.fullmatch(body.type)]
             elif definition is None and _WRAPPER.fullmatch(child.type):
-                waiting.append((child, depth))
+                waiting.append((child, depth, first))
             after = definition is not None
     return found
+
+
+def _parsed(parser: Parser, content: bytes, seconds: float) -> Tree | None:
+    """Return the tree of source code; None if parsing takes longer, as that of some broken code does."""
+    end = time.monotonic() + seconds
+    try:
+        return parser.parse(
+            lambda at, _: content[at : at + _READ_BYTES], progress_callback=lambda *_: time.monotonic() > end
+        )
+    except ValueError:
+        parser.reset()
+        return None
+
+
+def _with_first_lines(nodes: Iterable[Node], above: int | None) -> Iterator[tuple[Node, int]]:
+    """Yield nodes with the first line of the comments and attributes right above them, or their own.
+
+    Args:
+        nodes: that follow each other.
+        above: the first line of comments that end right above the first node; None: there are none.
+    """
+    last = None
+    for node in nodes:
+        start = int(node.start_point.row)
+        if last is not None and last + 1 < start:
+            above = None
+        first = start if above is None else min(above, start)
+        yield node, first
+        above = first if _ABOVE.fullmatch(node.type) else None
+        last = int(node.end_point.row)
 
 
 def _definition(node: Node) -> Node | None:
@@ -108,23 +149,3 @@ def _definition(node: Node) -> Node | None:
         return next(filter(None, map(_definition, node.children)), None)
     values = (child.child_by_field_name("value") for child in node.children if child.type == "variable_declarator")
     return node if any(value is not None and value.type in _FUNCTION_VALUES for value in values) else None
-
-
-def _first_line(node: Node) -> int:
-    """Return the first line of a node, with the comments and attributes right above it."""
-    line = node.start_point.row
-    for above in _before(node):
-        if not _ABOVE.fullmatch(above.type) or above.end_point.row + 1 < line or above.start_point.row >= line:
-            break
-        line = above.start_point.row
-    return int(line)
-
-
-def _before(node: Node) -> Iterator[Node]:
-    """Yield the nodes above, the nearest first; the first of a body follows what stands before the body."""
-    above = node.prev_sibling
-    if above is None and node.parent is not None and _WRAPPER.fullmatch(node.parent.type):
-        above = node.parent.prev_sibling
-    while above is not None:
-        yield above
-        above = above.prev_sibling

@@ -92,7 +92,7 @@ def _records(file: File, text_field: str | None) -> Iterator[Document]:
 def documents_of(file: File, texts: Iterable[Extracted], unit: str | None) -> Iterator[Document]:
     """Yield the documents of a file.
 
-    The id of a file is its source; those of its paragraphs and lines add a colon and the number of the line in the text.
+    The id of a file is its source; that of a paragraph or line adds a colon and the number of its line in the text.
     """
     for extracted in texts:
         general: dict[str, Any] = {"source": file.source, "modified": modified(file.modified)}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from ctx_embed.documents.ignoring import Rules
 from ctx_embed.errors import InputError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from ctx_embed.files import open_regular
 
 HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
@@ -19,6 +20,10 @@ LEAVING = "link out of the folder"
 NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}
+# The rest of a longer .gitignore file is not read.
+_MOST_RULES = 10_000
+# What a time in nanoseconds is stored in: a file dated 2262 or later counts as of then.
+_LATEST = 2**63 - 1
 
 
 class File(NamedTuple):
@@ -54,23 +59,27 @@ class Skipped(NamedTuple):
 
 
 # .gitignore files that apply: where each lies, and its patterns.
-_Rules = tuple[tuple[str, "GitIgnoreSpec"], ...]
+_Rules = tuple[tuple[str, Rules], ...]
 
 
 def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
-    """Return whether a path within a folder matches one of some globs, written as in .gitignore; None without globs.
+    """Return a function that tells whether a path within a folder matches globs, written as in .gitignore.
+
+    None without globs.
 
     Raises:
-        InputError: a glob cannot be understood.
+        InputError: a glob says nothing.
     """
     if not globs:
         return None
-    from pathspec import GitIgnoreSpec
+    for glob in globs:
+        if not Rules.of([glob]).rules:
+            raise InputError(f"--include and --exclude must be globs such as '*.md', got {glob!r:.80}")
+    return partial(_chosen, Rules.of(globs))
 
-    try:
-        return GitIgnoreSpec.from_lines(globs).match_file
-    except ValueError as error:
-        raise InputError(f"--include and --exclude must be globs such as '*.md' ({error})") from None
+
+def _chosen(rules: Rules, path: str) -> bool:
+    return rules.check(path, within=True) is True
 
 
 def is_index(folder: str | Path) -> bool:
@@ -144,12 +153,11 @@ def _listing(
 
 
 def _gitignore(path: str, prefix: str) -> _Rules:
-    from pathspec import GitIgnoreSpec
-
     try:
-        with open(os.path.join(path, ".gitignore"), encoding="utf-8", errors="replace") as file:
-            return ((prefix, GitIgnoreSpec.from_lines(file)),)
-    except (OSError, ValueError):
+        with open_regular(os.path.join(path, ".gitignore")) as file:
+            lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
+            return ((prefix, Rules.of(islice(lines, _MOST_RULES))),)
+    except OSError:
         # git, too, goes on without a file of rules that it cannot read.
         return ()
 
@@ -165,13 +173,18 @@ def _reason(
     except UnicodeEncodeError:
         return NOT_UTF8
     named = f"{source}/" if is_folder else source
-    for prefix, spec in reversed(rules):
-        ignored = spec.check_file(named[len(prefix) :]).include
+    for prefix, rule in reversed(rules):
+        ignored = rule.check(named[len(prefix) :])
         if ignored is not None:
             if ignored:
                 return IGNORED
             break
     return EXCLUDED if excluded is not None and excluded(named) else None
+
+
+def modified_of(found: os.stat_result) -> int:
+    """Return the time of a file's last change in nanoseconds, as it can be stored."""
+    return max(-_LATEST, min(found.st_mtime_ns, _LATEST))
 
 
 def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skipped:
@@ -183,5 +196,5 @@ def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skip
     except OSError as error:
         return Skipped(source, f"cannot be read ({error.strerror})", failed=True)
     if stat.S_ISREG(found.st_mode):
-        return File(entry.path, source, found.st_size, found.st_mtime_ns)
+        return File(entry.path, source, found.st_size, modified_of(found))
     return Skipped(source, LINK if stat.S_ISDIR(found.st_mode) else SPECIAL)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, without_secrets
+from ctx_embed.files import open_regular
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -83,7 +84,8 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         elif os.path.isdir(source):
             raise InputError(f"{source}: must be a file, got a folder")
         else:
-            stream = open(source, "rb")  # noqa: SIM115
+            # A regular file, as in /proc, may have nothing to read for ever; a pipe is waited for.
+            stream = open_regular(source) if os.path.isfile(source) else open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
         raise InputError(f"{source}: no such file") from None
     except InputError:

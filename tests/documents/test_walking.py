@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from ctx_embed.documents.decoding import read_bytes
+from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.walking import File, Skipped, walk
 from ctx_embed.errors import InputError
 
@@ -21,6 +23,42 @@ def names(folder, **options) -> list[str]:
 
 def skipped(folder, **options) -> dict[str, str]:
     return {found.source: found.reason for found in walk(folder, **options) if isinstance(found, Skipped)}
+
+
+def test_links_that_leave_the_folder_are_read_only_if_asked_for(tmp_path):
+    folder, outside = tmp_path / "folder", tmp_path / "folder2"
+    make(folder, {"in.txt": "x", "sub/in.txt": "x"})
+    make(outside, {"secret.txt": "x"})
+    (folder / "link.txt").symlink_to(outside / "secret.txt")
+    (folder / "sub" / "link.txt").symlink_to("../../folder2/secret.txt")
+    (folder / "sub" / "up.txt").symlink_to("../in.txt")
+    (folder / "device.txt").symlink_to("/dev/zero")
+    inside = ["in.txt", "sub/in.txt", "sub/up.txt"]
+    assert names(folder) == inside
+    assert skipped(folder)["link.txt"] == "link out of the folder"
+    assert names(folder, follow_links=True) == sorted([*inside, "link.txt", "sub/link.txt"])
+    assert skipped(folder, follow_links=True) == {"device.txt": "not a regular file"}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_no_file_is_waited_for(tmp_path):
+    make(tmp_path, {"kept.txt": "x"})
+    os.mkfifo(tmp_path / ".gitignore")
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "input.txt").symlink_to("/dev/stdin")
+    assert names(tmp_path, follow_links=True) == ["kept.txt"]
+    with pytest.raises(UnreadableFileError, match="not a regular file"):
+        read_bytes(str(tmp_path / "pipe.txt"))
+    with pytest.raises(UnreadableFileError, match="takes longer than 0 s"):
+        read_bytes(str(tmp_path / "kept.txt"), seconds=0)
+
+
+def test_a_file_of_any_date(tmp_path):
+    make(tmp_path, {"a.txt": "x"})
+    os.utime(tmp_path / "a.txt", (10**10, 10**10))
+    (found,) = walk(tmp_path)
+    assert isinstance(found, File)
+    assert found.modified == 2**63 - 1
 
 
 def test_files_come_sorted_by_their_whole_path(tmp_path):

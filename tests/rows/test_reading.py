@@ -84,13 +84,12 @@ def test_gzip_is_known_by_its_bytes_and_not_by_its_name(file):
 
 def test_a_file_is_closed_when_its_reader_stops_early(file, monkeypatch):
     opened = []
-    plain = open
 
-    def remembered(*arguments):
-        opened.append(plain(*arguments))
+    def remembered(path):
+        opened.append(open(path, "rb"))  # noqa: SIM115
         return opened[-1]
 
-    monkeypatch.setattr("builtins.open", remembered)
+    monkeypatch.setattr("ctx_embed.rows.opening.open_regular", remembered)
     reader = read_lines(file(b"a\nb\n"))
     next(reader)
     reader.close()
@@ -113,7 +112,7 @@ def test_a_source_without_permission(file, monkeypatch):
     def refuse(*arguments):
         raise PermissionError(13, os.strerror(13))
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("ctx_embed.rows.opening.open_regular", refuse)
     assert error(read_lines, path) == f"{path}: cannot be read (Permission denied)"
 
 

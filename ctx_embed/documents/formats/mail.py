@@ -13,6 +13,8 @@ from ctx_embed.documents.decoding import decode, read_bytes
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.web import text_of
 
+_LONGEST_HEADER = 2000
+
 
 def message(path: str) -> Iterator[Extracted]:
     """Yield the subject and text of a message."""
@@ -32,7 +34,9 @@ def message(path: str) -> Iterator[Extracted]:
 
 def _header(mail: EmailMessage, name: str) -> str:
     try:
-        return " ".join(str(mail[name] or "").split())
+        raw = next((value for key, value in mail.raw_items() if key.lower() == name), "")
+        # The standard library takes quadratic time for long headers.
+        return " ".join(str(default.header_fetch_parse(name, str(raw)[:_LONGEST_HEADER])).split())
     except Exception:
         # The standard library fails in many ways on headers that are not what they should be.
         return ""

@@ -6,7 +6,8 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Iterator
-from html.parser import HTMLParser
+from contextlib import suppress
+from html import unescape
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -20,26 +21,34 @@ _BLOCKS = """
 address article aside blockquote body dd div dl dt figure footer form header hr li main ol p pre section table tr ul
 """
 _BREAKING = {*_HEADINGS, *_BLOCKS.split()}
+# Tags that end a line rather than a block.
+_LINES = ("li", "tr", "dt", "dd")
+# What is between these tags is no HTML.
+_RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "style")}
+_TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
+_QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
+# What begins a comment or another part that is not shown, and what ends it.
+_MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 _CONTAINER = "META-INF/container.xml"
 _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>", re.IGNORECASE)
 
 
-class _Text(HTMLParser):
+class _Text:
     """Collects the text of a page: blocks apart, headings with their marks, code as it is."""
 
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self._unseen: list[str] = []
         self._code = 0
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def start(self, tag: str) -> None:
+        """Take an opening tag."""
         if tag in _UNSEEN:
             self._unseen.append(tag)
         elif tag == "br":
             self.parts.append("\n")
         elif tag in _BREAKING:
-            self.parts.append("\n" if tag in ("li", "tr", "dt", "dd") else "\n\n")
+            self.parts.append("\n" if tag in _LINES else "\n\n")
             if tag == "li":
                 self.parts.append("- ")
             elif tag in _HEADINGS:
@@ -50,28 +59,68 @@ class _Text(HTMLParser):
         elif tag in ("td", "th"):
             self.parts.append(" ")
 
-    def handle_endtag(self, tag: str) -> None:
+    def end(self, tag: str) -> None:
+        """Take a closing tag."""
         if self._unseen:
             if tag == self._unseen[-1]:
                 self._unseen.pop()
         elif tag == "pre" and self._code:
             self._code -= 1
             self.parts.append("\n```\n\n")
-        elif tag in _BREAKING and tag not in ("li", "tr", "dt", "dd", "hr"):
+        elif tag in _BREAKING and tag not in (*_LINES, "hr"):
             self.parts.append("\n\n")
 
-    def handle_data(self, data: str) -> None:
-        if not self._unseen:
-            self.parts.append(data if self._code else re.sub(r"\s+", " ", data))
+    def text(self, text: str) -> None:
+        """Take the text between two tags."""
+        if text and not self._unseen:
+            with suppress(ValueError):  # A number of thousands of digits is no character.
+                text = unescape(text)
+            self.parts.append(text if self._code else re.sub(r"\s+", " ", text))
 
 
 def text_of(page: str) -> str:
-    """Return all text of an HTML page as Markdown, without scripts, styles and navigation."""
-    parser = _Text()
-    parser.feed(page)
-    parser.close()
-    lines = (line.rstrip() for line in "".join(parser.parts).split("\n"))
+    """Return all text of an HTML page as Markdown, without scripts, styles and navigation.
+
+    Each character is looked at once, also of broken pages, with which Python's own parser takes quadratic time. As the
+    standard of HTML says, a page ends where a tag or a comment does not.
+    """
+    found = _Text()
+    at = 0
+    while (start := page.find("<", at)) >= 0:
+        tag = _TAG.match(page, start)
+        mark = next((end for begin, end in _MARKS if page.startswith(begin, start)), None)
+        if tag is None and mark is None:
+            # A letter, as in "a < b".
+            found.text(page[at : start + 1])
+            at = start + 1
+            continue
+        found.text(page[at:start])
+        at = _after_tag(page, tag.end()) if tag else page.find(mark or ">", start + 2) + len(mark or ">")
+        if at < start + 2:
+            at = len(page)
+        elif tag is not None and tag[1]:
+            found.end(tag[2].lower())
+        elif tag is not None:
+            name = tag[2].lower()
+            found.start(name)
+            if name in _RAW:
+                closing = _RAW[name].search(page, at)
+                at = closing.start() if closing else len(page)
+    found.text(page[at:])
+    lines = (line.rstrip() for line in "".join(found.parts).split("\n"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _after_tag(page: str, at: int) -> int:
+    """Return the place after the ``>`` of a tag, which may also stand in a quoted value; -1 if there is none."""
+    while match := _QUOTE_OR_END.search(page, at):
+        at = match.end()
+        if match[0] == ">":
+            return at
+        at = page.find(match[0][-1], at) + 1
+        if not at:
+            return -1
+    return -1
 
 
 def html(path: str) -> Iterator[Extracted]:
@@ -88,8 +137,6 @@ def html(path: str) -> Iterator[Extracted]:
 
 
 def _line(text: str) -> str | None:
-    from html import unescape
-
     return " ".join(unescape(text).split()) or None
 
 

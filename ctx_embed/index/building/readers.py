@@ -15,7 +15,7 @@ from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
 from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
-from ctx_embed.documents.walking import File
+from ctx_embed.documents.walking import File, modified_of
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.rows import read_documents
@@ -84,7 +84,7 @@ def _structured(file: str, documents: str | None, encoding: str | None) -> Itera
         raise InputError(f"{file}: cannot be read ({error.strerror})") from None
     except UnreadableFileError as error:
         raise InputError(f"{file}: {error}") from None
-    named = File(file, PurePath(file).as_posix(), found.st_size, found.st_mtime_ns)
+    named = File(file, PurePath(file).as_posix(), found.st_size, modified_of(found))
     yield from documents_of(named, texts, documents)
 
 

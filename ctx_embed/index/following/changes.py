@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ctx_embed.documents.walking import File, Skipped
+from ctx_embed.documents.walking import File, Skipped, modified_of
 from ctx_embed.index.following.records import RecordedFile, as_recorded
 from ctx_embed.index.following.report import Synced
 from ctx_embed.progress import Meter
@@ -89,7 +89,7 @@ def has_changed(file: File) -> bool:
         found = os.stat(file.path)
     except OSError:
         return True
-    return (found.st_size, found.st_mtime_ns) != (file.size, file.modified)
+    return (found.st_size, modified_of(found)) != (file.size, file.modified)
 
 
 def content_hash(file: File) -> bytes:

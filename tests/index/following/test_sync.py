@@ -549,3 +549,27 @@ def test_the_state_is_in_the_index_and_older_indexes_have_none(index, folder, tm
     assert (known.path, known.prefix, known.options.exclude) == (str(folder), "", ("sub/",))
     assert json.loads((index.path / "manifest.json").read_text())["format_version"] == 2
     assert sorted(path.name for path in index.path.iterdir())[:1] == ["documents.sqlite"]
+
+
+def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
+    os.utime(folder / "a.md", (10**10, 10**10))
+    path = tmp_path / "index"
+    build_index(folder, path, model=hash_model)
+    with SearchIndex.open(path, hash_model) as index:
+        assert index.get("a.md").metadata["modified"].startswith("2262-04-11")
+        assert index.sync(folder).changed == 0
+    digits = "9" * 5000
+    refused = {"digits.jsonl": "Exceeds the limit", "infinite.jsonl": "Out of range float"}
+    for name, content in {
+        "int.jsonl": f'{{"text": "a", "n": {10**30}}}\n',
+        "digits.jsonl": f'{{"text": "a", "n": {digits}}}\n',
+        "digits.csv": f"text,n\na,{digits}\n",
+        "float.csv": f"text,n\na,1.{digits}\n",
+        "infinite.jsonl": '{"text": "a", "n": 1e999}\n',
+    }.items():
+        (tmp_path / name).write_text(content)
+        if name in refused:
+            with pytest.raises(InputError, match=rf"^[^\n]*{refused[name]}[^\n]*$"):
+                build_index(tmp_path / name, path, model=hash_model, mode="overwrite")
+        else:
+            build_index(tmp_path / name, path, model=hash_model, mode="overwrite")

@@ -1,0 +1,102 @@
+"""Hostile files are read in time that grows with their size, not with its square."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+
+import pytest
+
+from ctx_embed.documents.blocks import KINDS
+from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.documents.formats import extract
+from ctx_embed.documents.formats.web import text_of
+from ctx_embed.errors import InputError
+from ctx_embed.rows import read_documents, read_labelled_rows
+
+RECORDS = {
+    "columns.csv": lambda n: ",".join(map(str, range(n))) + "\n",
+    "quote.csv": lambda n: 'text\n"' + "a\n" * n,
+    "digits.csv": lambda n: "text,n\na," + "9" * n + "\n",
+    "deep.jsonl": lambda n: "[" * n,
+    "wide.jsonl": lambda n: json.dumps({"text": "a", **{str(number): number for number in range(n)}}),
+    "spaces.jsonl": lambda n: " " * n + "x",
+}
+PARTS = {
+    "blank lines": ("prose", lambda n: " \n" * n),
+    "form feeds": ("prose", lambda n: "a\f\n" * n),
+    "dashes": ("markdown", lambda n: "---\n" * n),
+    "underline": ("markdown", lambda n: "a\n" + "-" * n + " " * n + "x"),
+    "fences": ("markdown", lambda n: "```\n" + " " * n + "x\n"),
+    "indents": ("code", lambda n: " " * n + "a"),
+    "comments of Python": ("python", lambda n: "x=1\n#c\n" * n + "def f(): pass\n"),
+    "comments of C": ("c", lambda n: "//c\n" * n + "int f(){}\n"),
+    "comments of Go": ("go", lambda n: "//c\n" * n + "func f(){}"),
+}
+FILES = {
+    "heading.md": lambda n: "# " + "#" * n + " " * n + "x",
+    "marks.srt": lambda n: "1\n00:00:01,000 --> 00:00:03,000\n" + "<{\\" * n,
+    "sender.eml": lambda n: "From: " + "a," * n + "\n\nx",
+    "subject.eml": lambda n: "Subject: " + "=?utf-8?q?a?= " * n + "\n\nx",
+}
+PAGES = ["<!--", "<a ", "<a b='", "<![CDATA[", "<?", "<", "</", "<script>", "<script></", "<a b=\"'>", "&#", "< "]
+
+
+def require_linear(read, content, smaller: int = 4000) -> None:
+    """Compare the time for n and 4n, of which a quadratic reader takes 16 times as much."""
+    times = []
+    for size in (smaller, 4 * smaller):
+        made = content(size)
+        start = time.process_time()
+        read(made)
+        times.append(time.process_time() - start)
+    assert times[1] < 9 * times[0] + 0.3, times
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records(name, tmp_path):
+    def read(content):
+        (tmp_path / name).write_text(content)
+        with suppress(InputError):
+            list(read_documents(tmp_path / name))
+
+    require_linear(read, RECORDS[name], 20_000)
+
+
+def test_labelled_lines(tmp_path):
+    def read(content):
+        (tmp_path / "a.tsv").write_text(content)
+        list(read_labelled_rows(tmp_path / "a.tsv"))
+
+    require_linear(read, lambda n: "a\tb\t" * n, 20_000)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_blocks(name):
+    kind, content = PARTS[name]
+    require_linear(KINDS[kind], content, 10_000)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files(name, tmp_path):
+    if name.endswith(".srt"):
+        pytest.importorskip("pysubs2")
+
+    def read(content):
+        (tmp_path / name).write_text(content)
+        with suppress(UnreadableFileError):
+            list(extract(str(tmp_path / name)))
+
+    require_linear(read, FILES[name])
+
+
+@pytest.mark.parametrize("part", PAGES)
+def test_pages(part):
+    require_linear(text_of, lambda n: part * n)
+
+
+def test_broken_pages_keep_their_text():
+    page = "<p title='a > b'>One &amp; <b>two</b></p><!-- no --><script>if (a < b) {}</script><p>a < b<br>c</P><p"
+    assert text_of(page) == "One & two\n\na < b\nc"
+    assert text_of("<h2>Title</h2><ul><li>x<li>y</ul><style>p {}</style><td>1</td>") == "## Title\n\n- x\n- y\n\n 1"
