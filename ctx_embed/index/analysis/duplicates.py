@@ -19,7 +19,7 @@ from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.progress import Meter
 
 ROWS_AT_ONCE = 1024
-# Neighbours fetched at first; four times as many as long as all of them reach the threshold.
+# Neighbours fetched at first, and four times as many while all of them reach the threshold.
 NEIGHBOURS = 32
 
 
@@ -45,7 +45,7 @@ def find_duplicates(
 ) -> list[Pair]:
     """Return the pairs of passages of different documents with the highest cosines, highest first.
 
-    If the index has a FAISS file, each passage is compared with its nearest neighbours; otherwise every pair is.
+    If the index has a FAISS file, each passage is compared with its nearest neighbours, otherwise with all others.
 
     Args:
         folder: the index.
@@ -108,7 +108,7 @@ def near_pairs(
         rows: some rows in ascending order.
         allowed: which rows may be found; None allows all.
         threshold: the lowest cosine.
-        effort: as for :meth:`VectorIndex.search`.
+        effort: the search effort, as for :meth:`VectorIndex.search`.
         documents: the document of each row, to leave pairs of one document out; None leaves none out.
         most: the number of pairs of highest cosine that are needed, so that others may be left out; None needs all.
         neighbours: the number of neighbours that FAISS returns at first; see :data:`NEIGHBOURS`.

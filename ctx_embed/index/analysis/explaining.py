@@ -1,4 +1,4 @@
-"""Why a document is similar to a query: what each token of both adds to their cosine."""
+"""Explain the similarity of a query and a document: what each token of both adds to their cosine."""
 
 from __future__ import annotations
 

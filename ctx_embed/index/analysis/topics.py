@@ -16,7 +16,7 @@ from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.index.storage.folder import IndexFolder
 
-# The most vectors that the clusters are learned from, and the most passages whose words are counted.
+# At most this number of vectors train the clusters; words are counted in at most this number of passages.
 SAMPLED_VECTORS, SAMPLED_PASSAGES = 100_000, 30_000
 ROWS_AT_ONCE = 16_384
 TYPICAL_WORDS, CENTRAL_DOCUMENTS = 8, 3
@@ -31,9 +31,9 @@ class Topic:
         size: the number of its passages.
         words: its typical words.
         examples: the ids and texts of its most central passages.
-        label: its first words, which no other topic has; ``topic N`` if it has none.
-        documents: the ids of the documents that have most of their passages in it, in the order of addition; of
-            several such topics, a document has that of its first passage.
+        label: its first words, different from all other labels; ``topic N`` if it has no words.
+        documents: the ids of the documents that have most of their passages in it, in the order of addition. Between
+            topics with equally many passages of a document, its first passage decides.
     """
 
     size: int
@@ -112,7 +112,7 @@ def _topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
 
 
 def _labels(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return a label for each topic: its first words, at least three and as many as tell it from those before it."""
+    """Return a label for each topic: its first three words, or more if an earlier topic has the same label."""
     labels: list[str] = []
     for number, own in enumerate(words, 1):
         choices = [" ".join(own[:count]) for count in range(min(LABEL_WORDS, len(own)), len(own) + 1) if own]

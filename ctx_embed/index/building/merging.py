@@ -26,10 +26,10 @@ def merge_indexes(
 ) -> int:
     """Make one index of several that have the same model.
 
-    Nothing is embedded again, except the passages of indexes made before passages were embedded with titles.
+    Vectors are copied. Only passages of an index that was made before passages had titles are embedded again.
 
     Args:
-        sources: two indexes or more. The first one's kind and data type are those of the new index.
+        sources: two indexes or more. The new index gets the FAISS factory and the data type of the first one.
         path: the folder of the new index.
         replace: whether a document replaces the one that has its id in an earlier index.
         progress: whether to show progress on standard error.

@@ -1,4 +1,4 @@
-"""The file that a document comes from, by its metadata `source`, and the line or page of a passage in it."""
+"""The place of a passage: the file in its metadata field `source`, and the line or page in that file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Location(NamedTuple):
     """Where a passage comes from.
 
     Args:
-        name: the metadata field ``source``: a path, within a folder that the index was built from if there is one.
+        name: the metadata field ``source``: a path, relative to the followed folder if there is one.
         path: the file, if it is found.
         line: the number of the passage's first line in the file, from 1, if known.
         page: the number of its page, from 1, if known.
@@ -46,7 +46,7 @@ def location_of(store: DocumentStore, metadata: dict[str, Any], document: str, s
 
     Args:
         store: the documents.
-        metadata: the document's; ``line`` and ``page`` are those of its beginning.
+        metadata: the document's metadata; its ``line`` and ``page`` are where the document starts.
         document: its text, in which a form feed ends a page.
         start: the offset of the passage in it.
     """
@@ -70,7 +70,7 @@ def _counted(first: Any, further: int) -> int | None:
 
 
 def _candidates(store: DocumentStore, name: str) -> Iterator[Path]:
-    """Yield where the file may be: in a folder that the index follows, here, or next to the index."""
+    """Yield where the file may be: in a followed folder, in the working directory, or next to the index."""
     for folder in folders(store):
         if name.startswith(folder.prefix):
             yield Path(folder.path) / name.removeprefix(folder.prefix)

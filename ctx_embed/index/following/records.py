@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id
 
-# Made by the first folder of an index; indexes without one do not have them. `id` has no type, as in `documents`.
+# These tables are made with the first folder of an index. `id` has no type, as in `documents`.
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS folders (
         folder INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, prefix TEXT NOT NULL, options TEXT NOT NULL
@@ -56,7 +56,7 @@ class FollowedFolder(NamedTuple):
 
 
 class RecordedFile(NamedTuple):
-    """A file as it was when it was last read: ``problem`` says why it has no documents, None if it has."""
+    """A file as it was last read; ``problem`` says why it has no documents (None if it has)."""
 
     number: int
     source: str
@@ -108,7 +108,7 @@ def move(store: DocumentStore, folder: FollowedFolder, path: str) -> None:
 
 
 def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
-    """Yield the files of a folder sorted by source, in pages, so that files already passed may be changed meanwhile."""
+    """Yield the files of a folder sorted by source; records already yielded may be changed meanwhile."""
     after = ""
     while True:
         with store.reporting_errors():
@@ -186,7 +186,7 @@ def remove_origins(store: DocumentStore, ids: Iterable[Id]) -> None:
 
 
 def taken(store: DocumentStore, ids: Sequence[Id], file: int | None) -> Id | None:
-    """Return an id that a document has which does not come from ``file``; None if there is none."""
+    """Return one of the ids that belongs to a document from elsewhere than ``file``; None if there is none."""
     for start in range(0, len(ids), VALUES_A_QUERY):
         part = ids[start : start + VALUES_A_QUERY]
         marks = ",".join("?" * len(part))

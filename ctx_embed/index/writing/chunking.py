@@ -14,10 +14,10 @@ from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
 
-# Tokens of a passage, unless a number is given or the model reads fewer.
+# Default number of tokens in a passage; fewer if the model reads fewer.
 PASSAGE_TOKENS = 256
 
-# Looking behind keeps the time linear: a long run of dots or spaces is tried once.
+# The lookbehinds keep the time linear: a long run of dots or spaces is tried once.
 _SENTENCE_END = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|(?<!\s)\s*\n\s*\n\s*"
 )
@@ -39,7 +39,7 @@ def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
     """Return a chunker into passages of at most ``size`` tokens; only words longer than that are cut.
 
     Args:
-        size: the most tokens of a passage, at least 1.
+        size: the most tokens in a passage, at least 1.
         offsets: returns the tokens of a text as spans.
     """
 
@@ -63,12 +63,12 @@ def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
 class Passages:
     """Cuts texts into passages of at most ``size`` tokens where their structure allows it best.
 
-    A text that fits is one passage. A longer one is cut at its best places, see :class:`Block`; the parts that are then
-    still too long are cut likewise, down to paragraphs, sentences or lines, and words. Small parts that follow each
-    other stay together up to a quarter of ``size``. Every page begins a passage.
+    A text of at most ``size`` tokens is one passage. A longer one is cut at its best places, see :class:`Block`; parts
+    that are still too long are cut again, down to paragraphs, sentences or lines, and words. Small neighbouring parts
+    stay together, up to a quarter of ``size``. Every page starts a passage.
 
     Args:
-        size: the most tokens of a passage, at least 1.
+        size: the most tokens in a passage, at least 1.
         count: returns the numbers of tokens of some texts.
         offsets: returns the tokens of a text as spans.
     """
@@ -86,7 +86,7 @@ class Passages:
         if not found:
             return whole(text)
         if len(found) < 2 and len(text) <= self.size:
-            # Each token has a character at least.
+            # A token has at least one character.
             return _trimmed(text, [(block.start, block.stop) for block in found])
         counts = self._counts(text, found)
         found, counts = self._refined(text, found, counts)
@@ -123,19 +123,19 @@ class Passages:
         return blocks, counts
 
     def _parts(self, blocks: list[Block], counts: list[int], first: int, last: int) -> list[tuple[int, int]]:
-        """Cut the blocks from ``first`` to ``last`` at the best places, into at least two parts."""
+        """Return at least two parts of the blocks from ``first`` to ``last``, cut at the best places."""
         depth = min(block.depth for block in blocks[first + 1 : last])
         starts = [first, *(place for place in range(first + 1, last) if blocks[place].depth == depth), last]
         total = sum(counts[first:last])
         if depth == PAGE:
             return list(pairwise(starts))
-        # Where no place is better than another, passages come out alike in length.
+        # Where no place is better than another, cut into passages of similar length.
         even = -(-total // -(-total // self.size)) if depth == NONE else self.size // 4
         found: list[tuple[int, int]] = []
         begin, length = first, 0
         for start, stop in pairwise(starts):
             part = sum(counts[start:stop])
-            # A heading without text, or nearly, goes with what follows.
+            # A heading with little or no text stays with the text after it.
             full = length >= even if depth == NONE else length + part > even and 16 * length > self.size
             if start > begin and (full or length + part > self.size):
                 found.append((begin, start))
@@ -159,7 +159,7 @@ def _joined(text: str, left: Span, right: Span) -> bool:
 
 
 def _trimmed(text: str, spans: list[Span]) -> list[Span]:
-    """Return the spans without white space at their ends, leaving out those with nothing else."""
+    """Return the spans without white space at their ends, and without spans of white space alone."""
     trimmed = []
     for start, stop in spans:
         passage = text[start:stop]
@@ -175,7 +175,7 @@ def words(text: str) -> list[Span]:
 
 
 def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
-    """Return a function that returns the tokens of a text as spans, by the model's tokenizer if it has one."""
+    """Return a function that returns a text's tokens as spans; it uses the model's tokenizer if there is one."""
     own = _own_tokenizer(model)
     if own is None:
         return words
@@ -195,15 +195,15 @@ def _own_tokenizer(model: Any) -> Any:
 
 
 def _passages(size: int | None, model: Any) -> Passages:
-    """Return a cutter into passages of ``size`` tokens; None: :data:`PASSAGE_TOKENS`, or what the model reads."""
+    """Return the chunker for passages of ``size`` tokens; None: :data:`PASSAGE_TOKENS`, at most what the model reads."""
     if size is None:
         longest = getattr(model, "max_seq_length", None)
-        # Two tokens are left for the marks that many models add.
+        # Leave two tokens for the special tokens that many models add.
         size = PASSAGE_TOKENS if longest is None else max(1, min(PASSAGE_TOKENS, int(longest) - 2))
     own = _own_tokenizer(model)
     if own is None:
         return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
-    # The model's own remembers words: what is counted need not be tokenized again when it is embedded.
+    # The model's own tokenizer caches words, so that counted text is not tokenized again to be embedded.
     known = getattr(model, "text_tokenizer", None)
     tokenizer = known.without_phrases() if isinstance(known, TextTokenizer) else TextTokenizer(own)
     return Passages(size, lambda texts: tokenizer(texts)[1].tolist(), tokenizer_of(model))
@@ -225,7 +225,7 @@ def checked_chunk(chunk: Any) -> str:
 
 
 def chunker(chunk: str, model: Any) -> Chunker | Passages:
-    """Return the function that cuts texts as ``chunk`` says, with the tokenizer of ``model``, the index's model."""
+    """Return the chunker for the option ``chunk`` of an index with this model."""
     kind, _, size = chunk.partition(":")
     if kind == "passages":
         return _passages(int(size) if size else None, model)

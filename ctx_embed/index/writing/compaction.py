@@ -67,14 +67,14 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None], dtype: s
                 _declare_if_true(folder, store, wanted.dtype)
         finally:
             tidy(store)
-        # The index is compact; freeing the disk space can wait for another time.
+        # The index is compact; the disk space can also be freed another time.
         with suppress(InputError):
             store.vacuum()
     return removed
 
 
 def _declare(folder: IndexFolder, manifest: Manifest) -> None:
-    """Write a manifest, unless it is there already."""
+    """Write a manifest if it differs from the present one."""
     if manifest != folder.manifest:
         write_manifest(folder.path, manifest)
     folder.manifest = manifest
@@ -82,7 +82,7 @@ def _declare(folder: IndexFolder, manifest: Manifest) -> None:
 
 
 def _declare_if_true(folder: IndexFolder, store: DocumentStore, dtype: str) -> None:
-    """Declare a data type that older versions may be able to read, if no other writer has added another one since."""
+    """Declare a data type, which older versions may be able to read, unless a shard of another type is listed."""
     with store.writing():
         folder.require_in_place()
         if all(folder.vectors.dtype_of(shard) == dtype for shard in store.shards()):
@@ -109,7 +109,7 @@ def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
 
 def _renumber(store: DocumentStore, live: Mask, titled: bool) -> None:
     """Give the live rows new numbers without gaps in all tables."""
-    # In the order of rows, each new number is free when it is needed, as numbers only become smaller.
+    # Numbers only decrease, so that in the order of rows each new number is free.
     numbers = np.cumsum(live) - 1
     with store.reporting_errors():
         for table in ("documents", "passages"):
@@ -133,7 +133,7 @@ def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.i
 
 
 def _write_words(store: DocumentStore, titled: bool) -> None:
-    """Fill the tables that are derived from the texts: words, and the row in which each text was embedded."""
+    """Fill the tables derived from the texts: the word lists, and the row in which each text was embedded."""
     for document in store.all():
         passages = [
             (row, document.text[start:stop]) for row, (start, stop) in enumerate(store.spans(document), document.row)
@@ -141,6 +141,6 @@ def _write_words(store: DocumentStore, titled: bool) -> None:
         with store.reporting_errors():
             store.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", passages)
             embedded = embedded_texts(document.text, document.metadata, store.spans(document), titled)
-            # A passage that was embedded with a title is not found again by its text.
+            # A passage embedded with a title must not be found by its text alone.
             hashes = [(text_hash(text), row) for (row, text), of in zip(passages, embedded, strict=True) if text == of]
             store.connection.executemany("INSERT OR IGNORE INTO hashes VALUES (?, ?)", hashes)

@@ -91,7 +91,7 @@ class Edit:
         vectors: the shards' folder.
         embed: returns the unit vectors (n, dimension) of n texts.
         chunk: cuts a text with these blocks into passages.
-        counted: the number of documents already added by the same operation, for messages; 0 by default.
+        counted: the number of documents that the same operation has already added, for messages.
         titled: whether passages are embedded with the title of their document, see :func:`embedded_texts`.
     """
 
@@ -134,7 +134,7 @@ class Edit:
             for number, document in enumerate(documents, first)
         ]
         integers = [identifier for identifier in given if isinstance(identifier, int)]
-        # The largest integer is never an automatic id, so that the next id can always be stored.
+        # The largest integer is never an automatic id, so the next id can always be stored.
         next_id = min(max([self.state.next_id, *(identifier + 1 for identifier in integers)]), LARGEST_ID)
         texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
         cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
@@ -145,7 +145,7 @@ class Edit:
             for passage in embedded_texts(text, document.metadata, spans, self.titled)
         ]
         plain = [text == passage for text, passage in zip(embedded, passages, strict=True)]
-        # Look these up before anything is replaced: the vectors of deleted documents are still there.
+        # Look these up before anything is replaced: vectors of deleted documents can be copied, too.
         known = self.store.rows_of_texts(list(dict.fromkeys(itertools.compress(embedded, plain))))
         first_row = self.state.rows
         ids: list[Id] = []
