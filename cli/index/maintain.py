@@ -64,8 +64,9 @@ def tune(path: str, recall: float, as_json: bool) -> None:
 @command()
 @click.argument("path", metavar="INDEX")
 @click.option("--no-model", is_flag=True, help="Skip the check that embeds some passages again.")
-def verify(path: str, no_model: bool) -> None:
-    """Check for damage: checksums, counts, words, and vectors against documents. Exit code 1 if there is any.
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object: problems, unchecked.")
+def verify(path: str, no_model: bool, as_json: bool) -> None:
+    """Find damage: compare checksums, counts, words, and vectors with documents. Exit code 1 if there is any.
 
     Example: ctx-embed index verify reviews.index
     """
@@ -73,13 +74,16 @@ def verify(path: str, no_model: bool) -> None:
 
     with SearchIndex.open(path) as index:
         found = index.verify(embed=not no_model)
+        documents = counted(index.count(), "document")
+    if as_json:
+        click.echo(json.dumps({"problems": found, "unchecked": found.unchecked}, ensure_ascii=False, indent=2))
+    else:
         for line in found.unchecked:
             click.echo(f"not checked: {line}", err=True)
-        if not found:
-            click.echo(f"{path}: whole, {counted(index.count(), 'document')}")
-            return
-    for line in found:
-        click.echo(line)
+        for line in found or [f"{path}: whole, {documents}"]:
+            click.echo(line)
+    if not found:
+        return
     raise InputError(
         f"{path}: damaged ({counted(len(found), 'problem')}); restore it from a copy or build the index again"
     )

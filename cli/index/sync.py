@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -70,6 +72,7 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @backend_option
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
 @click.option("--dry-run", is_flag=True, help="Count the files to be added, changed and removed; do nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object on one line: added, changed, removed, ...")
 def sync(
     folder: str,
     path: str,
@@ -81,6 +84,7 @@ def sync(
     backend: str | None,
     watch: bool,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Bring INDEX in step with FOLDER: read new and changed files, remove the documents of files that are gone.
 
@@ -111,7 +115,10 @@ def sync(
                 dry_run=dry_run,
                 progress=not watch,
             )
-            click.echo(summary(synced, path, "would be " if dry_run else ""))
+            if as_json:
+                click.echo(json.dumps(asdict(synced), ensure_ascii=False))
+            else:
+                click.echo(summary(synced, path, "would be " if dry_run else ""))
 
         once()
         if watch:

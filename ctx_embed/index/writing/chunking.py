@@ -195,7 +195,7 @@ def _own_tokenizer(model: Any) -> Any:
 
 
 def _passages(size: int | None, model: Any) -> Passages:
-    """Return the chunker for passages of ``size`` tokens; None: :data:`PASSAGE_TOKENS`, at most what the model reads."""
+    """Return the chunker for passages of ``size`` tokens; None: 256, or fewer if the model reads fewer."""
     if size is None:
         longest = getattr(model, "max_seq_length", None)
         # Leave two tokens for the special tokens that many models add.

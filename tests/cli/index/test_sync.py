@@ -67,6 +67,8 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path):
     expected = "n.index: 1 file {}added, 1 changed, 1 removed, 1 unchanged"
     assert run(folder, "sync", "notes", "n.index", "--dry-run") == f"{expected.format('would be ')}\n"
     assert run(folder, "get", "n.index") == before
+    counted = json.loads(run(folder, "sync", "notes", "n.index", "--dry-run", "--json"))
+    assert [counted[name] for name in ("added", "changed", "removed", "unchanged", "documents")] == [1, 1, 1, 1, 0]
     assert run(folder, "sync", "notes", "n.index").startswith(expected.format(""))
     said = run(folder, "sync", "notes", "n.index", "--dry-run", "--documents", "lines", "--exclude", "d.md")
     assert said == "n.index: 2 files would be changed, 1 removed; skipped 1 excluded\n"

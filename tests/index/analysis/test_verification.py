@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sqlite3
 
 import pytest
@@ -137,3 +138,8 @@ def test_the_command_says_what_it_cannot_check(path):
     result = Command("index verify").run(path, "--no-model")
     assert result.stdout == f"{path}: whole, 48 documents\n"
     assert result.stderr.startswith("not checked: the texts and metadata of 48 documents, ")
+    changed(path, "DELETE FROM documents WHERE row = 7")
+    result = Command("index verify").run(path, "--no-model", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (len(found["problems"]), len(found["unchecked"])) == (3, 1)
