@@ -35,6 +35,10 @@ def duplicates(path: Path, most_bytes: int, threshold: float, most: int) -> byte
         return json_list(map(asdict, index.duplicates(threshold, most)), most_bytes)
 
 
+def _start() -> None:
+    """Do nothing, in the process that the next analysis takes."""
+
+
 class Analyses:
     """The results of analyses, shared by all who ask for the same one."""
 
@@ -70,6 +74,8 @@ class Analyses:
         """Return the result of a function of this module, computed in another process."""
 
         async def run() -> bytes:
+            # A process whose task is cancelled while it starts would stay: it starts in a task of its own.
+            await asyncio.shield(asyncio.ensure_future(anyio.to_process.run_sync(_start, limiter=self._limiter)))
             return await anyio.to_process.run_sync(work, *arguments, cancellable=True, limiter=self._limiter)
 
         found: bytes = await self.shared((key, work.__name__, arguments), run)

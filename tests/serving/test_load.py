@@ -288,3 +288,44 @@ def test_a_worker_that_dies_is_logged_counted_and_replaced(tmp_path):
         # Only the question itself is at work, not what died with its worker.
         assert re.search(r"^ctx_embed_requests_at_work 1.0$", found, re.M)
         connection.close()
+
+
+def analysing(server: Server) -> list[psutil.Process]:
+    """Return the processes in which a server analyses its indexes."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return [child for child in children if "anyio.to_process" in " ".join(child.cmdline())]
+
+
+def test_topics_are_computed_once_for_all_visitors(busy, large):
+    url = f"{busy.url}{NAME}/topics"
+    with ThreadPoolExecutor(8) as pool:
+        answers = {pool.submit(post, url, json={"count": 7}) for _ in range(8)}
+        assert len({answer.result().content for answer in answers}) == 1
+    (process,) = analysing(busy)
+    spent = process.cpu_times()
+    for _ in range(5):
+        assert post(url, json={"count": 7}).status_code == 200
+    assert process.cpu_times().user - spent.user < 0.5
+    with SearchIndex.open(large) as index:
+        index.update_metadata(1, {"changed": True})
+    assert post(url, json={"count": 7}).status_code == 200
+    assert process.cpu_times().user > spent.user + 0.1
+
+
+def test_an_analysis_ends_when_nobody_waits_for_it(large):
+    with serving(large, "--timeout", 2) as server:
+        answer = post(f"{server.url}{NAME}/duplicates", json={"threshold": 0.1, "most": 10_000})
+        assert answer.status_code == 504
+        # Killed, or idle if it had only begun.
+        time.sleep(1)
+        before = [process.cpu_times().user for process in analysing(server)]
+        time.sleep(1)
+        assert [process.cpu_times().user for process in analysing(server)] == before
+
+
+def test_long_texts_are_not_explained(busy):
+    begin = time.monotonic()
+    answer = post(f"{busy.url}{NAME}/explain", json={"query": "x", "text": text(0, 100_000)})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("text must be at most 10,000 characters")
+    assert time.monotonic() - begin < 2

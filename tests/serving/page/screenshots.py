@@ -18,7 +18,7 @@ COLOURS = 128
 
 def save(page: Page, name: str) -> None:
     """Write what the page shows to docs/, in few colours and without the time, which is that of the machine."""
-    page.locator(".summary").evaluate("line => { line.textContent = line.textContent.replace(/, \\d+ ms$/, ''); }")
+    page.locator(".summary").evaluate("line => { line.textContent = line.textContent.replace(/ in [\\d,]+ ms/, ''); }")
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     picture.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
     print(f"{name}: {(DOCS / name).stat().st_size // 1000} kB")
