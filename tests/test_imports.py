@@ -87,6 +87,51 @@ def test_the_test_would_find_a_wrong_import():
     assert list(imported(source)) == ["cli", "errors", "index"]
 
 
+def graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """What each file imports of the others, also inside functions; for type checkers alone does not count."""
+    found = {}
+    for name, source in sources.items():
+        tree = ast.parse(source)
+        unseen = {
+            id(inner)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            for part in node.body
+            for inner in ast.walk(part)
+        }
+        names: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import) and id(node) not in unseen:
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and id(node) not in unseen:
+                parts = [f"{node.module}.{alias.name}" for alias in node.names]
+                names |= {part if part in sources else str(node.module) for part in parts}
+        found[name] = (names & sources.keys()) - {name}
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[str]:
+    """The files that import themselves through others."""
+    reached = {name: set(others) for name, others in imports.items()}
+    for middle in imports:
+        for others in reached.values():
+            if middle in others:
+                others |= reached[middle]
+    return sorted(name for name, others in reached.items() if name in others)
+
+
+def test_no_file_imports_itself_through_others():
+    sources = {name.removesuffix(".__init__"): path.read_text(encoding="utf-8") for _, name, path in modules()}
+    assert circles(graph(sources)) == []
+
+
+def test_the_test_would_find_a_circle():
+    sources = {"a": "import b", "b": "def f():\n    from c.d import g", "c.d": "from a import x", "e": "import a"}
+    assert circles(graph(sources)) == ["a", "b", "c.d"]
+    sources["c.d"] = f"if TYPE_CHECKING:\n    {sources['c.d']}"
+    assert circles(graph(sources)) == []
+
+
 def loaded_by(statement: str, *arguments: str) -> set[str]:
     """The modules that a fresh interpreter has loaded after a statement."""
     script = f"import sys\ntry:\n    {statement}\nfinally:\n    print(*sys.modules, sep='\\n', file=sys.stderr)"
