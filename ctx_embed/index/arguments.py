@@ -33,8 +33,14 @@ def as_list(values: Any, name: str, needed: str) -> list[Any]:
     return list(values)
 
 
-def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
+def unit_vector(embedding: Any, dimension: int, name: str, *, zeros: bool = False) -> Vectors:
     """Return a given embedding (dimension,) scaled to unit length; messages begin with its ``name``.
+
+    Args:
+        embedding: numbers.
+        dimension: how many.
+        name: of the embedding.
+        zeros: accept zeros, the embedding of a text without tokens that the model knows.
 
     Raises:
         InputError: it is not a vector of that dimension, not finite, or of length 0.
@@ -50,6 +56,8 @@ def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
         raise InputError(f"{name} must have shape ({dimension},), got {vector.shape}")
     with np.errstate(over="ignore"):
         length = float(np.linalg.norm(vector))
+    if zeros and length == 0:
+        return np.zeros(dimension, np.float32)
     if not np.isfinite(length) or length == 0:
         raise InputError(f"{name} must have a finite length above 0, got {length}")
     return (vector / length).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 NOTES = "_ctx_embed"
 # With fewer rows LanceDB compares with all of them, which takes milliseconds.
 LEAST_INDEXED = 20_000
-# Its default index stores 20 bytes a vector: the first ones by these are compared again by their vectors.
+# One byte a dimension: LanceDB's own client finds 98.6 % of the ten nearest of 30,000 vectors. With the default,
+# IVF_PQ, it finds 57 %, and building takes a minute instead of a second.
+INDEX_TYPE = "IVF_SQ"
+# Candidates of the index that we compare again by their vectors, for tables with LanceDB's default index, too.
 CANDIDATES, LEAST_REFINED = 500, 10
 # Commits after which small files are joined.
 OPTIMIZED = 256
@@ -46,16 +50,20 @@ class LanceDB(Store):
         folder: of the database: a path or a URI that LanceDB reads.
         table: its name.
         model: see :class:`Store`.
+        least_indexed: the rows from which a table gets an index.
     """
 
     parallel = False
 
-    def __init__(self, folder: str, table: str, model: str | Path | Model | None = None) -> None:
+    def __init__(
+        self, folder: str, table: str, model: str | Path | Model | None = None, *, least_indexed: int = LEAST_INDEXED
+    ) -> None:
         super().__init__(f"lancedb:{folder}#{table}", model)
         if table == NOTES:
             raise InputError(f"{self.name}: this table holds notes; choose another name")
         self.folder = folder
         self.table_name = table
+        self.least_indexed = least_indexed
         self._commits = 0
 
     @cached_property
@@ -160,12 +168,12 @@ class LanceDB(Store):
             return int(self._rows.count_rows())
 
     def finish(self, *, unique: bool = False) -> None:
-        """Build or extend LanceDB's default index of vectors, if the table is large, and join small files."""
+        """Build or extend an index of vectors, if the table is large, and join small files."""
         with self._reporting_errors(), warnings.catch_warnings():
             # The call that older versions know too.
             warnings.simplefilter("ignore", DeprecationWarning)
-            if self.count() >= LEAST_INDEXED and not self._rows.list_indices():
-                self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING)
+            if self.count() >= self.least_indexed and not self._rows.list_indices():
+                self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING, index_type=INDEX_TYPE)
             self._rows.optimize()
 
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
@@ -182,7 +190,9 @@ class LanceDB(Store):
                 search = search.where(condition(self.name, tree, fields), prefilter=True)
             with self._reporting_errors():
                 rows = search.to_list()
-            found.append([hit_of(row, 1 - float(row["_distance"]), fields) for row in rows])
+            scored = ((row, 1 - row["_distance"]) for row in rows)
+            # The cosine with zeros is NaN.
+            found.append([hit_of(row, score, fields) for row, score in scored if not math.isnan(score)])
         return found
 
 

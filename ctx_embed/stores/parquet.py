@@ -274,10 +274,11 @@ class Parquet(Store):
             rows = np.arange(batch.num_rows)
             if tree is not None:
                 rows = rows[_mask(self.name, tree, batch, fields)]
+            vectors = vectors_of(batch.column(EMBEDDING))
+            rows = rows[vectors[rows].any(axis=1)]
             if not len(rows):
                 continue
-            vectors = vectors_of(batch.column(EMBEDDING))
-            scores = queries @ (vectors if tree is None else vectors[rows]).T
+            scores = queries @ vectors[rows].T
             for number, of_query in enumerate(scores):
                 top = np.argpartition(-of_query, k - 1)[:k] if k < len(of_query) else np.arange(len(of_query))
                 best[number] += [(float(of_query[place]), path, first + int(rows[place])) for place in top]

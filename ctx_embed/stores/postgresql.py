@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -200,6 +201,8 @@ class PostgreSQL(Store):
                     [
                         Hit(id=identifier, score=float(score), text=text, metadata=metadata, document=text)
                         for identifier, text, metadata, score in rows
+                        # pgvector sorts zeros, whose distances are NaN, to the end.
+                        if not math.isnan(score)
                     ]
                 )
         return found

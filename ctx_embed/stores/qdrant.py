@@ -3,13 +3,15 @@
 A folder is the client's local mode: one process at a time, every search exact.
 
 A point's payload has ``id``, ``text``, ``metadata`` without lists, ``lists`` with only these, and ``present``, the
-paths of all fields. Qdrant compares a value with each element of a list: stored apart, lists are found by `contains`
-alone, as the filter language says. In a string Qdrant finds words, in any case, where other stores find any part.
+paths of all fields; ``undirected`` marks a point whose vector is zeros. Qdrant compares a value with each element of a
+list: stored apart, lists are found by `contains` alone, as the filter language says. In a string Qdrant finds words, in
+any case, where other stores find any part.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import uuid
 import warnings
@@ -18,6 +20,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.searching.hits import Hit
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 
 DEFAULT_COLLECTION = "passages"
 NOTES = "_ctx_embed"
+# In the payload of a point whose vector is zeros.
+UNDIRECTED = "undirected"
 # The environment variable with the key of a server that asks for one.
 API_KEY = "QDRANT_API_KEY"
 # Points of one request: 3 MB of 320 dimensions as JSON; a server refuses more than 32 MB.
@@ -136,11 +142,11 @@ class Qdrant(Store):
 
         for some in rows.latest().slices(POINTS_AT_ONCE):
             columns = (some.ids, some.texts, some.metadata)
-            batch = models.Batch(
-                ids=[_point(identifier) for identifier in some.ids],
-                vectors=some.vectors.tolist(),
-                payloads=[_payload(*fields) for fields in zip(*columns, strict=True)],
-            )
+            payloads = [_payload(*fields) for fields in zip(*columns, strict=True)]
+            for place in np.flatnonzero(~some.vectors.any(axis=1)):
+                payloads[place][UNDIRECTED] = True
+            ids = [_point(identifier) for identifier in some.ids]
+            batch = models.Batch(ids=ids, vectors=some.vectors.tolist(), payloads=payloads)
             with self._reporting_errors():
                 self._client.upsert(self.collection_name, batch, wait=True)
         if part is not None:
@@ -159,11 +165,17 @@ class Qdrant(Store):
         options = models.SearchParams(exact=True) if exact and self.is_server else None
         chosen = None if tree is None else models.Filter(must=[condition(self.name, tree)])
         found = []
+        directed = models.FieldCondition(key=UNDIRECTED, match=models.MatchValue(value=True))
+        others = models.Filter(must=None if chosen is None else [chosen], must_not=[directed])
         for query in queries:
+            ask = functools.partial(
+                self._client.query_points, self.collection_name, query=query.tolist(), limit=k, search_params=options
+            )
             with self._reporting_errors():
-                points = self._client.query_points(
-                    self.collection_name, query=query.tolist(), query_filter=chosen, limit=k, search_params=options
-                ).points
+                points = ask(query_filter=chosen).points
+                # To Qdrant the cosine with zeros is 0. Asking for others alone is slower, and rarely needed.
+                if any(point.payload.get(UNDIRECTED) for point in points):
+                    points = ask(query_filter=others).points
             found.append([_hit(point.payload, float(point.score)) for point in points])
         return found
 

@@ -142,6 +142,8 @@ class Batch:
 class Store(ABC):
     """Documents and vectors in a place that people search; :func:`ctx_embed.stores.open` returns one.
 
+    A document without tokens that the model knows is stored with zeros, and is no hit of a search.
+
     A subclass stores rows by id, and small JSON notes by name: the collection's, and those of encoding runs.
 
     Args:
@@ -254,7 +256,14 @@ class Store(ABC):
     def _search(self, texts: list[str], k: int, where: str | None, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         if not texts:
             return []
-        return self._nearest(self.embedder.queries(texts), k, tree, exact)
+        queries = self.embedder.queries(texts)
+        # A query without known tokens is embedded as zeros, and near to nothing.
+        known = np.flatnonzero(queries.any(axis=1))
+        found: list[list[Hit]] = [[] for _ in texts]
+        if len(known):
+            for place, hits in zip(known, self._nearest(queries[known], k, tree, exact), strict=True):
+                found[place] = hits
+        return found
 
     def _require_free(self) -> None:  # noqa: B027
         """Raise an error if something else has the collection's name.
@@ -268,7 +277,7 @@ class Store(ABC):
 
     @abstractmethod
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
-        """Return the k nearest documents to each query (Q, dimension)."""
+        """Return the k nearest documents to each query (Q, dimension), those without a direction left out."""
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:

@@ -183,8 +183,10 @@ class Edit:
         if isinstance(document, Copied):
             return list(document.vectors)
         embedding = getattr(document, "embedding", None)
+        if embedding is None:
+            return [None] * passages
         name = f"document {number}: the embedding"
-        return [None if embedding is None else unit_vector(embedding, self.vectors.dimension, name)] * passages
+        return [unit_vector(embedding, self.vectors.dimension, name, zeros=True)] * passages
 
     def _make_room(self, identifier: Id, number: int, replacing: bool) -> None:
         taken = self.store.find([identifier]).get(identifier)
