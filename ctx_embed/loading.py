@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ctx_embed.errors import InputError, described, installation, missing_extra, unknown_name
-from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError, read_json
+from ctx_embed.errors import InputError, installation, missing_extra, unknown_name
+from ctx_embed.numpy_model.checks import modules_of, settings_of
+from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError
 
 if TYPE_CHECKING:
     import torch
@@ -129,8 +130,7 @@ def model_folder(path: str | Path | None, **hub: Any) -> Path:
         InputError: there is no such model.
     """
     folder = DEFAULT_MODEL if path is None or str(path) == "default" else _local_folder(str(path), **hub)
-    if not (folder / "modules.json").is_file():
-        raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
+    modules_of(folder)
     return folder
 
 
@@ -216,21 +216,21 @@ def load(
     folder = model_folder(
         path, cache_dir=cache_folder, revision=revision, token=token, local_files_only=local_files_only
     )
-    config_path = folder / "config_sentence_transformers.json"
-    config = read_json(config_path) if config_path.is_file() else {}
-    if not isinstance(config, dict):
-        raise InputError(f"{config_path}: must be a JSON object, got {described(config)}")
+    entries, config = modules_of(folder), settings_of(folder)
     kwargs = {**(model_kwargs or {}), **({} if dtype is None else {"dtype": dtype})}
     modules: OrderedDict[str, Any] = OrderedDict()
     forward_arguments: dict[str, list[str]] = {}
     try:
-        for entry in read_json(folder / "modules.json"):
-            module_class = _module_class(entry["type"], folder)
+        for entry in entries:
+            module_class = _module_class(entry.kind, folder)
             with _quiet_transformers():
-                modules[entry["name"]] = module_class.load(
-                    str(folder), subfolder=entry["path"], local_files_only=True, model_kwargs=dict(kwargs)
+                modules[entry.name] = module_class.load(
+                    str(folder),
+                    subfolder=entry.home.relative_to(folder).as_posix() if entry.home != folder else "",
+                    local_files_only=True,
+                    model_kwargs=dict(kwargs),
                 )
-            forward_arguments[entry["name"]] = entry.get("kwargs", [])
+            forward_arguments[entry.name] = entry.arguments
         is_ours = isinstance(next(iter(modules.values()), None), TokenEncoder)
         card_class = Card if is_ours else IdentifiedCard
         model = SentenceTransformer(

@@ -14,9 +14,11 @@ from transformers import PreTrainedTokenizerBase
 from typing_extensions import Self
 
 from ctx_embed import second_order
+from ctx_embed.errors import InputError
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.contextualizer import NumpyContextualizer
+from ctx_embed.numpy_model.saved import Tensors, require_options, require_shapes
 from ctx_embed.second_order import Products, contributions_of_steps, shares_of_steps
 
 # Tokens in a group of documents that go through the steps together, so that intermediate values stay in cache.
@@ -141,6 +143,18 @@ class Contextualizer(TokenEncoder):
         self.scale = scale
         self.initial_context = initial_context
         self._held: tuple[list[Any], Any] | None = None
+
+    @classmethod
+    def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
+        """Refuse options that are not those of the stored tensors; the same check as in NumPy.
+
+        Raises:
+            InputError: an unknown option or a wrong value, or a tensor of another shape.
+        """
+        if sorted(config) != sorted(cls.config_keys):
+            raise InputError(f"{tensors.path.parent}: the options must be {', '.join(cls.config_keys)}")
+        require_options(config, tensors.path.with_name(cls.config_file_name))
+        require_shapes(config, tensors, tokenizer)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return c^K of packed documents, (B, m): in NumPy on a CPU without gradients, else long ones one at a time.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ctx_embed.errors import InputError
-
 LEVELS = 127
 TABLE, SCALES = "embedding.weight", "embedding.scales"
 
@@ -31,26 +29,6 @@ def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
 def dequantized(levels: Tensor, scales: Tensor) -> Tensor:
     """Return the float32 table (rows, m) of int8 rows and their scales."""
     return levels.float() * scales.float()
-
-
-def require_finite(tensors: dict[str, Tensor], folder: str) -> None:
-    """Raise an error for weights that are NaN or infinite, which would make embeddings undefined.
-
-    Args:
-        tensors: as they are stored.
-        folder: of the model, for the message.
-
-    Raises:
-        InputError: a weight is not finite; the message names the first such tensor.
-    """
-    for name, tensor in tensors.items():
-        # Both ends are NaN where any number is; isfinite() of each number takes 40 times as long.
-        if tensor.is_floating_point() and tensor.numel() and not torch.stack(tensor.aminmax()).isfinite().all():
-            count = int((~tensor.isfinite()).sum())
-            raise InputError(
-                f"{folder}: {count:,} of {tensor.numel():,} numbers of {name} are NaN or infinite; "
-                "the model diverged or its file is damaged; train it again, or copy the file again"
-            )
 
 
 def to_store(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

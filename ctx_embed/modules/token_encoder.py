@@ -22,8 +22,10 @@ from typing_extensions import Self
 
 from ctx_embed.errors import InputError
 from ctx_embed.model_card import Card
-from ctx_embed.modules import int8_rows as storage
+from ctx_embed.modules import int8_rows
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
+from ctx_embed.numpy_model.checks import read_object, read_tokenizer
+from ctx_embed.numpy_model.saved import PHRASES, Tensors
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.text.unknown import without_known_tokens
@@ -64,6 +66,19 @@ def requested_dtype(model_kwargs: dict[str, Any] | None) -> torch.dtype:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(f"dtype must be a floating dtype, got {wanted!r}; use float32, float16 or bfloat16")
     return dtype
+
+
+def read_array(path: Path) -> NDArray[Any]:
+    """Return the array of an ``.npy`` file.
+
+    Raises:
+        InputError: it is damaged, or shorter than it says.
+    """
+    try:
+        # Mapped: an array that is longer than its file takes no memory.
+        return np.array(np.load(path, mmap_mode="r"))
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as error:
+        raise InputError(f"{path}: cannot be read as an array ({error!s:.200})") from None
 
 
 def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
@@ -294,7 +309,7 @@ class TokenEncoder(InputModule):
     @torch.no_grad()
     def round_table(self) -> None:
         """Round each row of a float32 table to 255 levels, so that it is saved as int8 without a loss."""
-        self.embedding.weight.copy_(storage.dequantized(*storage.quantized(self.embedding.weight)))
+        self.embedding.weight.copy_(int8_rows.dequantized(*int8_rows.quantized(self.embedding.weight)))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         """Add ``sentence_embedding``, (B, m) in the module's dtype, of a float16 module in float32, to the features.
@@ -332,11 +347,34 @@ class TokenEncoder(InputModule):
             raise InputError("safe_serialization=False asks for a pickle; weights are saved as safetensors only")
         self.save_config(output_path)
         folder = Path(output_path)
-        tensors = storage.to_store(self.state_dict())
+        tensors = int8_rows.to_store(self.state_dict())
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
         self.backend_tokenizer.save(str(folder / "tokenizer.json"))
         if self.labelled_texts is not None:
             np.save(folder / LABELLED_TEXTS, self.labelled_texts)
+
+    @classmethod
+    def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
+        """Refuse options that are not those of the stored tensors, before any memory is allocated for them.
+
+        Raises:
+            InputError: an unknown option, or a tensor of another shape.
+        """
+        try:
+            with torch.device("meta"):
+                wanted = cls(tokenizer, **config).state_dict()
+        except InputError:
+            raise
+        except Exception as error:
+            reason, *_ = str(error).split("\n")
+            raise InputError(f"{tensors.path.parent}: options that {cls.__name__} cannot use ({reason})") from None
+        phrases = len(tensors.stored(PHRASES)) if PHRASES in tensors else 0
+        for name, tensor in wanted.items():
+            extra = phrases if name == int8_rows.TABLE else 0
+            shape = (tensor.shape[0] + extra, *tensor.shape[1:]) if tensor.ndim else ()
+            if name not in tensors or tensors.stored(name).shape != shape:
+                found = tensors.stored(name).shape if name in tensors else "nothing"
+                raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
 
     @classmethod
     def load(
@@ -372,23 +410,24 @@ class TokenEncoder(InputModule):
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        path = cls.load_file_path(model_name_or_path, "tokenizer.json", **hub)
-        if path is None:
-            raise InputError(f"{model_name_or_path}: not a saved model of ctx_embed (no tokenizer.json)")
-        config = cls.load_config(model_name_or_path, **hub)
-        if not config:
-            raise InputError(f"{model_name_or_path}: no {cls.config_file_name}, not a saved {cls.__name__}")
-        stored = cls.load_torch_weights(model_name_or_path, **hub)
-        storage.require_finite(stored, model_name_or_path)
-        weights = storage.from_store(stored)
+        paths = []
+        for name in ("tokenizer.json", cls.config_file_name, "model.safetensors"):
+            path = cls.load_file_path(model_name_or_path, name, **hub)
+            if path is None:
+                raise InputError(f"{model_name_or_path}: no {name}, not a saved {cls.__name__}")
+            paths.append(Path(path))
+        tokenizer, config, tensors = read_tokenizer(paths[0]), read_object(paths[1]), Tensors(paths[2])
+        tensors.require_finite()
+        cls.require_fitting(config, tensors, tokenizer)
+        weights = int8_rows.from_store(cls.load_torch_weights(model_name_or_path, **hub))
         dtype = requested_dtype(kwargs.get("model_kwargs"))
         table = weights["embedding.weight"].to(dtype)
-        module = cls(Tokenizer.from_file(path), **config, phrases=weights.get("phrases"), weights=table)
+        module = cls(tokenizer, **config, phrases=weights.get("phrases"), weights=table)
         module.load_state_dict(weights)
-        module.source = Path(path).parent
+        module.source = paths[0].parent
         # sentence-transformers 5.7 does not call on_model_ready.
         listed = cls.load_file_path(model_name_or_path, "modules.json", **{**hub, "subfolder": ""})
         module.normalized = listed is not None and '.Normalize"' in Path(listed).read_text(encoding="utf-8")
         if known := cls.load_file_path(model_name_or_path, LABELLED_TEXTS, **hub):
-            module.labelled_texts = np.load(known)
+            module.labelled_texts = read_array(Path(known))
         return module.to(dtype)

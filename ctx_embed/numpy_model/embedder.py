@@ -23,7 +23,6 @@ from ctx_embed.numpy_model.saved import (
     Floats,
     SavedContextualizer,
     TokenTable,
-    require_model_folder,
 )
 from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
@@ -118,7 +117,6 @@ class Embedder:
             InputError: there is no model, or it is damaged.
         """
         folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(path)
-        require_model_folder(folder)
         return cls(SavedContextualizer.read(folder))
 
     @property

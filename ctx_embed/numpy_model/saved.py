@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
+from ctx_embed.numpy_model.checks import is_size, modules_of, read_object, read_tokenizer, require_file, settings_of
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
 # What other programs and cards call it.
@@ -32,7 +33,11 @@ UNIT = {"module_input_name": "sentence_embedding", "module_output_name": "senten
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "I32": "<i4", "I64": "<i8"}
 TABLE, SCALES, PHRASES, STEPS = "embedding.weight", "embedding.scales", "phrases", "attention."
-LARGEST_HEADER = 100_000_000
+LARGEST_WEIGHTS = 1 << 40
+FLOATS = {"F64", "F32", "F16", "BF16"}
+LARGEST_HEADER = 1 << 20
+# Numbers that are checked at a time.
+CHECKED_NUMBERS = 1 << 22
 
 Array = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -45,18 +50,6 @@ class UnsupportedModelError(InputError):
 def _needs_torch(folder: Path, kind: str) -> UnsupportedModelError:
     name = str(kind).rpartition(".")[2]
     return UnsupportedModelError(f"{folder}: {name} runs on torch (NumPy runs the Contextualizer)")
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Raises:
-        InputError: the file is missing or is no JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON ({error})") from None
 
 
 def _floats(values: Array, dtype: str) -> Floats:
@@ -79,8 +72,11 @@ class Tensors:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        require_file(path, LARGEST_WEIGHTS)
         try:
             self._bytes = np.memmap(path, np.uint8, "r")
+            if len(self._bytes) < 8:
+                raise ValueError("it is cut short")
             size = int(self._bytes[:8].view("<u8")[0])
             if size > min(LARGEST_HEADER, len(self._bytes) - 8):
                 raise ValueError("its header is longer than the file")
@@ -90,8 +86,10 @@ class Tensors:
             self._entries: dict[str, Any] = header
             for name in header:
                 self.stored(name)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"{path}: no readable safetensors file ({error})") from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{path}: no readable safetensors file ({error!s:.200})") from None
+        if PHRASES in self and self.dtype(PHRASES) != "I32":
+            raise InputError(f"{path}: {PHRASES} must hold I32 numbers, got {self.dtype(PHRASES)}")
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
@@ -109,12 +107,37 @@ class Tensors:
         entry = self._entries[name]
         begin, end = entry["data_offsets"]
         dtype = np.dtype(DTYPES[entry["dtype"]])
+        if not all(type(number) is int and number >= 0 for number in (begin, end, *entry["shape"])):
+            raise ValueError(f"the tensor {name} has no shape or place")
         if not 0 <= begin <= end or end - begin != math.prod(entry["shape"]) * dtype.itemsize:
             raise ValueError(f"the tensor {name} has {end - begin} bytes")
         if self._start + end > len(self._bytes):
             raise ValueError(f"the tensor {name} ends behind the file")
         values: Array = self._bytes[self._start + begin : self._start + end].view(dtype).reshape(entry["shape"])
         return values
+
+    def require_finite(self) -> None:
+        """Refuse numbers that are NaN or infinite, which would make embeddings undefined.
+
+        Raises:
+            InputError: with the name of the first such tensor.
+        """
+        for name in self.names():
+            if self.dtype(name) not in FLOATS:
+                continue
+            stored = self.stored(name).reshape(-1)
+            count = 0
+            for start in range(0, len(stored), CHECKED_NUMBERS):
+                block = np.asarray(stored[start : start + CHECKED_NUMBERS])
+                block = _floats(block, "BF16") if self.dtype(name) == "BF16" else block
+                # Both ends are NaN where any number is; asking each number takes many times as long.
+                if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+                    count += int((~np.isfinite(block)).sum())
+            if count:
+                raise InputError(
+                    f"{self.path}: {count:,} of {len(stored):,} numbers of {name} are NaN or infinite; the model "
+                    "diverged or its file is damaged; train it again, or copy the file again"
+                )
 
     def floats(self, name: str) -> Floats:
         """Return a tensor in float32, in memory."""
@@ -140,18 +163,6 @@ class TokenTable:
         if self._scales is not None:
             rows *= self._scales[ids]
         return rows
-
-
-def require_model_folder(folder: Path) -> None:
-    """Refuse what is not a saved SentenceTransformer.
-
-    Raises:
-        InputError: no folder, or one without ``modules.json``.
-    """
-    if not folder.exists():
-        raise InputError(f"{folder}: no such model folder")
-    if not (folder / "modules.json").is_file():
-        raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
 
 
 @dataclass(frozen=True)
@@ -186,55 +197,34 @@ class SavedContextualizer:
             UnsupportedModelError: a model of other modules, or with options that NumPy does not cover.
             InputError: no model folder, or a damaged one.
         """
-        modules = read_json(folder / "modules.json")
-        try:
-            first, *others = [(entry["name"], folder / entry["path"], entry["type"]) for entry in modules]
-            name, home, kind = first
-        except (TypeError, LookupError, ValueError):
-            raise InputError(f"{folder}: modules.json must be a list of modules") from None
-        if kind != CONTEXTUALIZER:
-            raise _needs_torch(folder, kind)
+        first, *others = modules_of(folder)
+        if first.kind != CONTEXTUALIZER:
+            raise _needs_torch(folder, first.kind)
+        home = first.home
         config_path = home / "contextualizer_config.json"
-        config = read_json(config_path)
-        if not isinstance(config, dict) or sorted(config) != sorted(CONFIG_KEYS):
+        config = read_object(config_path)
+        if sorted(config) != sorted(CONFIG_KEYS):
             raise UnsupportedModelError(f"{config_path}: other options than those that NumPy reads; load it with torch")
-        for option, known in CHOICES.items():
-            if config[option] not in known:
-                raise InputError(f"{config_path}: {option} must be one of {', '.join(known)}, got {config[option]!r}")
-        normalize, files = (
-            [],
-            [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"],
-        )
-        for _, path, kind in others:
-            if not (kind.startswith(NORMALIZE_HOME) and kind.endswith(NORMALIZE)):
-                raise UnsupportedModelError(
-                    f"{folder}: {kind.rpartition('.')[2]} runs on torch, NumPy runs a Contextualizer"
-                )
-            file = path / "config.json"
-            options = read_json(file) if file.is_file() else {}
+        require_options(config, config_path)
+        normalize: list[dict[str, Any]] = []
+        files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
+        for other in others:
+            if not (other.kind.startswith(NORMALIZE_HOME) and other.kind.endswith(NORMALIZE)):
+                raise _needs_torch(folder, other.kind)
+            file = other.home / "config.json"
+            options = read_object(file) if file.exists() else {}
             if {**UNIT, **options} != UNIT:
                 raise UnsupportedModelError(f"{file}: other options than those that NumPy reads; load it with torch")
-            files += [file] if file.is_file() else []
+            files += [file] if file.exists() else []
             normalize.append(UNIT)
-        settings_path = folder / "config_sentence_transformers.json"
-        settings = read_json(settings_path) if settings_path.is_file() else {}
-        if not isinstance(settings, dict):
-            raise InputError(f"{settings_path}: must hold a JSON object, got a {type(settings).__name__}")
+        settings = settings_of(folder)
         if settings.get("similarity_fn_name") not in SIMILARITIES:
-            raise UnsupportedModelError(f"{settings_path}: another similarity than cosine and dot; load it with torch")
-        tokenizer_path = home / "tokenizer.json"
-        if not tokenizer_path.is_file():
-            raise InputError(f"{folder}: no tokenizer.json, no saved model of ctx_embed")
-        try:
-            tokenizer = Tokenizer.from_file(str(tokenizer_path))
-        # tokenizers raises a bare Exception.
-        except Exception as error:
-            raise InputError(f"{tokenizer_path}: no tokenizer ({error})") from None
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        saved = cls(folder, files, name, config, normalize, settings, Tensors(home / "model.safetensors"), tokenizer)
-        saved._require_shapes()
-        return saved
+            raise UnsupportedModelError(f"{folder}: NumPy has the similarities cosine and dot; load it with torch")
+        tokenizer = read_tokenizer(home / "tokenizer.json")
+        tensors = Tensors(home / "model.safetensors")
+        tensors.require_finite()
+        require_shapes(config, tensors, tokenizer)
+        return cls(folder, files, first.name, config, normalize, settings, tensors, tokenizer)
 
     @property
     def parameters(self) -> dict[str, Floats]:
@@ -242,17 +232,42 @@ class SavedContextualizer:
         names = [name for name in self.tensors.names() if name.startswith(STEPS)]
         return {name.removeprefix(STEPS): self.tensors.floats(name) for name in names}
 
-    def _require_shapes(self) -> None:
-        m, K, u = (self.config[key] for key in ("dimension", "steps", "rank"))
-        tensors = self.tensors
-        entries = self.tokenizer.get_vocab_size() + (len(tensors.stored(PHRASES)) if PHRASES in tensors else 0)
-        wanted = {TABLE: (entries, m), **{f"attention.{name}": (K, u, m) for name in "UV"}, "attention.W": (K, m, u)}
-        wanted |= {f"attention.{name}": (K, m) for name in ("b", "gain", "bias")}
-        if self.config["positions"] != "none":
-            wanted["attention.s"] = (m,)
-        if self.config["initial_context"] == "learned":
-            wanted["attention.c0"] = (m,)
-        for name, shape in wanted.items():
-            if name not in tensors or tensors.stored(name).shape != shape:
-                found = tensors.stored(name).shape if name in tensors else "nothing"
-                raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
+
+def require_options(config: dict[str, Any], path: Path) -> None:
+    """Refuse options of a Contextualizer that are of another kind.
+
+    Raises:
+        InputError: with the option's name and value.
+    """
+    for option in ("dimension", "steps", "rank", "max_seq_length"):
+        if not is_size(config[option]) and not (option == "max_seq_length" and config[option] is None):
+            raise InputError(f"{path}: {option} must be a positive integer, got {config[option]!r:.80}")
+    for option, known in CHOICES.items():
+        if config[option] not in known:
+            raise InputError(f"{path}: {option} must be one of {', '.join(known)}, got {config[option]!r:.80}")
+
+
+def require_shapes(config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
+    """Refuse a Contextualizer's tensors whose shapes or numbers are not those of its options.
+
+    Raises:
+        InputError: with the tensor's name.
+    """
+    m, K, u = (config[key] for key in ("dimension", "steps", "rank"))
+    entries = tokenizer.get_vocab_size() + (len(tensors.stored(PHRASES)) if PHRASES in tensors else 0)
+    wanted = {TABLE: (entries, m), **{f"{STEPS}{name}": (K, u, m) for name in "UV"}, f"{STEPS}W": (K, m, u)}
+    wanted |= {f"{STEPS}{name}": (K, m) for name in ("b", "gain", "bias")}
+    if config["positions"] != "none":
+        wanted[f"{STEPS}s"] = (m,)
+    if config["initial_context"] == "learned":
+        wanted[f"{STEPS}c0"] = (m,)
+    if SCALES in tensors:
+        wanted[SCALES] = (entries, 1)
+    for name, shape in wanted.items():
+        if name not in tensors or tensors.stored(name).shape != shape:
+            found = tensors.stored(name).shape if name in tensors else "nothing"
+            raise InputError(f"{tensors.path}: {name} must have shape {shape}, got {found}")
+        if (tensors.dtype(name) in FLOATS) != (name != TABLE or SCALES not in tensors):
+            raise InputError(f"{tensors.path}: {name} must not hold {tensors.dtype(name)} numbers")
+    if unknown := set(tensors.names()) - {*wanted, PHRASES}:
+        raise InputError(f"{tensors.path}: no Contextualizer of these options has the tensor {min(unknown)!r:.80}")

@@ -7,8 +7,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ctx_embed.errors import InputError
 
-# What a WordPiece entry begins with that continues a word.
+# WordPiece's prefix of entries that continue a word.
 CONTINUED = "##"
+# Entries of the tokenizer in a phrase; it bounds the passes over a text, each with tables as long as the vocabulary.
+LONGEST_PHRASE = 64
 
 
 class Pairs:
@@ -82,7 +84,8 @@ class Phrases:
         entries: of the tokenizer.
 
     Raises:
-        InputError: another shape, a part that is no entry or earlier phrase, or a pair that occurs twice.
+        InputError: another shape, a part that is no entry or earlier phrase, a pair that occurs twice, or a phrase of
+            more than 64 entries.
     """
 
     def __init__(self, pairs: ArrayLike, entries: int) -> None:
@@ -100,9 +103,13 @@ class Phrases:
             )
         if len(np.unique(self.pairs, axis=0)) < len(self.pairs):
             raise InputError("a pair occurs twice among the phrases")
-        depths = [0] * entries
-        for first, second in self.pairs.tolist():
+        sizes, depths = [1] * entries, [0] * entries
+        for number, (first, second) in enumerate(self.pairs.tolist()):
+            sizes.append(sizes[first] + sizes[second])
             depths.append(1 + max(depths[first], depths[second]))
+            if sizes[-1] > LONGEST_PHRASE:
+                raise InputError(f"phrase {number} must stand for at most {LONGEST_PHRASE} entries, got {sizes[-1]}")
+        self._sizes = np.array(sizes, np.int64)
         levels = np.array(depths[entries:])
         width = entries + len(self.pairs)
         self._passes = [
@@ -124,10 +131,7 @@ class Phrases:
 
     def sizes(self) -> NDArray[np.int64]:
         """Return how many ids of the tokenizer each id stands for, (entries + P,)."""
-        sizes = [1] * self.entries
-        for first, second in self.pairs.tolist():
-            sizes.append(sizes[first] + sizes[second])
-        return np.array(sizes, np.int64)
+        return self._sizes
 
     def junctions(self) -> set[tuple[int, int]]:
         """Return the pairs of single entries at which the parts of a phrase meet: between others none is merged."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from ctx_embed.errors import InputError
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.unknown import unknown_id
 from ctx_embed.texts import well_formed
@@ -71,6 +72,7 @@ class TextTokenizer:
         self.tokenizer = tokenizer
         self.phrases = phrases
         self.wordwise = is_wordwise(tokenizer)
+        self._entries = tokenizer.get_vocab_size()
         self._memo: dict[str, bytes] = {}
         self._characters = 0
 
@@ -84,7 +86,17 @@ class TextTokenizer:
         return plain
 
     def _tokenized(self, texts: Sequence[str]) -> list[bytes]:
-        encodings = self.tokenizer.encode_batch_fast([well_formed(text) for text in texts], add_special_tokens=False)
+        try:
+            encodings = self.tokenizer.encode_batch_fast(
+                [well_formed(text) for text in texts], add_special_tokens=False
+            )
+        # A panic of the tokenizer, as of a regular expression that gives up, is no Exception.
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":
+                raise
+            raise InputError(f"the model's tokenizer fails on a text ({error!s:.200})") from None
+        if max((max(encoding.ids, default=0) for encoding in encodings), default=0) >= max(self._entries, 1):
+            raise InputError(f"the model's tokenizer has ids beyond its {self._entries} entries; its file is damaged")
         return [np.array(encoding.ids, dtype=ID).tobytes() for encoding in encodings]
 
     def _remembered(self, words: list[list[str]]) -> list[bytes]:

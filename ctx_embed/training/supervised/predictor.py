@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.numpy_model.saved import require_model_folder
+from ctx_embed.numpy_model.checks import modules_of
 from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
 from ctx_embed.training.supervised.head import ClassWeight, Floats, Head, class_weights, fitted_head
 from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
@@ -37,7 +37,7 @@ class Predictor:
         folder = Path(folder)
         if str(folder) == "default" and not folder.exists():
             raise InputError("default: the default model has no labels; train it with `ctx-embed train --from default`")
-        require_model_folder(folder)
+        modules_of(folder)
         head = Head.load(folder)
         encoder = open_encoder(folder, device)
         if head.weight.shape[1] != (dimension := encoder.embed(["a text"]).shape[1]):

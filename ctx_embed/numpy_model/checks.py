@@ -1,0 +1,187 @@
+"""What a model folder must be before anything is built from it: both loaders, on torch and in NumPy, read through this.
+
+A folder may come from a stranger. Each file has a largest size, each number a range, and nothing is allocated from a
+number in a file that the file's own size does not bear out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from ctx_embed.errors import InputError, described
+
+LARGEST_JSON = 1 << 20
+LARGEST_TOKENIZER = 1 << 26
+MOST_MODULES = 100
+# Characters of a word that WordPiece still looks up, which takes time quadratic in them; transformers' own is 100.
+LONGEST_WORD = 1000
+# Characters that the replacements of a normaliser may make of one.
+MOST_REPLACED = 100
+LONGEST_PATTERN = 1000
+LARGE_NUMBER = re.compile(rb"[0-9]{8}")
+SIMILARITIES = (None, "cosine", "dot", "euclidean", "manhattan")
+
+
+class Entry(NamedTuple):
+    """A module of a model folder: its name, its own folder, its class, and the names of its forward arguments."""
+
+    name: str
+    home: Path
+    kind: str
+    arguments: list[str]
+
+
+def require_file(path: Path, largest: int) -> None:
+    """Refuse what is not a regular file of at most ``largest`` bytes.
+
+    Raises:
+        InputError: it is missing, of another kind or too large.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{path}: must be a regular file")
+    if found.st_size > largest:
+        raise InputError(f"{path}: must have at most {largest:,} bytes, got {found.st_size:,}")
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        InputError: the file is missing, too large, nested too deeply or no JSON.
+    """
+    require_file(path, LARGEST_JSON)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error})") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file that holds an object; see :func:`read_json`."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: must be a JSON object, got {described(content)}")
+    return content
+
+
+def is_size(value: Any) -> bool:
+    """Return whether a value is an integer from 1 to 2^31 - 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
+def _names(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
+
+
+def modules_of(folder: Path) -> list[Entry]:
+    """Return the modules that ``modules.json`` lists, each inside the folder.
+
+    Raises:
+        InputError: the folder or the file is missing, or an entry is malformed or leaves the folder.
+    """
+    if not folder.exists():
+        raise InputError(f"{folder}: no such model folder")
+    path = folder / "modules.json"
+    if not path.exists():
+        raise InputError(f"{folder}: not a SentenceTransformer model folder (no modules.json)")
+    listed = read_json(path)
+    if not isinstance(listed, list) or not 1 <= len(listed) <= MOST_MODULES:
+        raise InputError(f"{path}: must be a list of 1 to {MOST_MODULES} modules")
+    entries = []
+    for entry in listed:
+        fields = entry if isinstance(entry, dict) else {}
+        name, home, kind = (fields.get(key) for key in ("name", "path", "type"))
+        arguments = fields.get("kwargs") or []
+        if not (isinstance(name, str) and isinstance(home, str) and isinstance(kind, str) and _names(arguments)):
+            raise InputError(f"{path}: each module must have a name, a path and a type, got {entry!s:.80}")
+        inside = PurePosixPath(home.replace("\\", "/"))
+        if inside.is_absolute() or ".." in inside.parts or ":" in home or "\0" in home:
+            raise InputError(f"{path}: modules must lie inside the folder, got the path {home!r:.80}")
+        entries.append(Entry(name, folder / home, kind, arguments))
+    if len({entry.name for entry in entries}) < len(entries):
+        raise InputError(f"{path}: two modules have the same name")
+    return entries
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Return ``config_sentence_transformers.json``, empty if there is none.
+
+    Raises:
+        InputError: a setting that encoding reads is of another kind.
+    """
+    path = folder / "config_sentence_transformers.json"
+    if not path.exists():
+        return {}
+    settings = read_object(path)
+    prompts, default = settings.get("prompts") or {}, settings.get("default_prompt_name")
+    if not (isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())):
+        raise InputError(f"{path}: prompts must be texts by name, got {prompts!s:.80}")
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise InputError(f"{path}: default_prompt_name must name one of the prompts, got {default!r:.80}")
+    if settings.get("truncate_dim") is not None and not is_size(settings["truncate_dim"]):
+        raise InputError(f"{path}: truncate_dim must be a positive integer, got {settings['truncate_dim']!r:.80}")
+    if settings.get("similarity_fn_name") not in SIMILARITIES:
+        raise InputError(
+            f"{path}: similarity_fn_name must be one of {', '.join(filter(None, SIMILARITIES))}, "
+            f"got {settings['similarity_fn_name']!r:.80}"
+        )
+    return settings
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Return a saved tokenizer, padding and truncation off.
+
+    Raises:
+        InputError: it is missing, damaged, or takes unbounded time or memory to read a text.
+    """
+    require_file(path, LARGEST_TOKENIZER)
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    # tokenizers raises a bare Exception, and a panic is none.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise InputError(f"{path}: no tokenizer ({error!s:.200})") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    longest = getattr(tokenizer.model, "max_input_chars_per_word", 0)
+    if longest > LONGEST_WORD:
+        raise InputError(f"{path}: max_input_chars_per_word must be at most {LONGEST_WORD}, got {longest}")
+    growth = 1.0
+    for part in _parts(tokenizer.normalizer) + _parts(tokenizer.pre_tokenizer):
+        pattern = next(iter(part["pattern"].values())) if isinstance(part.get("pattern"), dict) else ""
+        if len(pattern) > LONGEST_PATTERN:
+            raise InputError(f"{path}: a pattern must have at most {LONGEST_PATTERN} characters, got {len(pattern)}")
+        if part["type"] == "Replace":
+            is_text = "String" in part["pattern"]
+            growth *= max(1, len(part["content"]) / (max(1, len(pattern)) if is_text else 1))
+    if growth > MOST_REPLACED:
+        raise InputError(f"{path}: replacements must make at most {MOST_REPLACED} characters of one, got {growth:.0f}")
+    entries = tokenizer.get_vocab_size()
+    # The vocabulary takes long to list, so only where an id may be so large that saving it would take minutes.
+    highest = max(tokenizer.get_vocab().values()) if LARGE_NUMBER.search(path.read_bytes()) else entries - 1
+    if highest != entries - 1 or tokenizer.id_to_token(highest) is None:
+        raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} up to {highest}")
+    return tokenizer
+
+
+def _parts(component: Any) -> list[dict[str, Any]]:
+    """Return the parts of a normaliser or pre-tokenizer as JSON, sequences opened."""
+    # Its own state leaves out the vocabulary, which takes long to read.
+    waiting = [] if component is None else [json.loads(component.__getstate__())]
+    parts = []
+    while waiting:
+        part = waiting.pop()
+        parts.append(part)
+        waiting += part.get("normalizers", []) + part.get("pretokenizers", [])
+    return parts

@@ -1,0 +1,241 @@
+"""Model folders from strangers: each is one line of InputError in both loaders, soon and in little memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+
+import ctx_embed
+from ctx_embed import InputError
+from ctx_embed.runtime import Embedder
+from tests.conftest import make_model
+
+DEEP = "[" * 200_000 + "]" * 200_000
+CONFIG, SETTINGS, WEIGHTS = "contextualizer_config.json", "config_sentence_transformers.json", "model.safetensors"
+UNREADABLE = "no readable safetensors"
+Change = Callable[[Path], Any]
+
+
+def edited(name: str, change: Callable[[Any], Any]) -> Change:
+    """A change of the content of a JSON file, in place."""
+
+    def run(folder: Path) -> None:
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
+        change(content)
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+    return run
+
+
+def option(name: str, value: Any, file: str = CONFIG) -> Change:
+    return edited(file, lambda content: content.update({name: value}))
+
+
+def of_tokenizer(**changes: Any) -> Change:
+    return edited("tokenizer.json", lambda content: content.update(changes))
+
+
+def of_model(**changes: Any) -> Change:
+    return edited("tokenizer.json", lambda content: content["model"].update(changes))
+
+
+def replaced(pattern: dict[str, str], content: str, times: int = 1) -> Change:
+    part = {"type": "Replace", "pattern": pattern, "content": content}
+    return of_tokenizer(normalizer={"type": "Sequence", "normalizers": [part] * times})
+
+
+def of_module(place: int, **changes: Any) -> Change:
+    return edited("modules.json", lambda modules: modules[place].update(changes))
+
+
+def tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+    def run(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        tensors[name] = change(tensors[name]).contiguous()
+        save_file(tensors, folder / WEIGHTS)
+
+    return run
+
+
+def header(change: Callable[[dict[str, Any]], Any]) -> Change:
+    """A change of the header of the weights, or another text in its place."""
+
+    def run(folder: Path) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        (size,) = struct.unpack("<Q", content[:8])
+        fields = json.loads(content[8 : 8 + size])
+        changed = change(fields)
+        text = (changed if isinstance(changed, str) else json.dumps(fields)).encode()
+        (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
+
+    return run
+
+
+def of_U(**changes: Any) -> Change:
+    return header(lambda fields: fields["attention.U"].update(changes))
+
+
+def written(name: str, text: str) -> Change:
+    return lambda folder: (folder / name).write_text(text, encoding="utf-8")
+
+
+def pipe(name: str) -> Change:
+    def run(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return run
+
+
+def chain(folder: Path) -> None:
+    """Phrases of which each is the one before it and an entry."""
+    tensors = load_file(folder / WEIGHTS)
+    table = tensors["embedding.weight"]
+    entries, count = len(table), 45_000
+    numbers = torch.arange(count, dtype=torch.int32) + entries - 1
+    numbers[0] = 5
+    tensors["phrases"] = torch.stack([numbers, torch.full((count,), 6, dtype=torch.int32)], 1)
+    tensors["embedding.weight"] = torch.zeros(entries + count, table.shape[1], dtype=torch.int8)
+    tensors["embedding.scales"] = torch.ones(entries + count, 1, dtype=torch.float16)
+    save_file(tensors, folder / WEIGHTS)
+
+
+SPLIT = {"type": "Split", "pattern": {"Regex": "(a|b)" * 1000}, "behavior": "Isolated", "invert": False}
+HOSTILE: dict[str, tuple[Change, str]] = {
+    "a chain of phrases": (chain, "phrase 63 must stand for at most 64 entries, got 65"),
+    "words without a limit": (of_model(max_input_chars_per_word=2**31), "at most 1000, got 2147483648"),
+    "an id beyond": (
+        edited("tokenizer.json", lambda content: content["model"]["vocab"].update(the=2**31)),
+        "the tokenizer's ids must have no gaps",
+    ),
+    "a long replacement": (replaced({"String": "a"}, "a" * 10_000), "at most 100 characters of one, got 10000"),
+    "replacements of replacements": (replaced({"String": "a"}, "aa", 30), "characters of one, got 1073741824"),
+    "a replaced pattern": (replaced({"Regex": "a*"}, "a" * 200), "at most 100 characters of one, got 200"),
+    "a long pattern": (of_tokenizer(pre_tokenizer=SPLIT), "must have at most 1000 characters, got 5000"),
+    "no regular expression": (replaced({"Regex": "("}, ""), "no tokenizer"),
+    "no tokenizer": (written("tokenizer.json", "{}"), "no tokenizer"),
+    "a deep tokenizer": (written("tokenizer.json", DEEP), "no tokenizer"),
+    "NaN": (tensor("attention.b", lambda b: b * np.nan), "numbers of attention.b are NaN or infinite"),
+    "infinite scales": (tensor("embedding.scales", lambda s: s / 0), "numbers of embedding.scales are NaN or infinite"),
+    "fewer scales": (tensor("embedding.scales", lambda s: s[:3]), "embedding.scales must have shape"),
+    "another shape": (tensor("attention.U", lambda U: U[:, :1]), "attention.U must have shape"),
+    "integers": (tensor("attention.U", lambda U: U.to(torch.int64)), "attention.U must not hold I64 numbers"),
+    "another tensor": (header(lambda fields: fields.update(more=fields["attention.b"])), "has the tensor 'more'"),
+    "a huge shape": (of_U(shape=[2**40, 4, 16]), UNREADABLE),
+    "a shape of text": (of_U(shape="2, 4"), UNREADABLE),
+    "a negative place": (of_U(data_offsets=[-512, 0]), UNREADABLE),
+    "a header of a list": (header(lambda fields: "[1]"), UNREADABLE),
+    "a deep header": (header(lambda fields: DEEP), UNREADABLE),
+    "a long header": (header(lambda fields: "{}" + " " * (1 << 21)), UNREADABLE),
+    "cut weights": (lambda folder: os.truncate(folder / WEIGHTS, 100), UNREADABLE),
+    "max_seq_length 0": (option("max_seq_length", 0), "max_seq_length must be a positive integer, got 0"),
+    "max_seq_length of text": (option("max_seq_length", "9"), "max_seq_length must be a positive integer, got '9'"),
+    "a huge dimension": (option("dimension", 10**6), ", 1000000), got ("),
+    "huge steps": (option("steps", 2**30), "attention.U must have shape (1073741824, 4, 16)"),
+    "a size beyond": (option("rank", 10**30), "rank must be a positive integer, got 1000000000000000"),
+    "a dimension of a list": (option("dimension", [16]), "dimension must be a positive integer, got [16]"),
+    "unknown positions": (option("positions", {"a": 1}), "positions must be one of absolute, none, relative"),
+    "a deep config": (written(CONFIG, DEEP), "cannot be read as JSON"),
+    "a config of a list": (written(CONFIG, "[]"), "must be a JSON object, got a list"),
+    "truncate_dim 0": (option("truncate_dim", 0, SETTINGS), "truncate_dim must be a positive integer, got 0"),
+    "truncate_dim -5": (option("truncate_dim", -5, SETTINGS), "truncate_dim must be a positive integer, got -5"),
+    "prompts of a list": (option("prompts", ["a"], SETTINGS), "prompts must be texts by name, got ['a']"),
+    "prompts of numbers": (option("prompts", {"query": 1}, SETTINGS), "prompts must be texts by name"),
+    "an unknown prompt": (option("default_prompt_name", "x", SETTINGS), "must name one of the prompts, got 'x'"),
+    "another similarity": (option("similarity_fn_name", "x", SETTINGS), "must be one of cosine, dot, euclidean"),
+    "deep settings": (written(SETTINGS, DEEP), "cannot be read as JSON"),
+    "deep modules": (written("modules.json", DEEP), "cannot be read as JSON"),
+    "no modules": (written("modules.json", "[]"), "must be a list of 1 to 100 modules"),
+    "modules of numbers": (written("modules.json", "[1, 2]"), "must have a name, a path and a type, got 1"),
+    "many modules": (written("modules.json", "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
+    "a large file": (written("modules.json", " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
+    "a path outside": (of_module(0, path="../other"), "must lie inside the folder, got the path '../other'"),
+    "an absolute path": (of_module(1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
+    "a path outside on Windows": (of_module(1, path="..\\etc"), "must lie inside the folder"),
+    "two of one name": (of_module(1, name="0"), "two modules have the same name"),
+    "a pipe for the modules": (pipe("modules.json"), "modules.json: must be a regular file"),
+    "a pipe for the settings": (pipe(SETTINGS), "must be a regular file"),
+    "a pipe for the tokenizer": (pipe("tokenizer.json"), "tokenizer.json: must be a regular file"),
+    "a pipe for the weights": (pipe(WEIGHTS), "model.safetensors: must be a regular file"),
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    model = make_model(tokenizer)
+    model[0].round_table()
+    model.save_pretrained(str(folder))
+    return folder
+
+
+@pytest.fixture
+def hostile(saved, tmp_path):
+    """Makes a copy of the saved model with a change."""
+
+    def make(change: Change) -> Path:
+        folder = tmp_path / "model"
+        shutil.copytree(saved, folder)
+        change(folder)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("load", [Embedder.load, ctx_embed.load], ids=["numpy", "torch"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_is_one_line(hostile, name, load):
+    change, message = HOSTILE[name]
+    folder = hostile(change)
+    start = time.process_time()
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("name", ["a chain of phrases", "NaN", "huge steps", "a pipe for the weights"])
+def test_sentence_transformers_itself_refuses_it(hostile, name):
+    change, message = HOSTILE[name]
+    folder = hostile(change)
+    with pytest.raises(InputError) as caught:
+        SentenceTransformer(str(folder), trust_remote_code=True)
+    assert message in str(caught.value)
+
+
+def test_an_id_beyond_the_table_is_one_line(hostile):
+    folder = hostile(edited("tokenizer.json", lambda content: content["model"]["vocab"].update(the=5000)))
+    with pytest.raises(InputError, match="the model's tokenizer has ids beyond its 90 entries"):
+        Embedder.load(folder).encode("the cat")
+    with pytest.raises(InputError, match="ids must have no gaps"):
+        ctx_embed.load(folder)
+
+
+def test_a_regular_expression_that_gives_up_is_one_line(hostile):
+    folder = hostile(replaced({"Regex": "(a+)+$"}, ""))
+    for model in (Embedder.load(folder), ctx_embed.load(folder)):
+        with pytest.raises(InputError, match="the model's tokenizer fails on a text"):
+            model.encode("a" * 40 + "b")
+
+
+LONG = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<u8', 'fortran_order': False, 'shape': (1000000000000000,), }"
+
+
+@pytest.mark.parametrize("content", [b"", LONG.ljust(127) + b"\n"])
+def test_a_damaged_array_is_one_line(hostile, content):
+    folder = hostile(lambda folder: (folder / "labelled_texts.npy").write_bytes(content))
+    with pytest.raises(InputError, match="cannot be read as an array"):
+        ctx_embed.load(folder)
