@@ -1,4 +1,4 @@
-"""One model for all who name it in a process."""
+"""Models that integrations share within a process."""
 
 from __future__ import annotations
 

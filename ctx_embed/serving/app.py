@@ -34,10 +34,10 @@ ROUTERS = [embeddings.router, models.router, indexes.router, operation.router]
 
 
 class PageFiles(StaticFiles):
-    """The files of the page; browsers ask each time whether theirs are still the newest."""
+    """The files of the page; browsers check each time whether their copies are current."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """Return a file, or say that the browser has it."""
+        """Return a file, or 304 if the browser has it."""
         response = super().file_response(*args, **options)
         response.headers["Cache-Control"] = "no-cache"
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -68,7 +68,7 @@ def create_app(settings: Settings) -> FastAPI:
         if (parent := multiprocessing.parent_process()) is not None:
             # A worker ends with the process that started it, even if that was killed.
             asyncio.get_running_loop().add_reader(parent.sentinel, signal.raise_signal, signal.SIGTERM)
-        # What has been loaded stays: the garbage collector, which stops all threads, need not look at it again.
+        # Models and indexes stay loaded, so the garbage collector, which stops all threads, need not visit them.
         gc.collect()
         gc.freeze()
         with one_blas_thread():

@@ -1,4 +1,4 @@
-"""Dynamic batching: what several connections ask for at the same time is computed in one call."""
+"""Dynamic batching: requests of several connections are computed in one call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Batcher(Generic[Key, Item, Result]):
     once.
 
     Args:
-        work: from a key and the items submitted with it to a result for each item.
-        most: returns the most items of a batch with a key.
+        work: takes a key and the items submitted with it; returns a result for each item.
+        most: takes a key; returns the largest number of items in a batch.
     """
 
     def __init__(self, work: Callable[[Key, list[Item]], Sequence[Result]], most: Callable[[Key], int]) -> None:
@@ -41,12 +41,12 @@ class Batcher(Generic[Key, Item, Result]):
         self._waiting.setdefault(key, []).append((item, future))
         if not self._busy:
             self._busy = True
-            # At the end of this tick, with all that it brings.
+            # Other items of this turn of the event loop join the batch.
             loop.call_soon(self._next, loop)
         return await future
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the batch of the key that waits longest."""
+        """Start a batch of the key that has waited longest."""
         while self._waiting:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
@@ -54,7 +54,7 @@ class Batcher(Generic[Key, Item, Result]):
             batch, rest = waiting[:most], waiting[most:]
             if rest:
                 self._waiting[key] = rest
-            # Clients that gave up have cancelled theirs.
+            # Futures of clients that gave up are cancelled.
             batch = [(item, future) for item, future in batch if not future.done()]
             if batch:
                 self._thread.submit(self._run, loop, key, batch)
@@ -86,5 +86,5 @@ class Batcher(Generic[Key, Item, Result]):
                     future.set_exception(error)
 
     def close(self) -> None:
-        """Wait for the batch at work and end the thread."""
+        """Wait for the current batch and end the thread."""
         self._thread.shutdown()

@@ -34,9 +34,9 @@ try:
 except ModuleNotFoundError:
     raise missing_extra("ctx_embed.Client", "server") from None
 
-# How often a busy server is asked again.
+# Number of times that a busy server is asked.
 ATTEMPTS = 5
-# Documents in an answer.
+# Documents to ask for at a time.
 PAGE = 1000
 
 
@@ -120,7 +120,7 @@ class Client(Collection):
         return None if found is None else named_location(found.metadata, found.text, 0)
 
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
-        """Return an iterator over documents in the order they were added, fetched as it goes on."""
+        """Return an iterator over documents in the order they were added, which fetches them page by page."""
         while limit is None or limit > 0:
             count = PAGE if limit is None else min(PAGE, limit)
             found = self._post("documents", {"where": where, "offset": offset, "limit": count})["documents"]
@@ -257,7 +257,7 @@ class Client(Collection):
         return f"Client({self.url!r}, {self.index!r})"
 
 
-# The errors of statuses; others of the caller are those of the input.
+# Exception for each HTTP status; any other 4xx is an InputError.
 ERRORS: dict[int, Callable[[str], Exception]] = {
     401: PermissionError,
     403: PermissionError,
@@ -293,14 +293,14 @@ def _json(body: dict[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return the lists and numbers of NumPy's arrays and numbers."""
+    """Return an array as lists and a number of NumPy as one of Python."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"got {described(value)}")
 
 
 def _listed(values: Any) -> Any:
-    """Return any iterable but a string as a list."""
+    """Return an iterable as a list; a string, or anything else, stays as it is."""
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 

@@ -28,13 +28,13 @@ Result = TypeVar("Result")
 
 # The most queries and hits of a batch; a search of more hits is done by itself.
 BATCH_QUERIES, BATCH_HITS = 256, 1000
-# Seconds after which an index that another one replaced is closed.
+# Seconds until an index is closed after another one has taken its folder.
 CLOSED_AFTER = 60.0
 # Lines that are looked at to find a heading: most of a file of code could begin as one.
 MOST_HEADINGS = 20
 HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
-# The options of a search as a key, so that equal ones share a batch.
+# Search options as a key: queries with equal options share a batch.
 Options = tuple[tuple[str, Hashable], ...]
 # The marks before and after a word of a snippet.
 Marks = tuple[str, str] | None
@@ -48,7 +48,7 @@ class Found(NamedTuple):
 
 
 class SharedModels:
-    """The models by fingerprint, so that indexes of the same model load it once."""
+    """Loaded models by fingerprint: indexes of the same model share it."""
 
     def __init__(self, *models: Any) -> None:
         self._by_fingerprint = {model.fingerprint: model for model in models if hasattr(model, "fingerprint")}
@@ -85,7 +85,7 @@ class OpenIndex:
         self.place = self._found()
 
     def _found(self) -> tuple[int, int]:
-        """Return what tells the folder from another one of the same name."""
+        """Return the identity of the folder, which another folder of that name does not have."""
         try:
             found = os.stat(self._path)
         except OSError as error:
@@ -98,7 +98,7 @@ class OpenIndex:
             if (place := self._found()) != self.place:
                 opened, replaced = self._models.open(self._path), self._index
                 self._index, self.place = opened, place
-                # Other threads may have just got it.
+                # Other threads may still use it.
                 closing = threading.Timer(CLOSED_AFTER, replaced.close)
                 closing.daemon = True
                 closing.start()

@@ -20,8 +20,8 @@ from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
 from ctx_embed.training.supervised.predictor import Predictor
 
-# Texts embedded in one call, at most; requests with more characters than this wait in a lane of their own, so that
-# short ones never wait for a book.
+# Most requests of a batch. A request of more characters than this has a batch of its own in another thread: short
+# ones do not wait for a book.
 BATCH_TEXTS = 4096
 SHORT_CHARACTERS = 65_536
 
@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 
 def names_of(model: str) -> tuple[str, ...]:
-    """Return the names of a model in requests: of the shipped one both, of a folder the folder's name."""
+    """Return the names under which requests ask for a model: two for the shipped one, else the name of its folder."""
     return ("default", DEFAULT_NAME) if model == "default" else (Path(model).absolute().name,)
 
 
@@ -55,11 +55,11 @@ class EmbeddingModel:
         self.dimension: int = self._encoded(["a"])[0].shape[1]
 
     def _encoded(self, texts: list[str]) -> tuple[Floats, NDArray[np.int64]]:
-        """Return the vectors of texts and their numbers of tokens."""
+        """Return the vector of each text, and its number of tokens."""
         if isinstance(self.model, Embedder):
             ids, lengths = self.model.tokens(texts)
             vectors = self.model.finished(self.model.contextualizer.embed(ids, lengths), lengths)
-            # Rows that JSON is written from lie in one piece.
+            # orjson reads rows that are contiguous in memory.
             return np.ascontiguousarray(vectors, np.float32), lengths
         encodings = self.model.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return self.model.encode(texts, show_progress_bar=False), np.array([len(ids) for ids in encodings], np.int64)
@@ -124,7 +124,7 @@ class ServedReranker:
     """A model that scores passages for queries, for searches and for `/v1/rerank`; it does one thing at a time.
 
     Args:
-        name: of a SentenceTransformer or a CrossEncoder, or its folder.
+        name: name or folder of a SentenceTransformer or a CrossEncoder.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a worker process serves: its models, indexes, keys and limits."""
+"""The models, indexes, keys and limits of a worker process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes for those who run the server: health, what it serves and allows, and the page."""
+"""Routes for operators (health, metrics, limits, access), and the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ctx_embed.serving.json import Answer
 from ctx_embed.serving.service import service_of
 
 PAGE = Path(__file__).parent.parent / "page"
-# The page loads nothing from elsewhere, and runs nothing that stands inside texts.
+# The page loads nothing from elsewhere and runs no script that a text contains.
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
