@@ -87,8 +87,8 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
     typical = _typical_words(folder, live, topic_of, clusters)
     sizes = np.bincount(topic_of, minlength=clusters)
     by_size = [int(topic) for topic in np.argsort(-sizes, kind="stable") if sizes[topic]]
-    labels = _labels([typical[topic] for topic in by_size])
-    documents = _topics_of_documents(folder.documents.document_rows(snapshot.rows)[live], topic_of)
+    labels = labels_of([typical[topic] for topic in by_size])
+    documents = topics_of_documents(folder.documents.document_rows(snapshot.rows)[live], topic_of)
     ids = folder.documents.ids_matching(None)
     topics = []
     for topic, label in zip(by_size, labels, strict=True):
@@ -101,7 +101,7 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
     return topics
 
 
-def _topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
+def topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
     """Return the topic of each document (documents,), from the document and the topic of each passage (passages,)."""
     _, documents = np.unique(document_of, return_inverse=True)
     topics = int(topic_of.max(initial=0)) + 1
@@ -111,7 +111,7 @@ def _topics_of_documents(document_of: Rows, topic_of: Rows) -> Rows:
     return np.asarray(pairs[order][best] % topics)
 
 
-def _labels(words: Sequence[Sequence[str]]) -> list[str]:
+def labels_of(words: Sequence[Sequence[str]]) -> list[str]:
     """Return a label for each topic: its first three words, or more if an earlier topic has the same label."""
     labels: list[str] = []
     for number, own in enumerate(words, 1):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ctx_embed.documents.walking import File, Skipped, modified_of
-from ctx_embed.index.following.records import RecordedFile, as_recorded
+from ctx_embed.index.following.records import RecordedFile
 from ctx_embed.index.following.report import Synced
 from ctx_embed.progress import Meter
 
@@ -65,7 +65,7 @@ def _change(file: File, record: RecordedFile | None) -> Change | None:
     """Return what is to be done for a file, or None if it is in the index as it is."""
     if record is None:
         return Change(file, None)
-    if (record.size, record.modified) == (file.size, as_recorded(file.modified)):
+    if (record.size, record.modified) == (file.size, file.modified):
         return None
     if record.size == file.size and record.hash:
         try:

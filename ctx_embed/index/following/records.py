@@ -124,11 +124,6 @@ def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedF
         after = rows[-1][1]
 
 
-def as_recorded(modified: int) -> int:
-    """Return a time in nanoseconds since 1970 as the record of a file has it: SQLite's integers end in 2262."""
-    return max(-(2**63), min(modified, 2**63 - 1))
-
-
 def record(
     store: DocumentStore,
     folder: FollowedFolder,
@@ -141,7 +136,7 @@ def record(
 ) -> int:
     """Record a file as it was read, and return its number; call it inside :meth:`Database.writing`."""
     with store.reporting_errors():
-        values = (folder.number, source, size, as_recorded(modified), digest, problem, int(counted))
+        values = (folder.number, source, size, modified, digest, problem, int(counted))
         row = store.connection.execute(
             "INSERT INTO files (folder, source, size, modified, hash, problem, counted) VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (folder, source) DO UPDATE SET size = excluded.size, modified = excluded.modified, "

@@ -75,9 +75,11 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path):
     assert run(folder, "sync", "notes", "n.index", "--dry-run") == "n.index: nothing changed in 3 files\n"
 
 
-def test_files_that_block_or_never_end_and_odd_dates_end_no_build(tmp_path):
+def test_files_that_block_or_never_end_and_odd_dates_and_rules_end_no_build(tmp_path):
     folder = tmp_path / "notes"
     folder.mkdir()
+    (folder / ".gitignore").write_text(f"{'*a' * 12}c\n")
+    (folder / ("a" * 60)).write_text("A name of many letters.")
     for name, seconds in (("late.md", 2**33 + 2**32), ("early.md", -(2**31)), ("now.md", 1_700_000_000)):
         (folder / name).write_text(f"A note, {name}.")
         os.utime(folder / name, (seconds, seconds))
@@ -88,10 +90,10 @@ def test_files_that_block_or_never_end_and_odd_dates_end_no_build(tmp_path):
     began = time.monotonic()
     said = run(folder, "build", "notes", "n.index", "--follow-links")
     assert time.monotonic() - began < 30
-    assert said.startswith("n.index: 4 files added")
+    assert said.startswith("n.index: 5 files added")
     notes = {row["id"]: row for row in map(json.loads, run(folder, "get", "n.index").splitlines())}
-    assert notes["late.md"]["metadata"]["modified"].startswith("2378-")
-    assert run(folder, "sync", "notes", "n.index").startswith("n.index: nothing changed in 4 files")
+    assert notes["late.md"]["metadata"]["modified"].startswith("2262-")
+    assert run(folder, "sync", "notes", "n.index").startswith("n.index: nothing changed in 5 files")
 
 
 def test_the_last_line_says_what_was_read_and_what_was_not(folder):

@@ -98,9 +98,9 @@ def test_each_document_gets_its_topic(tmp_path, hash_model):
 def test_a_document_has_the_topic_of_most_of_its_passages_and_labels_differ():
     documents = np.array([3, 3, 3, 7, 7, 9, 12, 12, 12])
     of_passages = np.array([0, 1, 1, 2, 0, 1, 0, 0, 2])
-    np.testing.assert_array_equal(topics._topics_of_documents(documents, of_passages), [1, 2, 1, 0])
+    np.testing.assert_array_equal(topics.topics_of_documents(documents, of_passages), [1, 2, 1, 0])
     words = [["a", "b", "c", "d"], ["a", "b", "c", "e"], ["a", "b", "c"], [], ["a"], []]
-    assert topics._labels(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
+    assert topics.labels_of(words) == ["a b c", "a b c e", "a b c 3", "topic 4", "a", "topic 6"]
 
 
 def test_topics_of_texts_without_words(tmp_path, hash_model):

@@ -12,7 +12,7 @@ from ctx_embed.index.building import partial as partial_index
 from ctx_embed.index.building.build import Built, build_index
 from ctx_embed.index.writing.steps import Steps
 from tests.index.support.hash_model import HashModel, hash_vectors
-from tests.index.support.stored import stored
+from tests.index.support.stored import stored, vectors_of
 
 TEXTS = [f"line {number}" for number in range(40)]
 
@@ -255,5 +255,5 @@ def test_embeddings_from_a_field_and_identical_texts(path, hash_model, tmp_path)
     assert hash_model.seen == ["a", "c"]
     with SearchIndex.open(path, hash_model) as index:
         assert index.get(0).metadata == {"n": 1}
-        vectors = index._folder.vectors.gather(index._folder.documents.shards(), np.arange(7))
+        vectors = vectors_of(path)
     np.testing.assert_allclose(vectors[[0, 2, 3, 4, 5, 6]], hash_vectors(["a", "a", "c", "c", "a", "c"]), atol=1e-6)

@@ -14,6 +14,7 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing.steps import Steps
 from tests.index.support.child import child
 from tests.index.support.hash_model import HashModel, hash_vectors
+from tests.index.support.stored import vectors_of
 
 TEXTS = ["The cat sat. The dog ran.", "Prices rise.", "One. Two. Three.", "Rain fell all night.", "Prices rise."]
 
@@ -26,11 +27,6 @@ def path(tmp_path):
         index.upsert(["Wages fall. Slowly."], ["b"], [{"n": 1}])
         index.delete("d")
     return path
-
-
-def vectors_of(index):
-    rows = np.arange(index.describe()["vectors"])
-    return index._folder.vectors.gather(index._folder.documents.shards(), rows)
 
 
 def test_all_but_the_vectors_stays(path):
@@ -48,7 +44,7 @@ def test_all_but_the_vectors_stays(path):
         assert hit.score == pytest.approx(1, abs=1e-6)
         assert [hit.id for hit in index.search("falling", mode="words")] == ["b"]
         assert index.add(["new"]) == [4]
-        np.testing.assert_allclose(vectors_of(index)[0], hash_vectors(["The cat sat."], 16)[0], rtol=1e-6)
+        np.testing.assert_allclose(vectors_of(index.path)[0], hash_vectors(["The cat sat."], 16)[0], rtol=1e-6)
         assert index.reembed(model) == 0
     assert [entry.name for entry in path.parent.iterdir()] == ["notes.index"]
     with SearchIndex.open(path, HashModel(16)) as index:

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ if __name__ == "__main__":
                 index.compact(dtype)
                 assert index.describe()["dtype"] == dtype
             assert index.search("afterwards", 1)[0].text == "afterwards"
-            names = {shard.name for shard in index._folder.documents.shards()}
+        with closing(IndexFolder(folder).documents) as store:
+            names = {shard.name for shard in store.shards()}
         assert {path.name for path in (folder / "vectors").iterdir()} == names, line
         assert texts_of(folder) == [*texts, "afterwards"]
         assert dtype is None or is_new(folder, [*texts, "afterwards"], dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,13 @@ import numpy as np
 from ctx_embed.index.analysis.verification import verify
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashEmbedder, hash_vectors
+
+
+def vectors_of(path):
+    """Return the stored vectors of all rows."""
+    folder = IndexFolder(path)
+    with closing(folder.documents) as store:
+        return folder.vectors.gather(store.shards(), np.arange(store.state().rows))
 
 
 def stored(path: Path, exact: bool = True) -> dict:
