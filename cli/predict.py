@@ -139,7 +139,7 @@ def predict(
     if (document := next(documents, None)) is None:
         raise InputError(f"{source_name(source)}: no texts to predict the labels of")
     found: list[Any] = []
-    predicted = _predicted(predictor, chain([document], documents), found if evaluate else None)
+    predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None)
     tally = count()
     rows = (row for row, _ in zip(predicted, tally, strict=False))
     if output:
@@ -158,7 +158,9 @@ def predict(
         click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))
 
 
-def _predicted(predictor: Predictor, documents: Iterable[Document], found: list[Any] | None) -> Iterator[Row]:
+def predicted_rows(
+    predictor: Predictor, documents: Iterable[Document], found: list[Any] | None = None, at_once: int = AT_ONCE
+) -> Iterator[Row]:
     """Yield a row for each document; one without text has no label. Each prediction is added to ``found``.
 
     Users are warned if the model knows few tokens of the first texts.
@@ -168,7 +170,7 @@ def _predicted(predictor: Predictor, documents: Iterable[Document], found: list[
     head = predictor.head
     waiting = iter(documents)
     first = True
-    while batch := list(islice(waiting, AT_ONCE)):
+    while batch := list(islice(waiting, at_once)):
         texts = [well_formed(document.text) for document in batch]
         if first and (said := warning(unknown_share(predictor.encoder.tokenizer, sample(texts)))):
             click.echo(said, err=True)

@@ -18,9 +18,8 @@ from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
-# The most frequent letters, which are entries of their own; words with other letters are unknown.
+# Letters that become entries of their own.
 LETTERS = 1000
-REPEATED_AT_ONCE = 1000
 
 
 def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> Counter[str]:
@@ -35,14 +34,17 @@ def _word_counts(texts: Iterable[str], tokenizer: Tokenizer, progress: bool) -> 
     return counts
 
 
-def _repeated(counts: Counter[str]) -> Iterator[str]:
+def repeated(counts: Counter[str], at_once: int = 1000) -> Iterator[str]:
+    """Yield texts in which each word occurs as often as counted, at most ``at_once`` times in a text."""
     for word, count in sorted(counts.items()):
-        full, rest = divmod(count, REPEATED_AT_ONCE)
-        yield from repeat(" ".join([word] * REPEATED_AT_ONCE), full)
+        full, rest = divmod(count, at_once)
+        yield from repeat(" ".join([word] * at_once), full)
         yield " ".join([word] * rest)
 
 
-def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool = True) -> Tokenizer:
+def learn_vocabulary(
+    texts: Iterable[str], size: int = 32_000, *, letters: int = LETTERS, progress: bool = True
+) -> Tokenizer:
     """Learn a lower-case WordPiece vocabulary without accents; punctuation marks are words of their own.
 
     The tokenizer works word by word, so that :class:`ctx_embed.text.tokenizer.TextTokenizer` can remember words.
@@ -51,6 +53,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
     Args:
         texts: any number of texts, read once.
         size: the most entries, including the unknown entry and the padding.
+        letters: the most letters; words with rarer ones are unknown.
         progress: show a progress bar on stderr.
 
     Returns:
@@ -63,13 +66,13 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     words = _word_counts(texts, tokenizer, progress)
-    letters: Counter[str] = Counter()
+    occurring: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
-            letters[letter] += count
-    if not letters:
+            occurring[letter] += count
+    if not occurring:
         raise InputError("the texts must have at least one word to learn a vocabulary from, got none")
-    alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[:LETTERS]
+    alphabet = sorted(occurring, key=lambda letter: (-occurring[letter], letter))[:letters]
     continued = sorted({letter for word in words for letter in word[1:]} & set(alphabet))
     # The trainer numbers continued letters, and chooses among letters of equal frequency, in the random order of a hash
     # table, and breaks ties between merges by these numbers. Given beforehand, all this is the same in each run.
@@ -81,7 +84,7 @@ def learn_vocabulary(texts: Iterable[str], size: int = 32_000, *, progress: bool
         min_frequency=2,
         show_progress=False,  # its bar writes to stdout
     )
-    tokenizer.train_from_iterator(_repeated(words), trainer)
+    tokenizer.train_from_iterator(repeated(words), trainer)
     entries = tokenizer.get_vocab_size()
     if entries > size:
         raise InputError(f"size must be at least {entries}, one entry for each letter of the texts, got {size}")

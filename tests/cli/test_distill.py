@@ -377,7 +377,7 @@ def test_a_training_that_diverges_leaves_the_teachers_work_only():
 
 def test_an_interrupted_run_goes_on(monkeypatch):
     run("--corpus", "a.txt", "-o", "whole")
-    train = Distillation._train_batch
+    train = Distillation.train_batch
     steps = []
 
     def interrupted(self, rows, total):
@@ -386,7 +386,7 @@ def test_an_interrupted_run_goes_on(monkeypatch):
             raise KeyboardInterrupt
         return train(self, rows, total)
 
-    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    monkeypatch.setattr(Distillation, "train_batch", interrupted)
     result = run("--corpus", "a.txt", "-o", "model")
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr.endswith("Interrupted; repeat the command to continue where it stopped.\n")

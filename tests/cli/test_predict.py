@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from ctx_embed import TextClassifier
-from ctx_embed.cli import predict as command
+from ctx_embed.cli.predict import predicted_rows
+from ctx_embed.texts import Document
+from ctx_embed.training.supervised.predictor import Predictor
 from tests.helpers.cli import Command
 
 COMMAND = Command("predict")
@@ -105,11 +107,11 @@ def test_standard_input_and_odd_texts(model):
     assert row["text"] == "sad \ufffd"
 
 
-def test_batches_change_nothing(model, monkeypatch):
-    source = file("new.txt", *TEXTS, "", *TEXTS)
-    together = succeeds(model, source)
-    monkeypatch.setattr(command, "AT_ONCE", 3)
-    assert succeeds(model, source) == together
+def test_batches_change_nothing(model):
+    predictor, documents = Predictor.load(model), [Document(text) for text in (*TEXTS, "", *TEXTS)]
+    together, apart = (list(predicted_rows(predictor, documents, at_once=count)) for count in (100, 3))
+    assert [row["label"] for row in apart] == [row["label"] for row in together]
+    assert apart[9]["probabilities"] == pytest.approx(together[9]["probabilities"], abs=1e-6)
 
 
 def test_several_labels(several):

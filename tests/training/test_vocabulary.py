@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer
@@ -9,8 +10,7 @@ from tokenizers.models import WordLevel
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import is_wordwise
-from ctx_embed.training import vocabulary
-from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
+from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer, repeated
 from tests.helpers.errors import error
 
 
@@ -66,16 +66,14 @@ def test_a_lone_surrogate():
     assert tokenizer.encode("cat").tokens == ["cat"]
 
 
-def test_letters_are_the_most_frequent_ones(monkeypatch):
-    monkeypatch.setattr(vocabulary, "LETTERS", 3)
-    tokenizer = learn_vocabulary(["a a b b d c e"], 100, progress=False)
+def test_letters_are_the_most_frequent_ones():
+    tokenizer = learn_vocabulary(["a a b b d c e"], 100, letters=3, progress=False)
     assert entries(tokenizer) == ["[PAD]", "[UNK]", "a", "b", "c"]
 
 
-def test_counts_beyond_a_batch_of_repetitions(monkeypatch):
-    monkeypatch.setattr(vocabulary, "REPEATED_AT_ONCE", 2)
-    texts = ["xy " * 3 + "pq " * 4 + "mn"]
-    assert entries(learn_vocabulary(texts, size=99, progress=False))[-2:] == ["pq", "xy"]
+def test_counts_beyond_a_batch_of_repetitions():
+    texts = list(repeated(Counter({"xy": 5, "pq": 2}), at_once=2))
+    assert texts == ["pq pq", "", "xy xy", "xy xy", "xy"]
 
 
 DETERMINISM = """

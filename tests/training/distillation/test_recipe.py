@@ -225,8 +225,9 @@ def test_texts_that_must_not_be_trained_on(distill, tmp_path, sentences):
     assert (list(record["exclude"]), record["excluded_texts"]) == (["test.tsv"], 1)
 
 
-def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_path, sentences, monkeypatch):
-    monkeypatch.setattr("ctx_embed.training.distillation.texts.phrases.FEWEST", 5)
+def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, sentences):
+    # A phrase must occur twenty times.
+    corpus = [written(tmp_path / "corpus.txt", sentences, range(20))]
     labelled, pairs = tmp_path / "labelled.tsv", tmp_path / "pairs.tsv"
     labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
     pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
@@ -238,8 +239,8 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, corpus, tmp_
         spare_dimensions=2,
         store="int8",
     )
-    # 80 lines make passages of 2, 3, 2, .. lines: 32 of them, all of one block.
-    assert summary["texts"] == 80 + 32 + 80
+    # 160 lines make passages of 2, 3, 2, .. lines: 64 of them, all of one block.
+    assert summary["texts"] == 160 + 64 + 160
     folder = tmp_path / "model"
     record = json.loads((folder / "training.json").read_text())
     assert record["phrases"] == 10
@@ -297,14 +298,14 @@ def test_a_tokenizer_of_ones_own(distill, tmp_path, tokenizer):
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monkeypatch):
     distill("whole")
-    train = Distillation._train_batch
+    train = Distillation.train_batch
 
     def interrupted(self, rows, total):
         if self.step == 6:
             raise KeyboardInterrupt
         return train(self, rows, total)
 
-    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    monkeypatch.setattr(Distillation, "train_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         distill()
     assert names(tmp_path) == ["corpus.txt", "model.partial", "model.teacher", "whole", "whole.teacher"]
@@ -314,7 +315,7 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(distill, tmp_path, monke
         steps.append(self.step)
         return train(self, rows, total)
 
-    monkeypatch.setattr(Distillation, "_train_batch", counted)
+    monkeypatch.setattr(Distillation, "train_batch", counted)
     monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: pytest.fail("the teacher was asked again"))
     distill()
     assert steps == [4, 5, 6, 7]
@@ -328,7 +329,7 @@ def test_an_interrupted_run_on_other_texts_begins_anew(distill, sentences, tmp_p
         written(tmp_path / "a" / "corpus.txt", sentences, range(5)),
         written(tmp_path / "b" / "corpus.txt", sentences, range(5, 10)),
     ]
-    train = Distillation._train_batch
+    train = Distillation.train_batch
     steps = []
 
     def interrupted(self, rows, total):
@@ -337,7 +338,7 @@ def test_an_interrupted_run_on_other_texts_begins_anew(distill, sentences, tmp_p
             raise KeyboardInterrupt
         return train(self, rows, total)
 
-    monkeypatch.setattr(Distillation, "_train_batch", interrupted)
+    monkeypatch.setattr(Distillation, "train_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
         distill(corpus=corpus)
     lines = corpus[0].read_text().splitlines(keepends=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -51,15 +52,26 @@ from ctx_embed.training.distillation.texts.mixture import Mixture
 from ctx_embed.training.distillation.texts.scored_pairs import Pairs
 from ctx_embed.training.divergence import require_finite
 
-CHECKPOINT_STEPS = 500
-LOG_STEPS = 50
 # A short run logs its loss more often: at least about this many times.
 FEWEST_LOGGED = 40
-# Steps between updates of the average: each costs a pass over the whole table.
-AVERAGING_STEPS = 50
-# The option ``averaging`` is the decay over this many steps.
-DECAY_STEPS = 10
 BETAS = (0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Numbers of steps between the events of a training.
+
+    Attributes:
+        checkpoint: between saved states.
+        log: at most, between entries of the log.
+        averaging: between updates of the average, each of which costs a pass over the whole table.
+        decay: in which the average decays by the option ``averaging``.
+    """
+
+    checkpoint: int = 500
+    log: int = 50
+    averaging: int = 50
+    decay: float = 10
 
 
 @torch.no_grad()
@@ -76,7 +88,7 @@ def embedded(student: TokenEncoder, ids: Tensor, lengths: list[int]) -> Tensor:
 
 
 class Distillation:
-    """A run that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
+    """A training that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
     Args:
         student: trained in place, on the device where it is.
@@ -89,6 +101,7 @@ class Distillation:
         labelled: labels and texts to learn in addition to the teacher, or None.
         pairs: measured after each epoch, or None.
         log: where the losses and metrics are written.
+        intervals: how often states and logs are written and weights averaged.
 
     Raises:
         InputError: fewer texts than two batches, without the held-out and the excluded ones, or weights so small that
@@ -108,6 +121,7 @@ class Distillation:
         labelled: tuple[Sequence[str], Sequence[str]] | None = None,
         pairs: Pairs | None = None,
         log: TrainingLog | None = None,
+        intervals: Intervals | None = None,
     ) -> None:
         taught = mixture.taught_rows
         options = options.for_texts(len(taught))
@@ -122,6 +136,7 @@ class Distillation:
         self.checkpoint = checkpoint
         self.pairs = pairs
         self.log = log or TrainingLog(None)
+        self.intervals = intervals or Intervals()
         self.step = 0
         self.history: list[dict[str, float]] = []
         order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
@@ -149,7 +164,7 @@ class Distillation:
     @torch.no_grad()
     def _mix(self, averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
         """Update the moving average; its decay is smaller in the first steps."""
-        periods = AVERAGING_STEPS / DECAY_STEPS
+        periods = self.intervals.averaging / self.intervals.decay
         decay = min(self.options.averaging, (1 + int(count) * periods) / (10 + int(count) * periods)) ** periods
         for average, weights in zip(averaged, current, strict=True):
             average.lerp_(weights, 1 - decay)
@@ -259,7 +274,7 @@ class Distillation:
         # A run that starts from the beginning keeps nothing of an earlier log.
         self.log.resume(self.step if self.history else -1)
 
-    def _train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
+    def train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
         """Take one step of the optimizer.
 
         Returns:
@@ -294,7 +309,7 @@ class Distillation:
         self.optimizer.step()
         self.table_optimizer.step(used, torch.zeros_like(own) if own.grad is None else own.grad, rate)
         self.step += 1
-        if self.average is not None and (self.step % AVERAGING_STEPS == 0 or self.step == total):
+        if self.average is not None and (self.step % self.intervals.averaging == 0 or self.step == total):
             self.table_optimizer.catch_up()
             self.average.update_parameters(self.student)
         return {"loss": loss.item(), **{name: value.item() for name, value in losses.items()}}
@@ -322,7 +337,7 @@ class Distillation:
         shown = len(weighted_rows(self.rows, self.weights, options.seed, 0))
         per_epoch = batches_per_epoch(shown, options.batch_size)
         total = per_epoch * options.epochs
-        log_steps = min(LOG_STEPS, max(1, total // FEWEST_LOGGED))
+        log_steps = min(self.intervals.log, max(1, total // FEWEST_LOGGED))
         began, first = time.monotonic(), self.step
         with Meter("distilling", total, "batches", done=self.step, shown=progress) as meter:
             for epoch in range(self.step // per_epoch, options.epochs):
@@ -333,14 +348,14 @@ class Distillation:
                 for index, places in enumerate(batches):
                     if index < done:
                         continue
-                    losses = self._train_batch(rows[places], total)
+                    losses = self.train_batch(rows[places], total)
                     require_finite(losses["loss"], self.step)
                     meter.update()
                     if self.step % log_steps == 0:
                         rate = options.learning_rate_at(self.step - 1, total)
                         speed = (self.step - first) / (time.monotonic() - began)
                         self.log.add(self.step, **losses, learning_rate=rate, batches_a_second=round(speed, 2))
-                    if self.step % CHECKPOINT_STEPS == 0 and self.step < total:
+                    if self.step % self.intervals.checkpoint == 0 and self.step < total:
                         self._save()
                         meter.note(f"loss {losses['loss']:.4f}")
                 if self.average is not None and self.step == total:

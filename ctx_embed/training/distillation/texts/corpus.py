@@ -86,6 +86,7 @@ def read_blocks(
     passage_lines: int = 1,
     span_words: int = 0,
     text_field: str | None = None,
+    block_texts: int = BLOCK_SENTENCES,
 ) -> list[Block]:
     """Cut text files into blocks and put them into a seeded order that depends on the blocks' contents alone.
 
@@ -98,6 +99,7 @@ def read_blocks(
         seed: of the order.
         passage_lines: above 1, join consecutive lines into :func:`passages` of at most this many.
         span_words: above 0, cut each text to one of its :func:`spans` of at most this many words.
+        block_texts: lines per block.
         text_field: the field of tables that holds the text, see :func:`ctx_embed.rows.read_documents`.
 
     Raises:
@@ -109,9 +111,9 @@ def read_blocks(
         blocks.extend(
             Block(
                 Path(path).name,
-                tuple(spans(passages(lines[start : start + BLOCK_SENTENCES], passage_lines), span_words)),
+                tuple(spans(passages(lines[start : start + block_texts], passage_lines), span_words)),
             )
-            for start in range(0, len(lines), BLOCK_SENTENCES)
+            for start in range(0, len(lines), block_texts)
         )
     if not blocks:
         raise InputError("the corpus must have at least one sentence; give text files with a sentence per line")

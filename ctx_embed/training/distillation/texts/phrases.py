@@ -66,13 +66,16 @@ def _strongest(
     return np.stack([left, right], axis=1)[best].astype(np.int32)
 
 
-def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDArray[np.int32] | None:
+def learn_phrases(
+    texts: Sequence[str], tokenizer: Tokenizer, count: int, fewest: int = FEWEST
+) -> NDArray[np.int32] | None:
     """Return the pairs of a :class:`ctx_embed.text.phrases.Phrases`: frequent phrases of two to four words.
 
     Args:
         texts: the corpus.
         tokenizer: its entries that are whole words are joined.
         count: the most phrases to learn; 0 learns none.
+        fewest: how often a phrase must occur.
 
     Returns:
         (<= count, 2) ids; None if there are none.
@@ -90,7 +93,7 @@ def learn_phrases(texts: Sequence[str], tokenizer: Tokenizer, count: int) -> NDA
     for more in (first, count - first):
         if len(ids) < 2 or more == 0:
             break
-        found = _strongest(ids, lengths, joinable, joinable, more)
+        found = _strongest(ids, lengths, joinable, joinable, more, fewest)
         if not len(found):
             break
         pairs = np.concatenate([pairs, found])

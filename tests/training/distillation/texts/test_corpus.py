@@ -6,12 +6,11 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.training.distillation.texts import corpus
-from ctx_embed.training.distillation.texts.corpus import Block, read_blocks
+from ctx_embed.training.distillation.texts.corpus import Block
 
 
-@pytest.fixture(autouse=True)
-def short_blocks(monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK_SENTENCES", 4)
+def read_blocks(*arguments, **options):
+    return corpus.read_blocks(*arguments, **options, block_texts=4)
 
 
 @pytest.fixture
