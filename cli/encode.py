@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, backend_option, field_option
+from ctx_embed.cli.options import OUTPUT, backend_option, encoding_option, field_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
 # Bad rows that are shown.
 SHOWN = 10
+# Rows that are embedded together on their way from one pipe to another.
+BLOCK = 4096
 
 
 @command()
@@ -22,6 +25,7 @@ SHOWN = 10
 @click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see below.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
 @field_option
+@encoding_option
 @click.option("--id", "id_field", metavar="NAME", help="With --to, the field that holds the id.  [default: id, _id]")
 @backend_option
 @click.option("--batch-size", type=click.IntRange(min=1), help="Texts in one batch, at most.  [default: by the model]")
@@ -38,6 +42,7 @@ def encode(
     target: str | None,
     model: str,
     field: str | None,
+    encoding: str | None,
     id_field: str | None,
     backend: str | None,
     batch_size: int | None,
@@ -50,7 +55,8 @@ def encode(
     INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for
     standard input. The suffix of OUT names its format: .npy holds only the float32 array (texts, dimension); .jsonl and
     .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has one column for
-    each dimension; - prints JSONL. A file is written whole or not at all.
+    each dimension; - prints JSONL, each row as it
+    arrives if INPUT is - too. A file is written whole or not at all.
 
     With --to, there may be any number of files, folders, globs and URIs (s3://bucket/folder), embedded by several
     workers. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,
@@ -67,7 +73,7 @@ def encode(
     if target is not None:
         if batch_size is not None:
             raise click.UsageError("--batch-size is for -o; --to has batches of its own.")
-        _to_store(inputs, target, model, field, id_field, backend, engine, ray_address, workers)
+        _to_store(inputs, target, model, field, encoding, id_field, backend, engine, ray_address, workers)
         return
     for name in ("id_field", "engine", "ray_address", "workers"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -75,19 +81,30 @@ def encode(
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; give several with --to TARGET.")
     assert output is not None
-    _to_file(inputs[0], output, model, field, backend, batch_size)
+    _to_file(inputs[0], output, model, field, encoding, backend, batch_size)
 
 
 def _to_file(
-    source: str, output: Path, model: str, field: str | None, backend: str | None, batch_size: int | None
+    source: str,
+    output: Path,
+    model: str,
+    field: str | None,
+    encoding: str | None,
+    backend: str | None,
+    batch_size: int | None,
 ) -> None:
     from ctx_embed.files import require_other_file
     from ctx_embed.rows import read_documents, source_name
-    from ctx_embed.rows.writing import STANDARD_OUTPUT, require_embeddings_file, write_embeddings
+    from ctx_embed.rows.arrival import arriving, in_blocks
+    from ctx_embed.rows.writing import STANDARD_OUTPUT, print_embeddings, require_embeddings_file, write_embeddings
 
+    is_printed = output == STANDARD_OUTPUT
     require_embeddings_file(output)
     require_other_file(output, source)
-    documents = list(read_documents(source, field))
+    rows = read_documents(source, field, encoding=encoding)
+    # Lines go to a pipe as they come from one; a file is written whole.
+    blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])
+    documents = next(blocks, [])
     if not documents:
         raise InputError(f"{source_name(source)}: no texts to embed")
 
@@ -98,11 +115,15 @@ def _to_file(
     texts = [document.text for document in documents]
     if said := warning(unknown_share(encoder.tokenizer, sample(texts))):
         click.echo(said, err=True)
+    if is_printed:
+        for block in chain([documents], blocks):
+            texts = [document.text for document in block]
+            print_embeddings(block, embed(encoder, texts, batch_size or encoder.batch_size))
+        return
     embeddings = embed(encoder, texts, batch_size or encoder.batch_size)
     write_embeddings(output, documents, embeddings)
-    if output != STANDARD_OUTPUT:
-        count, dimension = embeddings.shape
-        click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
+    count, dimension = embeddings.shape
+    click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
 
 
 def _to_store(
@@ -110,6 +131,7 @@ def _to_store(
     target: str,
     model: str,
     field: str | None,
+    encoding: str | None,
     id_field: str | None,
     backend: str | None,
     engine: str,
@@ -127,6 +149,7 @@ def _to_store(
         workers=workers,
         ray_address=ray_address,
         text_field=field,
+        encoding=encoding,
         id_field=id_field,
         model=None if model == "default" else model,
         backend=backend,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, field_options
+from ctx_embed.cli.options import OUTPUT, encoding_option, field_options
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
@@ -78,6 +78,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.argument("model", metavar="MODEL")
 @click.argument("source", metavar="INPUT")
 @field_options
+@encoding_option
 @click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.jsonl, .json, .csv or .tsv instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
@@ -92,6 +93,7 @@ def predict(
     source: str,
     field: str | None,
     label_field: str | None,
+    encoding: str | None,
     output: Path | None,
     as_json: bool,
     as_jsonl: bool,
@@ -134,8 +136,10 @@ def predict(
         text = "" if Path(source).suffix else f"; for one text: echo {shlex.quote(source)} | ctx-embed predict MODEL -"
         raise InputError(f"{source}: no such file{text}")
     predictor = Predictor.load(model, device)
-    data = Labelled.read(source, field, label_field, predictor.head.multi_label) if evaluate else None
-    documents = map(Document, data.texts) if data else iter(read_documents(source, field, blank_lines=True))
+    data = Labelled.read(source, field, label_field, predictor.head.multi_label, encoding) if evaluate else None
+    documents = (
+        map(Document, data.texts) if data else iter(read_documents(source, field, blank_lines=True, encoding=encoding))
+    )
     if (document := next(documents, None)) is None:
         raise InputError(f"{source_name(source)}: no texts to predict the labels of")
     found: list[Any] = []

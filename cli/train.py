@@ -97,7 +97,9 @@ def train(
     require_replaceable(output, "modules.json")
     for file in (train_file, job["valid"], job["test"]):
         if file is not None and file != "-":
-            next(read_labelled_rows(file, field, label_field, several=job["multi_label"]), None)
+            next(
+                read_labelled_rows(file, field, label_field, several=job["multi_label"], encoding=job["encoding"]), None
+            )
 
     from ctx_embed.training.supervised.job import train as trained
     from ctx_embed.training.supervised.report import as_text

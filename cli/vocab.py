@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, field_option
+from ctx_embed.cli.options import OUTPUT, encoding_option, field_option
 
 
 @command()
@@ -17,7 +17,8 @@ from ctx_embed.cli.options import OUTPUT, field_option
     "--vocabulary-size", "size", default=32_000, type=click.IntRange(min=3), help="Maximum number of entries."
 )
 @field_option
-def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) -> None:
+@encoding_option
+def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None, encoding: str | None) -> None:
     """Learn a lower-case WordPiece vocabulary from FILEs.
 
     A FILE is text, CSV, TSV, JSONL or Parquet, plain or gzip; `-` is standard input.
@@ -29,7 +30,7 @@ def vocab(files: tuple[str, ...], output: Path, size: int, field: str | None) ->
     from ctx_embed.training.vocabulary import learn_vocabulary
 
     require_file(output)
-    texts = (document.text for file in files for document in read_documents(file, field))
+    texts = (document.text for file in files for document in read_documents(file, field, encoding=encoding))
     tokenizer = learn_vocabulary(texts, size)
     with replaced_file(output) as beside:
         tokenizer.save(str(beside))

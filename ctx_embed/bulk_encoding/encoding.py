@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -69,6 +69,7 @@ def encode_dataset(
     ray_address: str | None = None,
     text_field: str | None = None,
     id_field: str | None = None,
+    encoding: str | None = None,
     model: str | Path | None = None,
     backend: str | None = None,
     part_rows: int = PART_ROWS,
@@ -91,6 +92,7 @@ def encode_dataset(
         ray_address: of the cluster, or ``auto``; None: Ray is started on this machine for this run.
         text_field: the field with the text; None: ``text``.
         id_field: the field with the id; None: ``id`` or ``_id``, in rows that have one.
+        encoding: of the files, except Parquet; None: UTF-8, or detected.
         model: a name or a folder; None: the default model. Each machine needs it at the same place.
         backend: what runs the model, see :func:`ctx_embed.loading.load_embedder`.
         part_rows: the most rows that are stored at once.
@@ -122,7 +124,7 @@ def encode_dataset(
         for source in sources:
             if kind_of(source.name) == TEXT:
                 require_no_fields(source.name, fields)
-        sampled = _sample(sources, fields, part_rows)
+        sampled = _sample(sources, fields, part_rows, encoding)
         embedder = IndexModel.of(model, backend)
         unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
         work_on = local.run
@@ -133,15 +135,20 @@ def encode_dataset(
             work_on = on_ray.run
         store.ensure(Collection.of(embedder, fields_of(each.metadata for each in sampled)))
         stack.enter_context(store.writing())
-        run = _Run(store, _signature(sources, fields, embedder, part_rows))
+        run = _Run(store, _signature(sources, fields, embedder, part_rows, encoding))
         if not run.finished:
             known, reference = embedder.fingerprint, embedder.reference
             job = Job(str(to), run.name, reference, backend, known, fields, part_rows, store.parallel)
-            _encode(store, job, run, sources, work_on, workers, progress)
+            planned = [
+                piece
+                for number, source in enumerate(sources)
+                for piece in pieces(source, number, part_rows, encoding=encoding)
+            ]
+            _encode(store, job, run, planned, work_on, workers, progress)
         return run.result(embedder.dimension, unknown)
 
 
-def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[Document]:
+def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding: str | None) -> list[Document]:
     """Return some documents from files all over the inputs.
 
     Raises:
@@ -153,7 +160,7 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[D
     for number, source in enumerate(sources):
         if number % step and found:
             continue
-        piece = next(pieces(source, number, part_rows), None)
+        piece = next(pieces(source, number, part_rows, encoding=encoding), None)
         if piece is None:
             continue
         with piece.opened(fields) as table:
@@ -169,9 +176,13 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int) -> list[D
     return found
 
 
-def _signature(sources: Sequence[Source], fields: Fields, embedder: IndexModel, part_rows: int) -> str:
+def _signature(
+    sources: Sequence[Source], fields: Fields, embedder: IndexModel, part_rows: int, encoding: str | None
+) -> str:
     model = [embedder.fingerprint, embedder.dimension]
     content = [[asdict(source) for source in sources], asdict(fields), model, part_rows]
+    # Runs of older versions, which knew no other encoding, have no such field.
+    content += [encoding] if encoding is not None else []
     return hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest()
 
 
@@ -226,13 +237,12 @@ def _encode(
     store: Store,
     job: Job,
     run: _Run,
-    sources: Sequence[Source],
+    planned: Sequence[Piece],
     work_on: Callable[[Work, int | None, Callable[[Part], None]], None],
     workers: int | None,
     progress: bool,
 ) -> None:
     of_piece, complete = run.done()
-    planned = list(_planned(sources, job.part_rows))
     total = None if any(piece.rows is None for piece in planned) else sum(piece.rows or 0 for piece in planned)
     before = sum(note["rows"] for note in run.parts.values())
     work = Work(job, [piece for piece in planned if piece.key not in complete], of_piece)
@@ -249,8 +259,3 @@ def _encode(
         work_on(work, workers, finished)
         meter.now("finishing")
         run.finish()
-
-
-def _planned(sources: Sequence[Source], part_rows: int) -> Iterator[Piece]:
-    for number, source in enumerate(sources):
-        yield from pieces(source, number, part_rows)

@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -180,3 +182,16 @@ def test_several_inputs_into_a_directory(tmp_path, monkeypatch):
 )
 def test_options_of_the_other_output(arguments, message):
     assert COMMAND.fails("texts.txt", *arguments, code=2) == message
+
+
+def test_a_pipe_is_embedded_line_by_line():
+    """The embedding of the first line is there before the second line is written."""
+    command = [sys.executable, "-m", "ctx_embed", "encode", "-", "-o", "-", "--encoding", "cp1252"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        for line in ("first", "zwölf"):
+            process.stdin.write(f"{line}\n".encode("cp1252"))
+            process.stdin.flush()
+            found = json.loads(process.stdout.readline())
+            assert (found["text"], len(found["embedding"])) == (line, 320)
+        process.stdin.close()
+        assert process.wait() == 0

@@ -130,6 +130,18 @@ def test_meaning_compares_embeddings_of_the_model_that_ships(tmp_path):
     assert found.groups == 1
 
 
+def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
+    texts = ["Привет, как дела", "こんにちは世界です", "مرحبا كيف حالك", "שלום מה שלומך", "Hello how are you"]
+    written(tmp_path / "in.txt", texts)
+    arguments = ["dedupe", str(tmp_path / "in.txt"), "-o", str(tmp_path / "out.txt"), "--meaning", "0.95"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert lines(tmp_path / "out.txt") == texts
+    assert result.stderr == (
+        "Warning: the model knows no token of 3 texts, so that only characters were compared there.\n"
+    )
+
+
 def test_mistakes_are_one_line_and_write_nothing(tmp_path):
     written(tmp_path / "in.txt", TEXTS)
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')

@@ -26,14 +26,19 @@ class Labelled:
 
     @classmethod
     def read(
-        cls, source: str | Path, text_field: str | None = None, label_field: str | None = None, several: bool = False
+        cls,
+        source: str | Path,
+        text_field: str | None = None,
+        label_field: str | None = None,
+        several: bool = False,
+        encoding: str | None = None,
     ) -> Labelled:
         """Read a labelled file, see :func:`ctx_embed.rows.read_labelled_rows`.
 
         Raises:
             InputError: the file cannot be read.
         """
-        return cls(*read_labelled(source, text_field, label_field, several=several))
+        return cls(*read_labelled(source, text_field, label_field, several=several, encoding=encoding))
 
     @property
     def multi_label(self) -> bool:

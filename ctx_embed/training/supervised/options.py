@@ -100,6 +100,9 @@ class TrainingJob:
     architecture: Mapping[str, Any] | None = option(None, "Options of an encoder from scratch.", command=False)
     text_field: str | None = option(None, "The field of tables that holds the text.", command=False)
     label_field: str | None = option(None, "The field of tables that holds the label.", command=False)
+    encoding: str | None = option(
+        None, "The encoding of the text, e.g. cp1252.", metavar="NAME", default_is="UTF-8, or detected"
+    )
     valid: str | None = option(None, "Labelled texts that choose the epoch.", default_is="10 % of TRAIN, held out")
     test: str | None = option(None, "Also report precision, recall and F1 on these labelled texts.")
     start: str | None = option(

@@ -1,0 +1,56 @@
+"""Rows in blocks: of a size, or as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from queue import Empty, Queue
+from threading import Thread
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def in_blocks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Yield items in lists of at most ``most``."""
+    stream = iter(items)
+    while block := list(islice(stream, most)):
+        yield block
+
+
+def arriving(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+    """Yield the items that have arrived by now, at most ``most``: nothing waits for the rest of a pipe.
+
+    Errors of ``items`` are raised after the items before them.
+    """
+    queue: Queue[list[Item] | BaseException | None] = Queue(most)
+
+    def read() -> None:
+        try:
+            for item in items:
+                queue.put([item])
+            queue.put(None)
+        except BaseException as error:
+            queue.put(error)
+
+    # It may wait for a pipe for ever, and must not keep the process alive.
+    Thread(target=read, daemon=True).start()
+    while True:
+        block: list[Item] = []
+        end: BaseException | None = None
+        over = False
+        try:
+            while len(block) < most and not over:
+                found = queue.get(block=not block)
+                if isinstance(found, list):
+                    block += found
+                else:
+                    over, end = True, found
+        except Empty:
+            pass
+        if block:
+            yield block
+        if end is not None:
+            raise end
+        if over:
+            return
