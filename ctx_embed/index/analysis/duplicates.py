@@ -70,7 +70,7 @@ def find_duplicates(
         with Meter("comparing", snapshot.rows, "passages", shown=progress) as meter:
             for first in range(0, snapshot.rows, rows_at_once):
                 rows = np.arange(first, min(first + rows_at_once, snapshot.rows))
-                # Later pairs lose against equal ones that were found before.
+                # Of pairs with equal cosines, earlier ones stay.
                 lowest = best[0][0] if len(best) == most else threshold
                 pairs = near_pairs(index, snapshot, rows, allowed, lowest, None, documents, most, neighbours)
                 for score, left, right in pairs:
@@ -100,7 +100,7 @@ def near_pairs(
     most: int | None = None,
     neighbours: int = NEIGHBOURS,
 ) -> Iterator[tuple[float, int, int]]:
-    """Yield the pairs (cosine, row, later row) of some rows with all later ones whose cosine reaches a threshold.
+    """Yield each pair (cosine, row, later row) of the given rows with any later row that reaches a threshold.
 
     Args:
         index: the vectors, with its FAISS index loaded if it has one.

@@ -86,7 +86,7 @@ def _values(store: DocumentStore, name: str, kind: str, most: int) -> list[tuple
     where = f"entry.key = ? AND entry.type IN ({marks})"
     value, count = "entry.atom", "count(*)"
     if kind == "list":
-        # An element that a list has twice counts once.
+        # An element that occurs twice in a list counts once.
         entries += ", json_each(CASE entry.type WHEN 'array' THEN entry.value END) AS element"
         where += " AND element.type = 'text'"
         value, count = "element.atom", "count(DISTINCT documents.row)"

@@ -23,7 +23,7 @@ from ctx_embed.index.storage.shards import Shard, crc32_of
 SAMPLED_PASSAGES = 64
 # The largest distance of a new embedding from the stored one: batches and machines round differently.
 LARGEST_DISTANCE = 0.02
-# Lines of one check.
+# At most this number of lines or rows is reported.
 MOST_LINES = 20
 
 
@@ -61,7 +61,7 @@ def verify(folder: IndexFolder, embedder: IndexModel | None = None) -> Problems:
 
 
 def _found(lines: Iterator[str]) -> list[str]:
-    """Return the problems that a check finds, or the one that ends it."""
+    """Return the problems that a check yields; an error that ends the check is one of them."""
     try:
         return list(lines)
     except InputError as error:
@@ -76,7 +76,7 @@ def _database(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> 
 
 
 def _schema(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
-    """Yield a problem if the definition of a table is not ours."""
+    """Yield a problem for each table that is not defined as this version defines it."""
     select = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
     with closing(sqlite3.connect(":memory:")) as new:
         new.executescript(f"{SCHEMA};{WORDS};{';'.join(checksums.SCHEMA)}")
@@ -133,7 +133,7 @@ def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
 
 
 def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
-    """Yield a problem if a row belongs to no document, deleted or not, or to several."""
+    """Yield a problem if a row does not belong to exactly one document, which may be deleted."""
     state = store.state()
     owners = np.zeros(snapshot.rows, np.int64)
     documents = 0

@@ -1,4 +1,4 @@
-"""Checks of the word lists: they must be those of the stored texts."""
+"""Check the word lists: they must be those of the stored texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ctx_embed.errors import BusyError, InputError, UnwritableError
 from ctx_embed.index.storage.database import WORDS
 from ctx_embed.index.storage.documents import DocumentStore
 
-# Passages whose word lists are made again at a time.
+# The number of passages whose word lists are made at a time.
 PASSAGES_AT_ONCE = 8192
 _SUMS = 'SELECT term, count(*), sum(doc), sum("offset"), sum(doc * "offset") FROM {} GROUP BY term'
 _MODULUS = 2**64
@@ -33,7 +33,7 @@ def word_problems(store: DocumentStore) -> Iterator[str]:
             passages, total = passages + found[0], total + found[1]
     with store.reporting_errors():
         connection = store.connection
-        # It vanishes with the transaction.
+        # A temporary table; it ends with the transaction.
         connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
         differ = [
             what
@@ -49,7 +49,7 @@ def word_problems(store: DocumentStore) -> Iterator[str]:
 
 
 def lookup_problem(store: DocumentStore) -> tuple[str, str]:
-    """Return a problem of FTS5's own tables, and why they could not be checked; both are empty if they are intact.
+    """Return a problem in FTS5's own tables (or nothing), and the reason if they could not be checked.
 
     SQLite checks them inside a writing transaction only.
     """
@@ -71,7 +71,7 @@ def _passages(store: DocumentStore) -> Iterator[tuple[int, str]]:
 
 
 def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
-    """Return a sum over all words of all passages; sums of parts add up to the sum of the whole."""
+    """Return a digest of all words with their places; the digests of parts add up to that of the whole."""
     digest = 0
     for term, *sums in connection.execute(_SUMS.format(vocabulary)):
         weights = hashlib.blake2b(term.encode(), digest_size=32).digest()
@@ -82,7 +82,7 @@ def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
 
 
 def _lengths_digest(connection: sqlite3.Connection) -> int:
-    """Return a sum over the recorded length of each passage."""
+    """Return a digest of the recorded lengths of all passages; it adds up in the same way."""
     hashes = (
         hashlib.blake2b(repr(row).encode(), digest_size=8).digest()
         for row in connection.execute("SELECT id, sz FROM words_docsize")

@@ -191,12 +191,12 @@ def _follows(plan: Plan) -> bool:
 
 
 def _build(plan: Plan) -> Built:
-    """Fill INDEX.partial, from the start or from where an earlier run stopped, and make it INDEX or add it there."""
+    """Fill INDEX.partial, resuming an earlier run if there is one; then make it INDEX, or add it to INDEX."""
     documents = plan.documents()
     if plan.files and not plan.partial.exists():
         # Fail on empty sources before anything is written or a model is loaded.
         documents = _require_some(documents, plan)
-    # Set once this process alone works in INDEX.partial: what another build has stored is never removed.
+    # Set once INDEX.partial is locked; the work of another build is never removed.
     ours, synced = False, None
     try:
         with ExitStack() as stack:
@@ -237,7 +237,7 @@ def _build(plan: Plan) -> Built:
 
 
 def _require_some(documents: Iterator[Document], plan: Plan) -> Iterator[Document]:
-    """Return the same documents, at least one.
+    """Return the documents unchanged, after checking that there is one.
 
     Raises:
         InputError: there are none.
@@ -259,7 +259,7 @@ def _new_partial(plan: Plan) -> SearchIndex:
     except InputError:
         if not plan.partial.exists():
             raise
-        # It did not exist a moment ago.
+        # It did not exist when this build looked.
         raise InputError(f"{plan.target}: another build of it has just started; wait until it ends") from None
 
 
@@ -351,7 +351,7 @@ def _add_folders(index: SearchIndex, plan: Plan, run: Run) -> tuple[Run, Synced]
     Raises:
         InputError: there are no documents at all.
     """
-    # The files are done: a build that is resumed must not read them again.
+    # The files are done; a resumed build must not read them again.
     run = replace(run, finished=True)
 
     def committing(edit: Edit, documents: int) -> None:
@@ -366,7 +366,7 @@ def _add_folders(index: SearchIndex, plan: Plan, run: Run) -> tuple[Run, Synced]
 
 
 def _sync(index: SearchIndex, plan: Plan, committing: Callable[[Edit, int], None] | None = None) -> Synced:
-    """Bring an index in step with the folders of the plan; options that are not given are those of the last run."""
+    """Bring an index in step with the plan's folders; an option that is not given keeps its last value."""
     synced = Synced()
     for folder in plan.folders:
         synced += sync_folder(

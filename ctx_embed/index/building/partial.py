@@ -40,7 +40,7 @@ def only_build(partial: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_writers(target: Path) -> Iterator[None]:
-    """Hold the writer's lock of an index that is about to be replaced, so that nobody changes it in vain."""
+    """Hold the writer's lock of an index that is about to be replaced, so that no change to it gets lost."""
     try:
         store = DocumentStore(target / DOCUMENTS)
     except InputError:
@@ -87,7 +87,7 @@ def remove_stale(plan: Plan, resume: bool) -> None:
         raise InputError(
             f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
         )
-    # Without a lock file it is an index that has been replaced, or a build that had not started.
+    # Without a lock file it is an index that was replaced, or a build that never started.
     if (plan.partial / LOCK).is_file():
         if resume:
             return

@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def files(self) -> list[str]:
-        """The sources that are files, or standard input, or that only name documents which are given."""
+        """The sources that are files or standard input; all of them if ``embedded`` is given, which they only name."""
         return [name for name in self.sources if self.embedded is not None or not _is_folder(name)]
 
     @property
@@ -68,12 +68,12 @@ class Plan:
 
     @property
     def replaces(self) -> bool:
-        """Whether a document replaces an earlier one of the same build that has its id."""
+        """Whether a document replaces an earlier one of this build with the same id."""
         return self.mode == "upsert" or self.embedded is not None
 
     @property
     def reads_whole_files(self) -> bool:
-        """Whether a named file becomes one document or a few, rather than one for each line or record."""
+        """Whether a named file is read as a whole rather than line by line or record by record."""
         return self.embedded is None and any(is_structured(file, self.options.documents) for file in self.files)
 
     @property
@@ -88,7 +88,7 @@ class Plan:
             self.factory,
             self.chunk,
         ]
-        # Builds of older versions, which had no other data type, have no such field.
+        # Older versions knew one data type and have no such field.
         fields += [self.dtype] if self.dtype != DEFAULT else []
         more = (self.options.include, self.options.exclude, self.options.documents, self.encoding)
         if any(more):
@@ -98,7 +98,7 @@ class Plan:
         return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
     def documents(self) -> Iterator[Document]:
-        """Return the documents of the files, or those that are given."""
+        """Return the documents of the files, or ``embedded``."""
         if self.embedded is not None:
             return iter(self.embedded)
         return read_sources(self.files, self.text_field, self.embedding_field, self.options.documents, self.encoding)

@@ -65,14 +65,14 @@ def record(store: DocumentStore, run: Run) -> None:
 
 
 def begin(store: DocumentStore, run: Run, next_id: int) -> None:
-    """Record a new run in an empty index, whose first automatic id will be ``next_id``."""
+    """Record a new run in an empty index; automatic ids start at ``next_id``."""
     with store.writing():
         store.finish(replace(store.state(), next_id=next_id), store.shards())
         record(store, run)
 
 
 def record_origin(store: DocumentStore, ids: Iterable[Id], documents: Iterable[Document]) -> None:
-    """Record which ids were numbered automatically: these may change when the documents are merged, others may not.
+    """Record which ids are automatic: only these may change when the documents are added to another index.
 
     Args:
         store: the index, inside :meth:`Database.writing`.

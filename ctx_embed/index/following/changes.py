@@ -36,7 +36,7 @@ def changes(
     for entry in found:
         source = entry.source
         unlisted = isinstance(entry, Skipped) and entry.unreadable
-        # The files of a folder that could not be listed may still be there.
+        # A folder that cannot be listed may still have its files.
         while record is not None and record.source < (f"{source}/" if unlisted else source):
             yield Change(None, record)
             record = next(recorded, None)
@@ -62,7 +62,7 @@ def changes(
 
 
 def _change(file: File, record: RecordedFile | None) -> Change | None:
-    """Return what is to be done for a file, or None if it is in the index as it is."""
+    """Return the change that a file needs, or None if the index has it as it is."""
     if record is None:
         return Change(file, None)
     if (record.size, record.modified) == (file.size, file.modified):

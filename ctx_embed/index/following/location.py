@@ -11,7 +11,7 @@ from ctx_embed.index.storage.documents import DocumentStore
 
 
 class Location(NamedTuple):
-    """Where a passage comes from.
+    """The place of a passage.
 
     Args:
         name: the metadata field ``source``: a path, relative to the followed folder if there is one.
@@ -27,14 +27,14 @@ class Location(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``notes/a.md:12``, ``report.pdf, page 3``."""
+        """The place as text, such as ``notes/a.md:12`` or ``report.pdf, page 3``."""
         if self.line is not None:
             return f"{self.name}:{self.line}"
         return self.name if self.page is None else f"{self.name}, page {self.page}"
 
     @property
     def url(self) -> str | None:
-        """The file's URL with its line or page, as terminals and readers take it; None if there is no file."""
+        """The file's URL with its line or page, for terminals and PDF readers; None if the file was not found."""
         if self.path is None:
             return None
         place = f"#page={self.page}" if self.page is not None else "" if self.line is None else f"#{self.line}"
@@ -74,7 +74,7 @@ def _candidates(store: DocumentStore, name: str) -> Iterator[Path]:
     for folder in folders(store):
         if name.startswith(folder.prefix):
             yield Path(folder.path) / name.removeprefix(folder.prefix)
-    # An absolute name replaces the folder before it.
+    # If the name is absolute, pathlib drops the folder.
     yield Path.cwd() / name
     yield store.path.parent.parent / name
 

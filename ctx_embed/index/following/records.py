@@ -23,7 +23,7 @@ _SCHEMA = (
 )
 # Files read from the database at a time.
 _PAGE = 2048
-# The recorded time of a file that the next run reads again, as no file has it: what hinders reading may have gone.
+# Recorded instead of a file's time to make the next run read the file again; no file has this time.
 READ_AGAIN = -1
 
 
@@ -102,7 +102,7 @@ def follow(store: DocumentStore, path: str, prefix: str, options: FolderOptions)
 
 
 def move(store: DocumentStore, folder: FollowedFolder, path: str) -> None:
-    """Record that a folder is elsewhere now; call it inside :meth:`Database.writing`."""
+    """Record the new path of a folder that was moved; call it inside :meth:`Database.writing`."""
     with store.reporting_errors():
         store.connection.execute("UPDATE folders SET path = ? WHERE folder = ?", (path, folder.number))
 
@@ -147,7 +147,7 @@ def record(
 
 
 def forget_contents(store: DocumentStore, folder: FollowedFolder) -> None:
-    """Let the next run read every file of a folder again; call it inside :meth:`Database.writing`."""
+    """Make the next run read every file of a folder again; call it inside :meth:`Database.writing`."""
     with store.reporting_errors():
         statement = "UPDATE files SET modified = ?, hash = x'' WHERE folder = ?"
         store.connection.execute(statement, (READ_AGAIN, folder.number))
@@ -181,7 +181,7 @@ def remove_origins(store: DocumentStore, ids: Iterable[Id]) -> None:
 
 
 def taken(store: DocumentStore, ids: Sequence[Id], file: int | None) -> Id | None:
-    """Return one of the ids that belongs to a document from elsewhere than ``file``; None if there is none."""
+    """Return an id that belongs to a document of another origin than ``file``; None if there is none."""
     for start in range(0, len(ids), VALUES_A_QUERY):
         part = ids[start : start + VALUES_A_QUERY]
         marks = ",".join("?" * len(part))

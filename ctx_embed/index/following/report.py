@@ -57,7 +57,7 @@ class Synced:
 
     @property
     def left_out(self) -> str:
-        """What was not read and why, for a message; empty if everything was read."""
+        """A message about what was not read, and why; empty if everything was read."""
         said = [f"{count} {reason}" for reason, count in self.skipped.most_common()]
         named = [f"{_shortened(source)} ({reason})" for source, reason in islice(self.failed.items(), NAMED)]
         if len(self.failed) > NAMED:

@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
 CHANGED = "changed while it was read"
-# A folder that is gone counts as moved to where most of its first files are; at most this number is compared.
+# A missing folder counts as moved if most of its first files, at most this number, are in another folder.
 MOVED_FILES = 256
 
 
 class _TryAgainError(UnreadableFileError):
-    """A file has no documents now, for a reason outside it that may be gone by the next run."""
+    """A file cannot be read now, but perhaps in the next run."""
 
 
 def sync_folder(
@@ -160,7 +160,7 @@ def require_source_folder(folder: str | Path) -> str:
 
 
 def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:
-    """Return the record of a folder that an index follows, perhaps from where it was before it was moved, or None."""
+    """Return the record of a folder that the index follows, also if it has been moved; None if there is none."""
     path = os.path.realpath(folder)
     followed = records.folders(store)
     known = next((known for known in followed if known.path == path), None)
@@ -205,12 +205,12 @@ def _followed(
 
 
 def _makes_others(options: FolderOptions, last: FolderOptions) -> bool:
-    """Return whether options make other documents of the same files than those of the last run."""
+    """Return whether the same files become other documents with these options."""
     return (options.documents, options.text_field) != (last.documents, last.text_field)
 
 
 def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
-    """Return what the sources of a new folder begin with: nothing for the first one, else its name.
+    """Return the prefix of a new folder's sources: empty for the first folder, otherwise its name.
 
     Raises:
         InputError: another folder of the index has the same name.
@@ -226,7 +226,7 @@ def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
 
 
 def _path_to_read(change: Change) -> str | None:
-    """Return the file that a change needs the texts of; None if it needs none, or if it may hold records."""
+    """Return the path of a file to be read for a change; None if the change needs no text, or for a file of records."""
     file = change.file
     if file is None or not file.size or change.digest is not None or suffix_of(file.path) in RECORD_SUFFIXES:
         return None
@@ -285,7 +285,7 @@ class _Step:
             self._remove(records.ids_of(self.edit.store, record.number))
             records.forget(self.edit.store, record.number)
         if file is not None:
-            # Not recorded: the extra may be installed by the next time.
+            # Not recorded, as the extra may be installed by the next run.
             self.result.lacking[suffix_of(file.path)] += 1
         elif record is not None:
             self.result.removed += record.problem is None
@@ -303,7 +303,7 @@ class _Step:
         )
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
-        """Replace the documents of a file by those that it has now, and record it."""
+        """Replace the documents of a file by its present ones, and record the file."""
         old = [] if record is None else records.ids_of(self.edit.store, record.number)
         new: list[Id] = []
         problem: UnreadableFileError | None = None
@@ -418,7 +418,7 @@ def _said(problem: UnreadableFileError | None) -> tuple[str | None, bool]:
 
 
 def _checked_id(document: Document, number: int) -> Id:
-    """Return the id of a document, the ``number``-th of its file, that can be stored.
+    """Return the id of the ``number``-th document of a file, after checking that the document can be stored.
 
     Raises:
         UnreadableFileError: its id or metadata cannot be stored.

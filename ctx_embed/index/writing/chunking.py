@@ -91,7 +91,7 @@ class Passages:
         counts = self._counts(text, found)
         found, counts = self._refined(text, found, counts)
         spans: list[Span] = []
-        # Parts still to be cut, the next one last.
+        # A stack of parts still to be cut.
         parts = [(0, len(found))]
         while parts:
             first, last = parts.pop()

@@ -28,7 +28,7 @@ from ctx_embed.texts import Document, well_formed
 
 
 class TakenIdError(InputError):
-    """A document has an id that another document has."""
+    """The id of a document already belongs to another one."""
 
     def __init__(self, number: int, identifier: Id, owner: str = "is already in the index") -> None:
         super().__init__(f"document {number}: the id {identifier!r} {owner}; ids must be unique")
@@ -37,14 +37,14 @@ class TakenIdError(InputError):
 
 @dataclass(frozen=True)
 class Embedded(Document):
-    """A document with its embedding, a vector of the index's dimension and of any length except 0."""
+    """A document with its embedding, a vector of the index's dimension, not necessarily of unit length."""
 
     embedding: Any = None
 
 
 @dataclass(frozen=True)
 class Copied(Document):
-    """A document from an index, with its passages and their unit vectors (passages, dimension); None: embed it."""
+    """A document of another index, with its passages and their unit vectors; a vector that is None is embedded."""
 
     spans: Sequence[Span] = ()
     vectors: Any = None
@@ -119,7 +119,7 @@ class Edit:
         self._waiting: list[Vectors] = []
 
     def add(self, documents: Sequence[Document], *, replacing: bool = False) -> list[Id]:
-        """Add a few thousand documents and return their ids; new automatic ids are above all that were ever used.
+        """Add a few thousand documents and return their ids; automatic ids are larger than all ids ever used.
 
         Args:
             documents: the documents, with or without ids.
@@ -179,7 +179,7 @@ class Edit:
         return self.chunk(text, document.blocks if isinstance(document, Structured) else ())
 
     def _given(self, document: Document, number: int, passages: int) -> list[Any]:
-        """Return the vectors that a document comes with, None for each one to be embedded."""
+        """Return a vector for each passage of a document: the one that came with it, or None to embed the passage."""
         if isinstance(document, Copied):
             return list(document.vectors)
         embedding = getattr(document, "embedding", None)

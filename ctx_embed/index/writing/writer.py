@@ -101,7 +101,7 @@ class Writer:
     def _chunk(self, text: str, blocks: Sequence[Block]) -> list[Span]:
         if self._chunker is None:
             chunk = self.folder.manifest.chunk
-            # Whole documents need no tokenizer, so no model if all embeddings are known.
+            # Whole documents need no tokenizer, so that the model is not loaded if all embeddings are known.
             self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
         return self._chunker(text, blocks) if isinstance(self._chunker, chunking.Passages) else self._chunker(text)
 
@@ -130,7 +130,7 @@ class Writer:
             return self.index.build(snapshot)
         except RuntimeError as error:
             if not self._reported:
-                # FAISS names its source file and line before what went wrong.
+                # FAISS puts its source file and line before the reason.
                 reason = str(error).strip().rsplit("\n", 1)[-1].rsplit("Error: ", 1)[-1]
                 _LOG.warning(
                     "%s: FAISS cannot build %s; search compares every vector (%s)",
