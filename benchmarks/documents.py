@@ -140,7 +140,7 @@ def passages(data: Path, sizes: str, json_path: Path | None) -> None:
         for chunk in ("none", *(f"passages:{size}" for size in sizes.split())):
             with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "i", chunk=chunk) as index:
                 index.add(list(documents.values()), list(documents), titles)
-                found = index.search(list(queries.values()), k=10, group="id")
+                found = index.search(list(queries.values()), k=10, mode="dense", group="id")
                 ranked = zip(queries, found, strict=True)
                 scores = [ndcg([str(hit.id) for hit in hits], judged[query]) for query, hits in ranked]
             row[chunk] = 100 * float(np.mean(scores))

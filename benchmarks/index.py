@@ -137,12 +137,12 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
     facts: dict[str, Any] = {"embedding ms": embedding}
     if kind != "auto":
         facts |= with_kind(index, work, kind)
-    index.search(queries[:5])
+    index.search(queries[:5], mode="dense")
     for batch in (1, 64):
         times, processor = [], []
         for first in range(0, len(queries) - batch + 1, batch):
             start, used = time.perf_counter(), time.process_time()
-            index.search(queries[first : first + batch])
+            index.search(queries[first : first + batch], mode="dense")
             times.append((time.perf_counter() - start) * 1000)
             processor.append((time.process_time() - used) * 1000)
         for quantile in (50, 95, 99):
@@ -164,7 +164,7 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
     effort = effort_of(index._index.index) if index._index.index is not None else None
     if effort:
         facts[effort[0]] = index._index._effort
-    hits = index.search(queries)
+    hits = index.search(queries, mode="dense")
     found = sum(len({hit.id for hit in of} & {row for _, row in truth}) for of, truth in zip(hits, exact, strict=True))
     facts["recall@10"] = found / (10 * len(queries))
     print(json.dumps(facts))

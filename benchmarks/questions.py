@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.demo import standard_library_docstrings
-from ctx_embed.index.searching.ranking import MODES
+from ctx_embed.index.searching.options import MODES
 
 # The names of the docstrings that answer each question: whole ones, or prefixes that end with a dot.
 QUESTIONS: dict[str, tuple[str, ...]] = {

@@ -61,16 +61,16 @@ def main(
         with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index") as index:
             index.add(list(documents.values()), list(documents))
             index.search("load the model", 1, rerank=reranker)
-            found, row["ms, ours"] = timed(queries, lambda text, index=index: index.search(text))
+            found, row["ms, ours"] = timed(queries, lambda text, index=index: index.search(text, mode="dense"))
             row["ours"] = scored(found)
-            options: dict[str, Any] = {"rerank": reranker, "candidates": candidates}
+            options: dict[str, Any] = {"mode": "dense", "rerank": reranker, "candidates": candidates}
             found, row["ms, reranked"] = timed(
                 queries, lambda text, index=index, options=options: index.search(text, **options)
             )
             row["reranked"] = scored(found)
             if whole:
                 index.reembed(reranker)
-                found, _ = timed(queries, lambda text, index=index: index.search(text))
+                found, _ = timed(queries, lambda text, index=index: index.search(text, mode="dense"))
                 row["reranker alone"] = scored(found)
         rows.append(row)
         print(row, flush=True)

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from ctx_embed.index import Hit
     from ctx_embed.index.following.location import Location
 
-# The most characters of a text that the table of hits shows, and the fewest in a narrow terminal.
-SHOWN_CHARACTERS, FEWEST_CHARACTERS = 160, 40
-ID_CHARACTERS, CELL_CHARACTERS = 40, 24
+# The most characters of a passage that a hit shows, and the fewest on a line of a narrow terminal.
+SHOWN_CHARACTERS, FEWEST_CHARACTERS = 240, 20
+ID_CHARACTERS, PLACE_CHARACTERS, CELL_CHARACTERS = 40, 80, 24
+INDENT = "    "
 SHOWN_FIELDS = 4
 CONTEXT_CHARACTERS = 600
-# The column of sources says what these metadata fields say.
+# The place of a hit says what these metadata fields say.
 _SOURCE_FIELDS = ("source", "line", "page", "modified")
 # Marks around the words of the query in a snippet, later replaced by colours; printed text never contains them.
 _OPENING, _CLOSING = "\x02", "\x03"
@@ -39,47 +40,58 @@ def one_line(text: str, length: int) -> str:
 
 
 def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] = ()) -> None:
-    """Print a table of hits under a header: scores, ids, sources, metadata fields, and text with the query's words.
+    """Print hits: scores, id, place and metadata on one line, and below it the passage's part with the query's words.
 
-    In a terminal these words are coloured, and sources link to their files; control characters are removed.
+    Hits of one document stand together, where the best of them does. In a terminal the query's words are coloured,
+    places link to their files, and passages are wrapped to its width; control characters are removed.
 
     Args:
         query: the text of the query.
         hits: at least one.
-        sources: the source of each hit; a column shows them instead of the fields that they were made of.
+        sources: the source of each hit, if it has one.
     """
-    scores = [name for name in ("fused", "reranked") if any(getattr(hit, name) is not None for hit in hits)]
-    located = any(source is not None for source in sources)
-    own = _SOURCE_FIELDS if located else ()
-    shown = [{name: value for name, value in hit.metadata.items() if name not in own} for hit in hits]
-    fields = list(dict.fromkeys(name for values in shown for name, value in values.items() if _is_shown(value)))
-    names = [one_line(name, CELL_CHARACTERS) for name in fields]
-    header = ["cosine", *scores, "id", *(["source"] if located else []), *names]
-    del header[len(header) - len(fields) + SHOWN_FIELDS :]
-    rows = [
-        [
-            f"{hit.score:.4f}",
-            *(f"{getattr(hit, name) or 0:.4f}" for name in scores),
-            one_line(str(hit.id), ID_CHARACTERS),
-            *([one_line(source.label if source else "", ID_CHARACTERS)] if located else []),
-            *(_cell(hit.metadata.get(name)) for name in fields[:SHOWN_FIELDS]),
-        ]
-        for hit, source in zip(hits, sources or [None] * len(hits), strict=True)
-    ]
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    numeric = 1 + len(scores)
-    room = SHOWN_CHARACTERS
-    if sys.stdout.isatty():
-        left = shutil.get_terminal_size().columns - sum(widths) - 2 * len(widths)
-        room = min(SHOWN_CHARACTERS, max(FEWEST_CHARACTERS, left))
-    click.secho("  ".join([*_aligned(header, widths, numeric), "text"]), dim=True)
-    for row, hit, source in zip(rows, hits, sources or [None] * len(hits), strict=True):
-        cells = _aligned(row, widths, numeric)
-        if source is not None and source.url is not None and sys.stdout.isatty():
-            cells[numeric + 1] = _linked(cells[numeric + 1], source.url)
-        click.echo("  ".join([*cells, _marked(query, hit.text, room)]))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    together: dict[str | int, list[tuple[Hit, Location | None]]] = {}
+    for hit, source in zip(hits, sources or [None] * len(hits), strict=True):
+        together.setdefault(hit.id, []).append((hit, source))
+    for hit, source in (pair for pairs in together.values() for pair in pairs):
+        click.echo(_heading(hit, source))
+        for line in _wrapped(_marked(query, hit.text), width):
+            click.echo(f"{INDENT}{line}")
         if hit.context not in (None, hit.text):
-            click.secho(f"    {one_line(str(hit.context), CONTEXT_CHARACTERS)}", dim=True)
+            for line in _wrapped(one_line(str(hit.context), CONTEXT_CHARACTERS), width):
+                click.secho(f"{INDENT}{line}", dim=True)
+
+
+def _heading(hit: Hit, source: Location | None) -> str:
+    """Return the scores, the id, the place and the first metadata fields of a hit."""
+    scores = [f"{hit.score:.4f}"]
+    scores += [f"{name} {value:.4f}" for name in ("fused", "reranked") if (value := getattr(hit, name)) is not None]
+    shown = [click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True)]
+    if source is not None:
+        place = one_line(source.label, PLACE_CHARACTERS)
+        linked = place if source.url is None or not sys.stdout.isatty() else _linked(place, source.url)
+        # The ids of files are their names, which the place repeats.
+        shown = [linked] if source.label.startswith(str(hit.id)) else [*shown, linked]
+    own = () if source is None else _SOURCE_FIELDS
+    fields = [(name, value) for name, value in hit.metadata.items() if name not in own and _is_shown(value)]
+    shown += [f"{one_line(name, CELL_CHARACTERS)}: {_cell(value)}" for name, value in fields[:SHOWN_FIELDS]]
+    return "  ".join([*scores, *shown])
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    """Return text in lines of at most ``width`` characters with their indent, of which escape sequences are none."""
+    if width is None:
+        return [text]
+    lines, room = [""], 0
+    for word in text.split():
+        length = len(click.unstyle(word))
+        if room < length + 1:
+            lines.append("")
+            room = max(width - len(INDENT), FEWEST_CHARACTERS)
+        lines[-1] += f" {word}" if lines[-1] else word
+        room -= length + 1
+    return lines[1:]
 
 
 def _linked(text: str, url: str) -> str:
@@ -97,25 +109,15 @@ def _cell(value: Any) -> str:
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), CELL_CHARACTERS)
 
 
-def _aligned(cells: list[str], widths: list[int], numeric: int) -> list[str]:
-    """Return the cells padded to the widths of their columns, the first ``numeric`` ones aligned to the right."""
-    pairs = enumerate(zip(cells, widths, strict=True))
-    return [cell.rjust(width) if place < numeric else cell.ljust(width) for place, (cell, width) in pairs]
-
-
-def _marked(query: str, text: str, length: int) -> str:
+def _marked(query: str, text: str) -> str:
     """Return the snippet of a text with the words of the query in bold; click leaves styles out of a pipe."""
     from ctx_embed.index import snippet
 
     plain = text.replace(_OPENING, " ").replace(_CLOSING, " ")
-    marked = snippet(query, plain, _OPENING, _CLOSING)
-    shown, room = [], length
-    for number, piece in enumerate(marked.replace(_CLOSING, _OPENING).split(_OPENING)):
-        words = "".join(c if c.isprintable() else " " for c in piece)
-        words = words if number else words.lstrip()
-        # Runs of spaces become one space, also at the edges of a piece.
-        inner = " ".join(words.split())
-        words = f"{' ' * words[:1].isspace()}{inner}{' ' * (words[-1:].isspace() and bool(inner))}"
+    found = snippet(query, plain, _OPENING, _CLOSING)
+    marked = " ".join("".join(c if c.isprintable() or c in (_OPENING, _CLOSING) else " " for c in found).split())
+    shown, room = [], SHOWN_CHARACTERS
+    for number, words in enumerate(marked.replace(_CLOSING, _OPENING).split(_OPENING)):
         if len(words) > room:
             shown.append(words[: max(room - 1, 0)] + "…")
             break

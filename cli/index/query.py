@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import click
 
@@ -16,59 +16,68 @@ from ctx_embed.cli.index.documents import IdCommand, chosen_ids, string_option, 
 from ctx_embed.cli.options import Command, backend_option
 from ctx_embed.cli.output import SHOWN_CHARACTERS, one_line, print_hits
 from ctx_embed.errors import InputError
+from ctx_embed.index.searching.options import MODES, Options, Says
 
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
     from ctx_embed.index.searching.hits import Hits
 
 FORMATS = ("json", "jsonl", "csv")
+HINTS = get_type_hints(Options, include_extras=True)
+
+
+FLAGS = {"k": "-k", "exclude": "--not"}
+METAVARS = {"where": "FILTER", "exclude": "TEXT|ID", "group": "FIELD", "mmr": "LAMBDA", "rerank": "MODEL"}
 
 
 def _search_options(command: Command) -> Command:
-    """Add the options of a search, and of how its hits are printed."""
-    for option in (
-        click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
-        click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per hit and line."),
-        click.option(
-            "--json", "as_json", is_flag=True, help="Print a JSON array of hits, of arrays for several queries."
-        ),
-        click.option(
-            "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
-        ),
-        backend_option,
-        click.option(
-            "--model", metavar="NAME|PATH", help="Where the index's model is now.  [default: where it was at the build]"
-        ),
-        click.option(
-            "--candidates",
-            default=50,
-            type=click.IntRange(min=1),
-            help="The best passages that --rerank and --mmr choose from.",
-        ),
-        click.option("--rerank", metavar="MODEL", help="Score the candidates again: minilm, a name or a folder."),
-        click.option(
-            "--context", default=0, type=click.IntRange(min=0), help="Neighbouring passages to show on each side."
-        ),
-        click.option(
-            "--mmr", type=click.FloatRange(0, 1), metavar="LAMBDA", help="Varied hits: 1 relevance, 0 variety."
-        ),
-        click.option("--group", metavar="FIELD", help="Only the best hit of each document (id) or value of a field."),
-        click.option(
-            "--not", "exclude", multiple=True, metavar="TEXT|ID", help="An example to keep away from; may be repeated."
-        ),
-        click.option("--threshold", type=click.FloatRange(-1, 1), help="The lowest cosine of a hit."),
-        click.option("--where", metavar="FILTER", help="A metadata filter, e.g. 'year >= 2020 and lang = \"en\"'."),
-        click.option(
-            "--mode",
-            default="dense",
-            type=click.Choice(["dense", "words", "hybrid"]),
-            help="Find by meaning, keywords, or both.",
-        ),
-        click.option("--offset", default=0, type=click.IntRange(min=0), help="Best hits to skip."),
-        click.option("-k", default=10, type=click.IntRange(min=1), help="Hits for each query."),
+    """Add the options of a search, as :class:`Options` declares them, and of how its hits are printed."""
+    declared = [_option(name, *get_args(hint)) for name, hint in HINTS.items() if name != "fuse"]
+    for option in reversed(
+        (
+            *declared,
+            click.option(
+                "--model",
+                metavar="NAME|PATH",
+                help="Where the index's model is now.  [default: where it was at the build]",
+            ),
+            backend_option,
+            click.option(
+                "--memory-map", is_flag=True, help="Leave FAISS's vectors on disk: opens faster, needs less memory."
+            ),
+            click.option(
+                "--json", "as_json", is_flag=True, help="Print a JSON array of hits, of arrays for several queries."
+            ),
+            click.option("--jsonl", "as_jsonl", is_flag=True, help="Print a JSON object per hit and line."),
+            click.option("--csv", "as_csv", is_flag=True, help="Print a table with a header and a column per field."),
+        )
     ):
         command = option(command)
     return command
+
+
+def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
+    """Return the command-line option of an option of a search."""
+    default = getattr(Options, name)
+    if kind is bool:
+        return click.option(f"--{name}", is_flag=True, help=says.help)
+    type_: Any = None
+    if says.least is not None:
+        number = click.IntRange if kind is int else click.FloatRange
+        type_ = number(says.least, says.most)  # type: ignore[arg-type]
+    elif name == "mode":
+        type_ = click.Choice(MODES)
+    several = name == "exclude"
+    says_more = f"{says.help.removesuffix('.')}; may be repeated." if several else says.help
+    return click.option(
+        FLAGS.get(name, f"--{name}"),
+        name,
+        default=default,
+        type=type_,
+        metavar=METAVARS.get(name),
+        help=says_more,
+        multiple=several,
+    )
 
 
 @command()
@@ -80,17 +89,17 @@ def _search_options(command: Command) -> Command:
     metavar="FILE",
     help="Read queries from a file or - (stdin), one per line, or vectors (.npy).",
 )
-@click.option("--fuse", is_flag=True, help="Make one ranking of several queries, by reciprocal ranks.")
+@_option("fuse", *get_args(HINTS["fuse"]))
 @_search_options
 def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
-    """Find the documents nearest in meaning to TEXT.
+    """Find the passages that answer TEXT by meaning and by words.
 
-    Scores are cosines. With --mode hybrid and --fuse the hits are ordered by `fused`, the sum of 1 / (60 + rank) over
-    the rankings. "Words in quotation marks" must occur as a phrase with --mode words and hybrid.
+    Scores are cosines. By default, and with --fuse, hits are ordered by `fused`, the sum of 1 / (60 + rank) over the
+    rankings by meaning and by words. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
 
     \b
     Example: ctx-embed index query reviews.index "too long, but well acted" -k 3 --json
-    Example: ctx-embed index query reviews.index "slow plot" --mode hybrid --where 'stars >= 4'
+    Example: ctx-embed index query reviews.index "slow plot" --where 'stars >= 4'
     Example: ctx-embed index query reviews.index "a bank" --not "a river" --mmr 0.7 --group source
     """
     _require_one_format(options)
@@ -169,10 +178,10 @@ def _opened(path: str, options: dict[str, Any]) -> SearchIndex:
 
 def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of :meth:`SearchIndex.search`."""
-    names = ("k", "mode", "where", "threshold", "offset", "group", "mmr", "context", "rerank", "candidates")
     # A number is the integer id of a document if there is one.
     exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
-    return {"exclude": exclude, **{name: options[name] for name in names}}
+    given = {name: options[name] for name in HINTS if name in options}
+    return {**given, "exclude": exclude}
 
 
 def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], single: bool) -> None:
@@ -227,4 +236,6 @@ def _why_none(index: SearchIndex, options: dict[str, Any]) -> str:
         return f"no hits: there are fewer than {options['offset'] + 1}"
     if threshold is not None:
         return f"no hits: no cosine reaches {threshold:g}"
-    return "no hits: no document has a word of the query" if options["mode"] == "words" else "no hits"
+    if options["mode"] == "words":
+        return "no hits: no document has a word of the query"
+    return "no hits: nothing is like the query"

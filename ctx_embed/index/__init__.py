@@ -12,8 +12,20 @@ the index is in its old state or its new one, never in between.
 
 from __future__ import annotations
 
-from ctx_embed.index.search_index import SearchIndex
-from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.searching.snippets import snippet
+from typing import TYPE_CHECKING
+
+from ctx_embed.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ctx_embed.index.search_index import SearchIndex
+    from ctx_embed.index.searching.hits import Hit
+    from ctx_embed.index.searching.snippets import snippet
 
 __all__ = ["Hit", "SearchIndex", "snippet"]
+
+_HOMES = {
+    "Hit": "ctx_embed.index.searching.hits",
+    "SearchIndex": "ctx_embed.index.search_index",
+    "snippet": "ctx_embed.index.searching.snippets",
+}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

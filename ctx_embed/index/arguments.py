@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, described
-from ctx_embed.index.storage.shards import Vectors
+
+if TYPE_CHECKING:
+    from ctx_embed.index.storage.shards import Vectors
 
 
 def checked_count(name: str, value: Any, least: int) -> None:
@@ -19,32 +19,37 @@ def checked_count(name: str, value: Any, least: int) -> None:
         InputError: it is no integer of at least ``least``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r:.60}")
 
 
 def as_list(values: Any, name: str, needed: str) -> list[Any]:
-    """Return ``values`` as a list.
+    """Return ``values`` as a list: given a list, an array, a series of any library, or a generator.
 
     Raises:
-        InputError: they are not iterable, or a string or a dictionary, which are iterable but not meant.
+        InputError: they are not iterable, or a string, a dictionary or a table, which are iterable but not meant.
     """
+    if hasattr(values, "columns"):
+        columns = ", ".join(repr(str(column)) for column in list(values.columns)[:5])
+        remedy = "its rows as dictionaries" if name == "metadata" else f"one of its columns ({columns})"
+        raise InputError(f"{name} must be {needed}, got {described(values)}; give {remedy}")
     if isinstance(values, str | bytes | dict) or not isinstance(values, Iterable):
         raise InputError(f"{name} must be {needed}, got {described(values)}")
-    return list(values)
+    return values.to_pylist() if hasattr(values, "to_pylist") else list(values)
 
 
-def unit_vector(embedding: Any, dimension: int, name: str, *, zeros: bool = False) -> Vectors:
-    """Return a given embedding (dimension,) scaled to unit length; messages begin with its ``name``.
+def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
+    """Return a given embedding (dimension,) scaled to unit length; a zero vector stays one.
 
     Args:
         embedding: numbers.
-        dimension: how many.
-        name: of the embedding.
-        zeros: accept zeros, the embedding of a text without tokens that the model knows.
+        dimension: the dimension of the index.
+        name: the beginning of messages.
 
     Raises:
-        InputError: it is not a vector of that dimension, not finite, or of length 0.
+        InputError: it is not a vector of that dimension, or not finite.
     """
+    import numpy as np
+
     try:
         vector = np.asarray(embedding)
         if vector.dtype.kind not in "fiu":
@@ -56,8 +61,6 @@ def unit_vector(embedding: Any, dimension: int, name: str, *, zeros: bool = Fals
         raise InputError(f"{name} must have shape ({dimension},), got {vector.shape}")
     with np.errstate(over="ignore"):
         length = float(np.linalg.norm(vector))
-    if zeros and length == 0:
-        return np.zeros(dimension, np.float32)
-    if not np.isfinite(length) or length == 0:
-        raise InputError(f"{name} must have a finite length above 0, got {length}")
-    return (vector / length).astype(np.float32)
+    if not np.isfinite(length):
+        raise InputError(f"{name} must have a finite length, got {length}")
+    return (vector / (length or 1)).astype(np.float32)

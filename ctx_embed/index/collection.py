@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ class Collection(ABC):
         """Return the document with an id, or None if there is none."""
 
     @abstractmethod
+    def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
+        """Return an iterator over documents in the order they were added."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release what is open."""
 
@@ -35,6 +40,21 @@ class Collection(ABC):
     def __contains__(self, identifier: object) -> bool:
         """Return whether a document has this id."""
         return isinstance(identifier, str | int) and self.get(identifier) is not None
+
+    def __getitem__(self, identifier: Id) -> Document:
+        """Return the document with an id.
+
+        Raises:
+            KeyError: there is none.
+        """
+        found = self.get(identifier)
+        if found is None:
+            raise KeyError(identifier)
+        return found
+
+    def __iter__(self) -> Iterator[Document]:
+        """Return an iterator over all documents in the order they were added."""
+        return self.documents()
 
     def __bool__(self) -> bool:
         """Return True, even for an index without documents."""

@@ -24,25 +24,27 @@ from ctx_embed.index.arguments import as_list, checked_count
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.bm25 import Bm25
-from ctx_embed.index.searching.hits import Hit, Hits
+from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.live_rows import LiveRows
+from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import (
-    Options,
     Queries,
     Search,
     checked_examples,
     checked_queries,
     chosen,
+    mode_for,
     reranked,
 )
 from ctx_embed.index.storage import dtypes
-from ctx_embed.index.storage.documents import DocumentStore, Id, checked_id
+from ctx_embed.index.storage.documents import LARGEST_ID, DocumentStore, Id, checked_id
 from ctx_embed.index.storage.filters import Condition, field_path, parse_filter
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, VECTORS, Manifest, write_manifest
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
     from typing_extensions import Unpack
 
     from ctx_embed.index.analysis.duplicates import Pair
@@ -54,8 +56,8 @@ if TYPE_CHECKING:
     from ctx_embed.index.following.location import Location
     from ctx_embed.index.following.report import Synced
     from ctx_embed.index.model import Model
+    from ctx_embed.index.searching.options import SearchOptions
     from ctx_embed.index.searching.reranking import Reranker
-    from ctx_embed.index.searching.search import SearchOptions
     from ctx_embed.index.writing.writer import Writer
 
 # Documents embedded and stored at a time while an addition streams through.
@@ -254,7 +256,12 @@ class SearchIndex(Collection):
         checked_count("offset", offset, 0)
         if limit is not None:
             checked_count("limit", limit, 0)
-        return self._documents(None if where is None else parse_filter(where), offset, limit)
+        most = LARGEST_ID
+        return self._documents(
+            None if where is None else parse_filter(where),
+            min(offset, most),
+            None if limit is None else min(limit, most),
+        )
 
     def _documents(self, condition: Condition | None, offset: int, limit: int | None) -> Iterator[Document]:
         # A connection of its own keeps its state while the caller works with the documents and changes the index.
@@ -281,7 +288,9 @@ class SearchIndex(Collection):
         path, condition = field_path(field), None if where is None else parse_filter(where)
         if limit is not None:
             checked_count("limit", limit, 1)
-        return self._folder.read(lambda _: self._folder.documents.value_counts(path, condition, limit))
+        return self._folder.read(
+            lambda _: self._folder.documents.value_counts(path, condition, limit and min(limit, LARGEST_ID))
+        )
 
     def unknown_fields(self, where: str) -> dict[str, list[str]]:
         """Return the fields of a filter that no document has, each mapped to the fields that documents do have.
@@ -317,9 +326,12 @@ class SearchIndex(Collection):
 
         if isinstance(hit, Hit):
             self._require_open()
-            return location_of(self._folder.documents, hit.metadata, hit.document, hit.start)
+            return location_of(self._folder.documents, hit.metadata, hit.line, hit.page)
         found = self.get(hit)
-        return None if found is None else location_of(self._folder.documents, found.metadata, found.text, 0)
+        if found is None:
+            return None
+        line, page = (counted(found.metadata.get(name), "", "\n", 0) for name in ("line", "page"))
+        return location_of(self._folder.documents, found.metadata, line, page)
 
     def add(
         self,
@@ -333,10 +345,11 @@ class SearchIndex(Collection):
         A text that the index already holds is not embedded again.
 
         Args:
-            texts: any strings, including empty ones.
+            texts: any strings, including empty ones, in a list, a series of any library, or a generator.
             ids: one for each text, a string or a 64-bit integer (1 and "1" differ); None numbers the documents from the
                 first integer above all that were ever used.
-            metadata: one for each text, None or a dictionary of JSON values.
+            metadata: one for each text, None or a dictionary of JSON values; scalars of NumPy and times are converted,
+                and fields that are NaN are left out.
             embeddings: one for each text (documents, dimension), if the model of the index has already embedded them;
                 such documents are not cut into passages.
 
@@ -499,10 +512,10 @@ class SearchIndex(Collection):
 
     def search(
         self,
-        query: Any = None,
+        query: str | Iterable[str | Iterable[float]] | Iterable[float] | None = None,
         k: int = 10,
         *,
-        mode: str = "dense",
+        mode: Literal["hybrid", "dense", "words"] | None = None,
         where: str | None = None,
         threshold: float | None = None,
         like: Id | Sequence[Id] | None = None,
@@ -512,9 +525,10 @@ class SearchIndex(Collection):
         group: str | None = None,
         mmr: float | None = None,
         context: int = 0,
-        rerank: Any = None,
+        rerank: str | Path | Model | CrossEncoder | None = None,
         candidates: int = 50,
-    ) -> Any:
+        document: bool = False,
+    ) -> Hits | list[Hits]:
         """Return the best passages for a query; ties go to the passage added first.
 
         Args:
@@ -522,7 +536,8 @@ class SearchIndex(Collection):
                 ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``.
             k: the number of hits for each query, at least 1; there may be fewer.
             mode: ``dense`` ranks by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by
-                both, fused by reciprocal ranks. Vectors are searched for by ``dense``.
+                both, fused by reciprocal ranks. None takes ``hybrid`` for texts, and ``dense`` for vectors and
+                ``like``.
             where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, applied before ranking. See
                 :mod:`ctx_embed.index.storage.filters` for the grammar.
             threshold: the lowest cosine of a hit.
@@ -539,25 +554,26 @@ class SearchIndex(Collection):
             rerank: a model that scores the best ``candidates`` again: a name or a folder, a SentenceTransformer, or a
                 CrossEncoder. The hits are in the order of its scores.
             candidates: the number of best passages that ``rerank`` and ``mmr`` choose from.
+            document: whether each hit has the whole text of its document.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several. Scores are cosines in
-            [-1, 1] in every mode, with a query that ``exclude`` has moved if it is given.
+            [-1, 1] in every mode, with a query that ``exclude`` has moved if it is given. A query or a passage of
+            which the model knows no token has no meaning that could be found: ``hybrid`` finds it by its words alone.
 
         Raises:
             InputError: an argument has the wrong type or range, the filter cannot be understood, no document has an id
-                of ``like``, or the model returns NaN.
+                of ``like`` or the field of ``group``, or the model returns NaN.
         """
         self._require_open()
-        options = Options(k, mode, where, threshold, fuse, offset, group, mmr, context, candidates)
-        examples = checked_examples(exclude)
-        if examples and mode == "words":
-            raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
+        options = Options(
+            k, mode, where, threshold, exclude, fuse, offset, group, mmr, context, rerank, candidates, document
+        )
         queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
         if rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
         reranker = None if rerank is None else self._reranker_of(rerank)
-        found = self._search(queries, examples, options, reranker)
+        found = self._search(queries, options, reranker)
         if fuse:
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
@@ -571,14 +587,11 @@ class SearchIndex(Collection):
             self._reranker = (model, reranker_of(model))
         return self._reranker[1]
 
-    def _search(
-        self,
-        queries: Queries,
-        examples: list[str | int],
-        options: Options,
-        reranker: Reranker | None,
-    ) -> list[list[Hit]]:
+    def _search(self, queries: Queries, options: Options, reranker: Reranker | None) -> list[list[Hit]]:
         """Return a list of hits for each query, or one list if they are fused."""
+        mode, examples = mode_for(queries, options.mode), checked_examples(options.exclude)
+        if examples and mode == "words":
+            raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
         if not queries.texts or not (self.count() or queries.like):
             return [[]] if options.fuse else [[] for _ in queries.texts]
         # Only a string that is no id is a text.
@@ -590,7 +603,7 @@ class SearchIndex(Collection):
         avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.manifest.dimension), np.float32)
         if queries.vectors is None and not queries.like:
             queries = replace(queries, vectors=self.embedder.queries(queries.texts))
-        search = Search(options, queries, list(ids), avoided, options.pool(reranker is not None))
+        search = Search(options, queries, list(ids), avoided, mode)
         with self._searching:
             found = self._folder.read(
                 lambda snapshot: search.run(self._folder.documents, self._bm25, self._index, self._live, snapshot)

@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +25,7 @@ from ctx_embed.index.analysis.fields import Field
 from ctx_embed.index.analysis.topics import Topic
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.following.location import Location, named_location
-from ctx_embed.index.searching.hits import Hit, Hits
+from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.storage.documents import Id
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight
 from ctx_embed.texts import Document, well_formed
@@ -90,7 +91,7 @@ class Client(Collection):
     def search(self, query: Any = None, k: int = 10, **options: Any) -> Any:
         """Return the best passages for a query, see :meth:`ctx_embed.SearchIndex.search`."""
         query = _listed(query)
-        found = self._post("search", {"query": query, "k": k, "document": True, **options})
+        found = self._post("search", {"query": query, "k": k, **options})
         for warning in found.get("warnings", ()):
             warnings.warn(warning, stacklevel=2)
         found = found["hits"]
@@ -115,9 +116,12 @@ class Client(Collection):
     def source(self, hit: Hit | Id) -> Location | None:
         """Return the name of the file that a hit or a document comes from, with the line or page of the passage."""
         if isinstance(hit, Hit):
-            return named_location(hit.metadata, hit.document, hit.start)
+            return named_location(hit.metadata, hit.line, hit.page)
         found = self.get(hit)
-        return None if found is None else named_location(found.metadata, found.text, 0)
+        if found is None:
+            return None
+        line, page = (counted(found.metadata.get(name), "", "\n", 0) for name in ("line", "page"))
+        return named_location(found.metadata, line, page)
 
     def documents(self, where: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Document]:
         """Return an iterator over documents in the order they were added, which fetches them page by page."""
@@ -304,8 +308,11 @@ def _listed(values: Any) -> Any:
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
+HIT_FIELDS = tuple(field.name for field in fields(Hit))
+
+
 def _hits(query: Any, found: list[dict[str, Any]]) -> Hits:
-    hits = [Hit(**{name: value for name, value in hit.items() if name not in ("whole", "location")}) for hit in found]
+    hits = [Hit(**{name: hit[name] for name in HIT_FIELDS if name in hit}) for hit in found]
     return Hits(query if isinstance(query, str) else "", hits)
 
 

@@ -141,7 +141,7 @@ class ServedIndex:
         chosen: dict[str, Any] = dict(options)
         marks, document = chosen.pop("marks"), chosen.pop("document")
         index = self._readable.newest()
-        found: list[Hits] = index.search(queries, **chosen)
+        found: list[Hits] = index.search(queries, document=True, **chosen)
         known = knows(index, queries, chosen)
         return [
             Found(hits_json(hits, marks, document, self._most), is_known)
@@ -164,7 +164,7 @@ class ServedIndex:
 
         def searched() -> Found:
             index = self._readable.newest()
-            found = index.search(query, **options)
+            found = index.search(query, document=True, **options)
             texts = [text for text in (query if isinstance(query, list) else [query]) if isinstance(text, str)]
             known = all(knows(index, texts, options))
             if isinstance(found, Hits):
@@ -280,7 +280,7 @@ def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:
 
 def hit_json(hit: Hit, snippet: str | None, document: bool) -> dict[str, Any]:
     """Return a hit as JSON values: the passage, where it stands and its metadata; the document on request."""
-    fields = dict(vars(hit))
+    fields = {**vars(hit), "stop": hit.stop}
     del fields["document"]
     fields["whole"] = hit.document == hit.text
     fields["location"] = _location(hit)
@@ -293,11 +293,11 @@ def hit_json(hit: Hit, snippet: str | None, document: bool) -> dict[str, Any]:
 
 def _location(hit: Hit) -> dict[str, Any] | None:
     """Return the file of a hit, with the line or page of the passage and, in Markdown, the heading above it."""
-    found = named_location(hit.metadata, hit.document, hit.start)
+    found = named_location(hit.metadata, hit.line, hit.page)
     if found is None:
         return None
     markdown = found.name.lower().endswith((".md", ".markdown"))
-    heading = _heading(hit.document, hit.start) if markdown else None
+    heading = _heading(hit.document, hit.start) if markdown and hit.document is not None else None
     return {"source": found.name, "line": found.line, "page": found.page, "heading": heading}
 
 

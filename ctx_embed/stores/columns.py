@@ -170,7 +170,7 @@ def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]
 def hit_of(row: Mapping[str, Any], score: float, fields: Iterable[str]) -> Hit:
     """Return the hit of a table's row."""
     text = row[TEXT]
-    return Hit(id=row[ID], score=score, text=text, metadata=metadata_of(row, fields), document=text)
+    return Hit(id=row[ID], score=score, text=text, metadata=metadata_of(row, fields))
 
 
 def column_of(name: str, path: Path, fields: Mapping[str, str]) -> tuple[str, str]:

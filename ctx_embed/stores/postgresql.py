@@ -199,7 +199,7 @@ class PostgreSQL(Store):
                 rows = connection.execute(statement, [vector, *values, vector, k]).fetchall()
                 found.append(
                     [
-                        Hit(id=identifier, score=float(score), text=text, metadata=metadata, document=text)
+                        Hit(id=identifier, score=float(score), text=text, metadata=metadata)
                         for identifier, text, metadata, score in rows
                         # pgvector sorts zeros, whose distances are NaN, to the end.
                         if not math.isnan(score)

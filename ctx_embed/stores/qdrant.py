@@ -225,7 +225,7 @@ def _merged(plain: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
 def _hit(payload: dict[str, Any], score: float) -> Hit:
     text = payload["text"]
     metadata = _merged(payload["metadata"], payload["lists"])
-    return Hit(id=payload["id"], score=score, text=text, metadata=metadata, document=text)
+    return Hit(id=payload["id"], score=score, text=text, metadata=metadata)
 
 
 def _key(root: str, path: FieldPath) -> str:

@@ -92,7 +92,7 @@ class Index(Store):
             raise InputError(
                 f"{self.name}: searches by {described['factory']}; build it with --factory Flat for exact search"
             )
-        return [list(hits) for hits in self._index.search(texts, k, where=where)]
+        return [list(hits) for hits in self._index.search(texts, k, mode="dense", where=where)]
 
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         raise NotImplementedError("an index embeds the queries itself")

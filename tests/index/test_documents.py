@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
@@ -87,7 +88,7 @@ def test_metadata_change_without_embedding(tmp_path, hash_model):
         assert hash_model.seen == []
         for ids, changes, message in [
             ([0, 9], {"x": 0}, "no document has the id 9"),
-            (0, {"x": float("nan")}, "cannot be stored as JSON"),
+            (0, {"x": float("inf")}, "cannot be stored as JSON"),
             (0, [1], "the metadata must be a dictionary"),
             (0.5, {}, "ids must be an id or a list of ids, got a float"),
         ]:
@@ -113,3 +114,63 @@ def test_mistakes_are_found_at_once(index, work, message):
     with pytest.raises(InputError) as caught:
         work(index)
     assert message in str(caught.value)
+
+
+def test_metadata_of_numpy_and_pandas(tmp_path, hash_model):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(
+        {
+            "text": ["one", "two"],
+            "stars": [4.5, None],
+            "count": pandas.array([3, None], "Int64"),
+            "on": pandas.to_datetime(["2024-01-31T10:00:00Z", None]),
+            "good": [True, False],
+        }
+    )
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(table["text"], table.index, table.drop(columns="text").to_dict("records"))
+        assert index[0].metadata == {"stars": 4.5, "count": 3, "on": "2024-01-31T10:00:00+00:00", "good": True}
+        assert {name for name, value in index[1].metadata.items() if value is not None} == {"good"}
+        assert index.ids('on = "2024-01-31"') == [0]
+        day = {"n": np.int64(1), "at": np.datetime64("2024-01-31"), "list": [np.float32(0.5), float("nan")]}
+        index.add((text for text in ["three"]), ["x"], [day])
+        assert index["x"].metadata == {"n": 1, "at": "2024-01-31", "list": [0.5, None]}
+        with pytest.raises(InputError) as caught:
+            index.add(table)
+        assert str(caught.value) == (
+            "texts must be a list of strings, got a DataFrame; give one of its columns "
+            "('text', 'stars', 'count', 'on', 'good')"
+        )
+        with pytest.raises(InputError, match="the metadata field 'n' cannot be stored as JSON"):
+            index.add(["four"], metadata=[{"n": float("inf")}])
+
+
+def test_documents_by_id_and_one_after_another(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["one", "two"], ["a", "b"])
+        assert index["b"].text == "two"
+        assert [document.id for document in index] == ["a", "b"]
+        with pytest.raises(KeyError):
+            index["c"]
+
+
+def test_queries_in_series_and_generators(tmp_path, hash_model):
+    pandas = pytest.importorskip("pandas")
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["one", "two"])
+        expected = index.search(["one", "two"])
+        assert index.search(pandas.Series(["one", "two"])) == expected
+        assert index.search(np.array(["one", "two"])) == expected
+        assert index.search(text for text in ["one", "two"]) == expected
+        with pytest.raises(InputError, match=r"give one of its columns \('text'\)"):
+            index.search(pandas.DataFrame({"text": ["one"]}))
+
+
+def test_numbers_of_any_size(tmp_path, hash_model):
+    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+        index.add(["one", "two"], metadata=[{"n": 1}, {"n": 2}])
+        assert [document.id for document in index.documents(limit=10**30)] == [0, 1]
+        assert list(index.documents(offset=10**30)) == index.search("one", offset=10**30) == []
+        assert len(index.facets("n", limit=10**30)) == 2
+        with pytest.raises(InputError, match="does not fit into 64 bits"):
+            index.ids(f"n = {'9' * 30}")

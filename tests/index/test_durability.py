@@ -92,7 +92,7 @@ def test_a_reader_sees_whole_additions_while_another_process_writes(tmp_path, ha
             before = 0
             end = time.monotonic() + 1.5
             while time.monotonic() < end:
-                hits = index.search("a query", k=10_000)
+                hits = index.search("a query", k=10_000, mode="dense")
                 texts = [hit.text for hit in hits]
                 scores = hash_vectors(texts) @ hash_vectors(["a query"])[0]
                 np.testing.assert_allclose([hit.score for hit in hits], scores, atol=1e-6)
@@ -117,7 +117,7 @@ def test_threads_share_one_index(tmp_path, hash_model):
 
         def search() -> None:
             for _ in range(60):
-                hits = index.search("first", k=1000)
+                hits = index.search("first", k=1000, mode="dense")
                 assert hits[0].text == "first"
                 assert len(hits) % 2 == 1
 
@@ -157,13 +157,13 @@ def test_deletions_compact_when_most_vectors_are_dead(tmp_path, hash_model, monk
             assert len(caplog.messages) == 1
         index.add(["text 10"])
         assert dead(index) == 6
-        assert len(reader.search("text", 100)) == 5
+        assert len(reader.search("text", 100, mode="dense")) == 5
         index.upsert([f"new {number}" for number in range(6, 10)], range(6, 10))
         assert dead(index) == 10
         index.upsert(["newer 6", "newer 7"], [6, 7])
         assert dead(index) == 0
-        assert len(reader.search("text", 100)) == 5
-        assert reader.search("newer 7", 1)[0].id == 7
+        assert len(reader.search("text", 100, mode="dense")) == 5
+        assert reader.search("newer 7", 1, mode="dense")[0].id == 7
     assert stored(path) == {8: "new 8", 9: "new 9", 10: "text 10", 6: "newer 6", 7: "newer 7"}
 
 

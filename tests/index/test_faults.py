@@ -132,7 +132,7 @@ def test_a_reader_sees_whole_states_while_another_process_edits(tmp_path, hash_m
             state: dict[int, str] = {}
             end = time.monotonic() + 2
             while time.monotonic() < end or looks < 5:
-                hits = index.search("a query", k=10_000)
+                hits = index.search("a query", k=10_000, mode="dense")
                 present = {hit.id: hit.text for hit in hits}
                 assert len(present) == len(hits)
                 # States appear in order, and each search sees one of them.

@@ -24,7 +24,7 @@ def test_a_model_that_does_not_normalise_yields_cosines_too(tmp_path, tiny_model
     unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
     with SearchIndex.create(tmp_path / "index", bare) as index:
         index.add(sentences)
-        hits = index.search(sentences[0])
+        hits = index.search(sentences[0], mode="dense")
     assert hits[0].id == 0
     np.testing.assert_allclose([hit.score for hit in hits], (unit @ unit[0])[[hit.id for hit in hits]], atol=1e-6)
 
@@ -33,7 +33,7 @@ def test_prompts_for_queries_and_documents_are_used(tmp_path, hash_model, monkey
     monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: hash_model.encode_document(["asked"]))
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(["asked", "other"])
-        assert index.search("anything", k=1)[0].text == "asked"
+        assert index.search("anything", k=1, mode="dense")[0].text == "asked"
 
 
 def test_nan_is_refused_and_nothing_stored(tmp_path, tiny_model):
@@ -57,21 +57,21 @@ def test_embeddings_of_another_width_are_refused(tmp_path, hash_model):
         assert index.count() == 0
 
 
-def test_a_zero_vector_has_cosine_zero_with_everything(tmp_path, hash_model, monkeypatch):
+def test_a_zero_vector_is_like_nothing(tmp_path, hash_model, monkeypatch):
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(["a", "b", "c"])
         monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: np.zeros((len(texts), 8), np.float32))
-        assert [(hit.id, hit.score) for hit in index.search("nothing")] == [(0, 0.0), (1, 0.0), (2, 0.0)]
+        assert index.search("nothing", mode="dense") == []
 
 
 def test_the_model_is_found_again_by_its_folder(tmp_path, tiny_model_path, sentences, monkeypatch):
     monkeypatch.chdir(tiny_model_path.parent)
     with SearchIndex.create(tmp_path / "index", tiny_model_path.name) as index:
         index.add(sentences)
-        found = index.search("a cat")
+        found = index.search("a cat", mode="dense")
     monkeypatch.chdir(tmp_path)
     with SearchIndex.open(tmp_path / "index") as index:
-        assert index.search("a cat") == found
+        assert index.search("a cat", mode="dense") == found
 
 
 def test_the_default_model_is_found_again(tmp_path, tiny_model_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_the_default_model_is_found_again(tmp_path, tiny_model_path, monkeypatch
     with SearchIndex.create(tmp_path / "index") as index:
         index.add(["the cat"])
     with SearchIndex.open(tmp_path / "index") as index:
-        assert index.search("the cat")[0].score == pytest.approx(1, abs=1e-6)
+        assert index.search("the cat", mode="dense")[0].score == pytest.approx(1, abs=1e-6)
     with SearchIndex.open(tmp_path / "index", "default") as index:
         assert index.count() == 1
 
@@ -96,7 +96,7 @@ def test_a_model_of_unknown_origin_may_be_the_default(tmp_path, tiny_model, tiny
         SearchIndex.open(path) as index,
         pytest.raises(InputError, match="built with a model of unknown origin, fingerprint"),
     ):
-        index.search("a cat")
+        index.search("a cat", mode="dense")
 
 
 def test_another_model_is_refused(tmp_path, tiny_model, tiny_model_path):

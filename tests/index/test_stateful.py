@@ -94,7 +94,7 @@ class Operations(RuleBasedStateMachine):
 
     @rule(query=texts, k=st.integers(1, 40), least=st.integers(2018, 2023))
     def search_with_a_filter(self, query, k, least) -> None:
-        hits = self.index.search(query, k, where=f"year >= {least}")
+        hits = self.index.search(query, k, where=f"year >= {least}", mode="dense")
         there = {identifier for identifier, (_, year) in self.model.items() if year is not None and year >= least}
         assert len(hits) == min(k, len(there))
         assert {hit.id for hit in hits} <= there
@@ -112,7 +112,7 @@ class Operations(RuleBasedStateMachine):
         if not hasattr(self, "model"):
             return
         assert self.index.count() == len(self.model)
-        hits = self.index.search("query", 1000)
+        hits = self.index.search("query", 1000, mode="dense")
         assert {hit.id: hit.text for hit in hits} == {key: text for key, (text, _) in self.model.items()}
         expected = np.sort(hash_vectors([text for text, _ in self.model.values()]) @ hash_vectors(["query"])[0])[::-1]
         np.testing.assert_allclose([hit.score for hit in hits], expected, atol=1e-6)

@@ -40,7 +40,9 @@ class Cache:
 
     def fitting(self, snapshot: Snapshot) -> list[_Cached]:
         """Return the files that hold the first rows of a snapshot, newest first."""
-        matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.glob("*.faiss")]
+        # Reading a pipe would wait for its writer.
+        files = [path for path in self.folder.glob("*.faiss") if path.is_file()]
+        matches = [(_NAME.fullmatch(path.name), path) for path in files]
         found = [_Cached(int(m[2]), int(m[3]), int(m[1]), int(m[4], 16), path) for m, path in matches if m]
         return sorted(
             (

@@ -63,6 +63,7 @@ class VectorIndex:
         self.index: Any = None
         self._seen: tuple[int, int] = (-1, -1)
         self._effort: int | None = None
+        self._zeros: tuple[tuple[int, int], Rows] = ((-1, -1), np.empty(0, np.int64))
 
     @classmethod
     def of(cls, folder: IndexFolder, memory_map: bool = False) -> VectorIndex:
@@ -134,8 +135,8 @@ class VectorIndex:
             effort: nprobe or efSearch; by default the tuned value, or FAISS's usual one if it was not tuned.
 
         Returns:
-            Q lists of min(k, rows that may be found) pairs (cosine, row). Cosines and order are computed from the raw
-            vectors, so they do not depend on the kind of index or on the batch.
+            Q lists of min(k, rows that may be found) pairs (cosine, row), without zero vectors. Cosines and order are
+            computed from the raw vectors, so they do not depend on the kind of index or on the batch.
         """
         self.refresh(snapshot)
         found = snapshot.rows if allowed is None else int(allowed.sum())
@@ -148,8 +149,11 @@ class VectorIndex:
         else:
             harder = (effort or self._effort or 1) * snapshot.rows / found
             proposed = self._proposed(queries, candidates, snapshot, allowed, round(harder))
-        ranked = [self.ranked(query, rows, snapshot, wanted) for query, rows in zip(queries, proposed, strict=True)]
-        short = [place for place, ranking in enumerate(ranked) if len(ranking) < wanted]
+        ranked = [
+            self.ranked(query, rows, snapshot, wanted, alike=True)
+            for query, rows in zip(queries, proposed, strict=True)
+        ]
+        short = [place for place, ranking in enumerate(ranked) if len(ranking) < wanted and queries[place].any()]
         if short:
             # An approximate index may return fewer rows than there are.
             whole = self.search_exactly(queries[short], wanted, snapshot, allowed)
@@ -161,8 +165,25 @@ class VectorIndex:
         self, queries: Vectors, k: int, snapshot: Snapshot, allowed: Mask | None = None
     ) -> list[Ranking]:
         """Search as :meth:`search` does, but compare with every vector."""
+        zeros = self._zero_rows(snapshot)
+        if len(zeros):
+            allowed = np.ones(snapshot.rows, bool) if allowed is None else allowed.copy()
+            allowed[zeros] = False
         proposed = self._exact(queries, k + SPARE_CANDIDATES, snapshot, allowed)
-        return [self.ranked(query, rows, snapshot, k) for query, rows in zip(queries, proposed, strict=True)]
+        return [
+            self.ranked(query, rows, snapshot, k, alike=True) for query, rows in zip(queries, proposed, strict=True)
+        ]
+
+    def _zero_rows(self, snapshot: Snapshot) -> Rows:
+        """Return the rows with zero vectors, which are looked for once in each state of the index."""
+        state = (snapshot.numbering, snapshot.generation)
+        if self._zeros[0] != state:
+            found, first = [np.empty(0, np.int64)], 0
+            for block in self.vectors.blocks(snapshot.shards, 0):
+                found.append(np.flatnonzero(~block.any(axis=1)) + first)
+                first += len(block)
+            self._zeros = (state, np.concatenate(found))
+        return self._zeros[1]
 
     def _exact(
         self, queries: Vectors, candidates: int, snapshot: Snapshot, allowed: Mask | None, start: int = 0
@@ -202,7 +223,9 @@ class VectorIndex:
         part = 1.0 if mask is None else float(mask.mean())
         return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
 
-    def ranked(self, query: Vectors, rows: Rows, snapshot: Snapshot, most: int | None = None) -> Ranking:
+    def ranked(
+        self, query: Vectors, rows: Rows, snapshot: Snapshot, most: int | None = None, *, alike: bool = False
+    ) -> Ranking:
         """Return rows ranked by their cosine with one query (dimension,), nearest first, ties by row.
 
         Args:
@@ -210,8 +233,12 @@ class VectorIndex:
             rows: any rows.
             snapshot: the state to search.
             most: how many of the rows to return; None: all.
+            alike: whether to leave out zero vectors, which are like no other; to a zero query, every row is one.
         """
         vectors = self.vectors.gather(snapshot.shards, rows)
+        if alike:
+            kept = np.flatnonzero(vectors.any(axis=1)) if query.any() else np.empty(0, np.int64)
+            rows, vectors = rows[kept], vectors[kept]
         if most is not None and len(rows) > most:
             kept = highest(vectors @ query, most)
             rows, vectors = rows[kept], vectors[kept]

@@ -41,32 +41,25 @@ class Location(NamedTuple):
         return f"{self.path.as_uri()}{place}"
 
 
-def location_of(store: DocumentStore, metadata: dict[str, Any], document: str, start: int) -> Location | None:
+def location_of(store: DocumentStore, metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
     """Return the location of a passage; None if its document has no field ``source``.
 
     Args:
         store: the documents.
-        metadata: the document's metadata; its ``line`` and ``page`` are where the document starts.
-        document: its text, in which a form feed ends a page.
-        start: the offset of the passage in it.
+        metadata: the document's.
+        line: the number of the passage's first line.
+        page: the number of its page.
     """
-    found = named_location(metadata, document, start)
+    found = named_location(metadata, line, page)
     if found is None:
         return None
     return found._replace(path=next((path for path in _candidates(store, found.name) if _is_file(path)), None))
 
 
-def named_location(metadata: dict[str, Any], document: str, start: int) -> Location | None:
+def named_location(metadata: dict[str, Any], line: int | None, page: int | None) -> Location | None:
     """Return the location of a passage as :func:`location_of` does, without looking for the file."""
     name = metadata.get("source")
-    if not isinstance(name, str) or not name or "\0" in name:
-        return None
-    line = _counted(metadata.get("line"), document.count("\n", 0, start))
-    return Location(name, None, line, _counted(metadata.get("page"), document.count("\f", 0, start)))
-
-
-def _counted(first: Any, further: int) -> int | None:
-    return first + further if isinstance(first, int) and not isinstance(first, bool) else None
+    return Location(name, None, line, page) if isinstance(name, str) and name and "\0" not in name else None
 
 
 def _candidates(store: DocumentStore, name: str) -> Iterator[Path]:

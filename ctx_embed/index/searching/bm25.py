@@ -30,6 +30,13 @@ from ctx_embed.texts import well_formed
 # The rows (n,) that have a word, and what it adds to the score of each.
 Postings: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float64]]
 
+# English function words, which say nothing of what a passage is about.
+_FUNCTION_WORDS = """
+a about an and any are as at be been but by can could did do does for from had has have he her him his how i if in into
+is it its me my no not of on one or our over s she should so some t than that the their them then there these they this
+those to under up us was we were what when where which who whom whose why will with would you your
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
 # Quotation marks around a phrase stand at the edges of words; others are punctuation.
 _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
@@ -50,6 +57,12 @@ LENGTHS_AT_ONCE = 200_000
 def words_of(query: str) -> list[str]:
     """Return the words of a query as they are written."""
     return _WORD.findall(well_formed(query))
+
+
+def content_words(query: str) -> list[str]:
+    """Return the words of a query without English function words, or all words if there are no others."""
+    words = words_of(query)
+    return [word for word in words if word.lower() not in FUNCTION_WORDS] or words
 
 
 def expression(query: str) -> str:
@@ -101,7 +114,7 @@ class Bm25:
             rows: the number of rows in the index.
             allowed: which rows may be found, (rows,); None allows all that are not deleted.
         """
-        terms = expression(query).split(" OR ")
+        terms = expression(" ".join(content_words(query))).split(" OR ")
         if rows > self.large and len(terms) > 1:
             terms = self._rare(terms, rows) or terms
         if terms == [""]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.searching.bm25 import Bm25, phrases
+from ctx_embed.index.searching.options import Mode
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Mask
 from ctx_embed.index.storage.shards import Vectors
@@ -41,7 +42,7 @@ class Scored(NamedTuple):
 
 
 def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
-    """Rank passages by the cosines of their vectors."""
+    """Rank passages by the cosines of their vectors; zero vectors, of texts without known tokens, are not found."""
     rankings = searched.index.search(vectors, k, searched.snapshot, searched.allowed)
     return [[Scored(score, row) for score, row in ranking] for ranking in rankings]
 
@@ -109,7 +110,7 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
     return order
 
 
-MODES: dict[str, Callable[[Searched, Sequence[str], Vectors, int], list[list[Scored]]]] = {
+RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], list[list[Scored]]]] = {
     "dense": dense,
     "words": words,
     "hybrid": hybrid,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ctx_embed.errors import InputError, described, unknown_name
+from ctx_embed.errors import InputError, described
 from ctx_embed.index.ann.vector_index import VectorIndex
-from ctx_embed.index.arguments import as_list, checked_count, unit_vector
+from ctx_embed.index.arguments import as_list, unit_vector
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import Hit, hits_of
 from ctx_embed.index.searching.live_rows import LiveRows
+from ctx_embed.index.searching.options import BY_DOCUMENT, Mode, Options
 from ctx_embed.index.searching.ranking import (
     FUSED_RANKS,
-    MODES,
+    RANKINGS,
     Scored,
     Searched,
     maximal_marginal_relevance,
@@ -26,30 +26,13 @@ from ctx_embed.index.searching.ranking import (
 )
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Id, Mask, Stored, checked_id
-from ctx_embed.index.storage.filters import field_path, parse_filter
+from ctx_embed.index.storage.filters import field_path
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.texts import well_formed
 from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
-    from typing_extensions import TypedDict
-
     from ctx_embed.index.searching.reranking import Reranker
-
-    class SearchOptions(TypedDict, total=False):
-        """The options of :meth:`SearchIndex.search` besides ``fuse``."""
-
-        mode: str
-        where: str | None
-        threshold: float | None
-        exclude: str | Id | Sequence[str | Id]
-        offset: int
-        group: str | None
-        mmr: float | None
-        context: int
-        rerank: Any
-        candidates: int
-
 
 Key: TypeAlias = Hashable
 
@@ -57,58 +40,6 @@ Key: TypeAlias = Hashable
 EXCLUDED_WEIGHT = 0.5
 # While too few groups are found, the ranking is made deeper by this factor.
 DEEPER = 4
-# The value of `group` that means a hit's document.
-BY_DOCUMENT = "id"
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options of a search, see :meth:`SearchIndex.search`.
-
-    Raises:
-        InputError: a value has the wrong type or range, or the filter cannot be understood.
-    """
-
-    k: int = 10
-    mode: str = "dense"
-    where: str | None = None
-    threshold: float | None = None
-    fuse: bool = False
-    offset: int = 0
-    group: str | None = None
-    mmr: float | None = None
-    context: int = 0
-    candidates: int = 50
-
-    def __post_init__(self) -> None:
-        for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):
-            checked_count(name, getattr(self, name), least)
-        if not isinstance(self.mode, str) or self.mode not in MODES:
-            raise unknown_name("mode", self.mode, MODES)
-        if self.threshold is not None and not _is_number(self.threshold):
-            raise InputError(f"the threshold must be a cosine from -1 to 1, got {self.threshold!r}")
-        if self.mmr is not None and not (_is_number(self.mmr) and 0 <= self.mmr <= 1):
-            raise InputError(f"mmr must be a number from 0 (variety) to 1 (relevance), got {self.mmr!r}")
-        if self.group is not None:
-            if not isinstance(self.group, str):
-                raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
-            field_path(self.group)
-        if self.where is not None:
-            parse_filter(self.where)
-
-    @property
-    def wanted(self) -> int:
-        """The number of hits up to the last one returned."""
-        return int(self.offset) + int(self.k)
-
-    def pool(self, reranked: bool) -> int:
-        """Return the number of passages among which the hits are chosen."""
-        chosen = reranked or self.mmr is not None
-        return max(self.wanted, int(self.candidates)) if chosen else self.wanted
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, numbers.Real) and not math.isnan(value)
 
 
 @dataclass(frozen=True)
@@ -128,7 +59,7 @@ class Queries:
     like: tuple[Id, ...] = ()
 
 
-def checked_queries(query: Any, like: Any, mode: str, dimension: int) -> Queries:
+def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) -> Queries:
     """Return the queries of a search.
 
     Args:
@@ -151,7 +82,7 @@ def checked_queries(query: Any, like: Any, mode: str, dimension: int) -> Queries
         return Queries([well_formed(query)], single=True)
     listed = as_list(query, "the query", "a text, a vector or a list of texts or vectors")
     if listed and not isinstance(listed[0], str) and (_is_vector(listed) or _is_vector(listed[0])):
-        if mode != "dense":
+        if mode not in (None, "dense"):
             raise InputError(f"mode {mode!r} needs texts; search with vectors in mode 'dense'")
         single = not _is_vector(listed[0])
         rows = [query] if single else listed
@@ -161,6 +92,11 @@ def checked_queries(query: Any, like: Any, mode: str, dimension: int) -> Queries
         if not isinstance(text, str):
             raise InputError(f"query {number} must be a string, got {described(text)}")
     return Queries([well_formed(text) for text in listed])
+
+
+def mode_for(queries: Queries, mode: Mode | None) -> Mode:
+    """Return the mode of a search: unless one is given, ``hybrid`` for texts and ``dense`` for what has vectors."""
+    return mode or ("dense" if queries.like or queries.vectors is not None else "hybrid")
 
 
 def _listed(values: Any, name: str, needed: str) -> list[Any]:
@@ -206,14 +142,14 @@ class Search:
         queries: the queries, embedded unless they are ``like``.
         excluded: the ids of documents to avoid and leave out.
         avoided: the unit vectors of texts to avoid (A, dimension).
-        pool: the number of passages to return for each query.
+        mode: how passages are ranked.
     """
 
     options: Options
     queries: Queries
     excluded: Sequence[Id]
     avoided: Vectors
-    pool: int
+    mode: Mode
 
     def run(
         self, store: DocumentStore, bm25: Bm25, index: VectorIndex, live: LiveRows, snapshot: Snapshot
@@ -226,7 +162,7 @@ class Search:
             searched, texts, vectors = self._with_examples(searched)
         assert vectors is not None
         rankings = self._rankings(searched, texts, vectors)
-        found = hits_of(store, rankings, int(self.options.context))
+        found = hits_of(store, rankings, int(self.options.context), self.options.document)
         asked = [texts] if self.options.fuse else [[text] for text in texts]
         return [
             Candidates(hits, of_query, None if self.options.mmr is None else self._vectors(searched, ranking))
@@ -247,7 +183,9 @@ class Search:
         away = [*self.avoided, *(self._centre(searched, document) for document in excluded.values())]
         if away:
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
-            vectors = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
+            moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
+            # A query without known tokens is like nothing, wherever it is moved.
+            vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
         allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
         for document in [*liked, *excluded.values()]:
             allowed[document.row : document.row + document.passages] = False
@@ -274,29 +212,37 @@ class Search:
         return searched.index.vectors.gather(searched.snapshot.shards, rows)
 
     def _rankings(self, searched: Searched, texts: list[str], vectors: Vectors) -> list[list[Scored]]:
-        """Return at most ``pool`` passages for each query, by the options' mode, threshold, fusion and grouping."""
+        """Return at most ``pool`` passages for each query, by mode, threshold, fusion and grouping."""
+        self._require_group(searched.store)
         most = max(searched.snapshot.rows, 1)
-        depth = min(self.pool, most)
+        depth = min(self.options.pool, most)
         while True:
             rankings = self._ranked(searched, texts, vectors, depth)
             ended = [len(ranking) < depth for ranking in rankings]
             if self.options.threshold is not None:
                 least = self.options.threshold
                 kept = [[found for found in ranking if found.score >= least] for ranking in rankings]
-                if self.options.mode == "dense" and not self.options.fuse:
+                if self.mode == "dense" and not self.options.fuse:
                     # In the order of cosines nothing deeper reaches the threshold either.
                     ended = [len(ranking) < depth for ranking in kept]
                 rankings = kept
             if self.options.group is None:
                 return rankings
             groups = [self._best_of_groups(searched.store, ranking) for ranking in rankings]
-            full = [len(group) >= self.pool or end for group, end in zip(groups, ended, strict=True)]
+            full = [len(group) >= self.options.pool or end for group, end in zip(groups, ended, strict=True)]
             if all(full) or depth == most:
-                return [group[: self.pool] for group in groups]
+                return [group[: self.options.pool] for group in groups]
             depth = min(DEEPER * depth, most)
 
+    def _require_group(self, store: DocumentStore) -> None:
+        """Raise an error if no document has the field that hits are grouped by."""
+        group = self.options.group
+        if group not in (None, BY_DOCUMENT) and not store.has_field(field_path(str(group))):
+            known = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
+            raise InputError(f"group: no document has the field {group!r}; known are {known}")
+
     def _ranked(self, searched: Searched, texts: list[str], vectors: Vectors, depth: int) -> list[list[Scored]]:
-        rank = MODES[self.options.mode]
+        rank = RANKINGS[self.mode]
         if not self.options.fuse:
             return rank(searched, texts, vectors, depth)
         return [reciprocal_rank_fusion(rank(searched, texts, vectors, max(2 * depth, FUSED_RANKS)))[:depth]]

@@ -94,6 +94,9 @@ class Snapshot:
         return cls(state.generation, state.numbering, state.rows, shards, state.tuned)
 
 
+MESSAGE_CHARACTERS = 200
+
+
 class Database:
     """A connection to ``documents.sqlite``, in WAL mode, so readers never wait for the writer.
 
@@ -185,9 +188,10 @@ class Database:
         except sqlite3.DatabaseError as error:
             if "closed database" in str(error):
                 raise InputError(f"{self.path.parent}: this index is closed; open it again") from None
-            if not (isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError):
+            if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
                 raise
-            message = str(error)
+            # SQLite quotes texts that it cannot decode.
+            message = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
             if "locked" in message:
                 raise BusyError(
                     f"{self.path.parent}: another process is writing to this index; try again when it has finished"

@@ -6,6 +6,7 @@ import hashlib
 import json
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -85,15 +86,17 @@ def checked_id(identifier: Any, number: int | None = None) -> Id:
 def metadata_json(metadata: Any, number: int) -> str:
     """Return metadata as the JSON that is stored; lone surrogates become U+FFFD.
 
+    Scalars of NumPy become numbers, and dates and times strings in ISO 8601. A field that is NaN, or missing as pandas
+    has it, is left out.
+
     Raises:
         InputError: the metadata is not a dictionary with string keys, or has a value that JSON cannot hold (such as
-            NaN) or that is nested too deeply.
+            infinity) or that is nested too deeply.
     """
     if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
         raise InputError(f"document {number}: the metadata must be a dictionary with string keys, got {metadata!r:.60}")
     try:
-        written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
-        nested = _is_deep(metadata)
+        written, nested = _written(metadata), _is_deep(metadata)
     except (TypeError, ValueError) as error:
         name = next(name for name, value in metadata.items() if not _is_json(value))
         raise InputError(f"document {number}: the metadata field {name!r} cannot be stored as JSON ({error})") from None
@@ -106,9 +109,40 @@ def metadata_json(metadata: Any, number: int) -> str:
     return well_formed(written)
 
 
+def _written(metadata: dict[str, Any]) -> str:
+    """Return metadata as JSON; values of NumPy and pandas are converted if there are any."""
+    try:
+        return json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        known = {name: value for name, value in metadata.items() if not _is_missing(value)}
+        return json.dumps(_plain(known), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without types of NumPy and pandas: times as ISO 8601, and missing values in lists as None."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if _is_missing(value):
+        return None
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, np.datetime64):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value is NaN, pandas' NaT, or pandas' NA."""
+    if isinstance(value, numbers.Real | date | np.datetime64):
+        return bool(value != value)
+    return type(value).__name__ == "NAType"
+
+
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(value, allow_nan=False)
+        json.dumps(_plain(value), allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         return False
     return True
@@ -187,20 +221,20 @@ class DocumentStore(Database):
         Raises:
             DamagedError: the database lacks a row.
         """
-        select = (
-            f"SELECT {self._columns}, passage.start, passage.stop FROM documents "
-            "LEFT JOIN passages AS passage ON passage.row = ?1 "
-            "WHERE documents.row <= ?1 ORDER BY documents.row DESC LIMIT 1"
-        )
+        select = f"SELECT {self._columns} FROM documents WHERE row <= ? ORDER BY row DESC LIMIT 1"
         found: dict[int, Passage] = {}
-        for row in rows:
+        document: Stored | None = None
+        for row in sorted(rows):
+            # A document is read once for all its passages.
+            if document is None or row >= document.row + document.passages:
+                with self.reporting_errors():
+                    values = self.connection.execute(select, (row,)).fetchone()
+                document = None if values is None else self._stored(values)
+                if document is None or row >= document.row + document.passages:
+                    raise DamagedError(f"{self.path}: damaged (documents are missing); {REMEDY}")
             with self.reporting_errors():
-                values = self.connection.execute(select, (row,)).fetchone()
-            if values is None or row >= values[0] + values[1]:
-                raise DamagedError(f"{self.path}: damaged (documents are missing); {REMEDY}")
-            document = self._stored(values[:-2])
-            start, stop = values[-2:]
-            found[row] = Passage(document, 0, len(document.text)) if start is None else Passage(document, start, stop)
+                span = self.connection.execute("SELECT start, stop FROM passages WHERE row = ?", (row,)).fetchone()
+            found[row] = Passage(document, *(span or (0, len(document.text))))
         return found
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
@@ -221,6 +255,12 @@ class DocumentStore(Database):
                 document, kind, value = self.connection.execute(select, (row, path or "$.id")).fetchone()
             keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
         return keys
+
+    def has_field(self, path: str) -> bool:
+        """Return whether any document has a field, given by its path, see :func:`.filters.field_path`."""
+        select = "SELECT 1 FROM documents WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1"
+        with self.reporting_errors():
+            return self.connection.execute(select, (path,)).fetchone() is not None
 
     def find(self, ids: Sequence[Id]) -> dict[Id, Stored]:
         """Return the documents with the given ids, by id; ids that do not exist are left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
+        # Opening a pipe would wait for its writer.
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise DamagedError(f"{path}: damaged (not a regular file); {REMEDY}")
         content = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(_why_no_index(folder)) from None

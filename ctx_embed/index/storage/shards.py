@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
@@ -119,12 +120,24 @@ class ShardFolder:
             DamagedError: the file is damaged.
             FileNotFoundError: the file is gone, as happens if the reader's list of shards is out of date.
         """
-        content = (self.folder / shard.name).read_bytes()
+        content = self._file(shard).read_bytes()
         if zlib.crc32(content) != shard.crc32 or len(content) != shard.bytes:
             raise self.damaged(shard, "its checksum is wrong")
         name, offset = self._layout(shard, content)
         dtype = DTYPES[name]
         return dtype.decode(np.frombuffer(content, dtype.scalar, offset=offset).reshape(shard.rows, self.dimension))
+
+    def _file(self, shard: Shard) -> Path:
+        """Return the file of a shard.
+
+        Raises:
+            DamagedError: it is no regular file: a pipe could wait for ever, and a link may lead anywhere.
+            FileNotFoundError: it is gone.
+        """
+        path = self.folder / shard.name
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise self.damaged(shard, "it is not a regular file")
+        return path
 
     def _layout(self, shard: Shard, content: bytes) -> tuple[str, int]:
         """Return the data type of a shard and the offset of its vectors, from the first bytes of its file.
@@ -137,7 +150,7 @@ class ShardFolder:
         try:
             header = json.loads(content[8 : 8 + size])[TENSOR]
             name, shape = _DTYPE_OF[header["dtype"]], header["shape"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise self.damaged(shard, "its header cannot be read") from None
         if shape != [shard.rows, self.dimension]:
             raise self.damaged(shard, f"it holds {name} {tuple(shape)}")
@@ -154,7 +167,7 @@ class ShardFolder:
         """
         row = 0
         for shard in shards:
-            size = (self.folder / shard.name).stat().st_size
+            size = self._file(shard).stat().st_size
             if size != shard.bytes:
                 raise self.damaged(shard, f"it has {size} bytes, not {shard.bytes}")
             if shard.first != row:
@@ -168,7 +181,7 @@ class ShardFolder:
     def _map(self, shard: Shard) -> tuple[str, NDArray[Any]]:
         """Return a shard's data type and rows (rows, dimension) as a memory map, which reads only rows in use."""
         if shard.name not in self._mapped:
-            path = self.folder / shard.name
+            path = self._file(shard)
             with path.open("rb") as file:
                 name, offset = self._layout(shard, file.read(_HEADER_BYTES))
             shape = (shard.rows, self.dimension)
@@ -188,7 +201,7 @@ class ShardFolder:
             FileNotFoundError: the file is gone.
         """
         if shard.name not in self._verified:
-            if crc32_of(self.folder / shard.name) != shard.crc32:
+            if crc32_of(self._file(shard)) != shard.crc32:
                 raise self.damaged(shard, "its checksum is wrong")
             self._verified.add(shard.name)
 

@@ -186,7 +186,7 @@ class Edit:
         if embedding is None:
             return [None] * passages
         name = f"document {number}: the embedding"
-        return [unit_vector(embedding, self.vectors.dimension, name, zeros=True)] * passages
+        return [unit_vector(embedding, self.vectors.dimension, name)] * passages
 
     def _make_room(self, identifier: Id, number: int, replacing: bool) -> None:
         taken = self.store.find([identifier]).get(identifier)

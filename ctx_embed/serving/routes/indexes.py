@@ -49,7 +49,9 @@ class SearchBody(Body):
 
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
     k: int = Field(10, description="The most hits of each query.")
-    mode: Literal["dense", "words", "hybrid"] = "dense"
+    mode: Literal["hybrid", "dense", "words"] | None = Field(
+        None, description="By meaning (dense), by words, or both; by default hybrid for texts, and dense for vectors."
+    )
     where: Where | None = Field(None, description="A metadata filter.", examples=['year >= 2020 and lang = "en"'])
     threshold: float | None = Field(None, description="The lowest cosine of a hit.")
     like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 
-from ctx_embed import SearchIndex
+from ctx_embed import Hit, SearchIndex
+from ctx_embed.cli.output import print_hits
 from tests.helpers.cli import Command
 
 COMMAND = Command("index")
@@ -42,7 +45,9 @@ def test_the_options_of_a_search_reach_it(index):
         ]:
             expected = [hit.as_dict(QUERY) for hit in opened.search(QUERY, 4, **options)]
             found = hits("query", index, QUERY, "-k", 4, *arguments)
-            assert [hit.pop("score") for hit in found] == pytest.approx([hit.pop("score") for hit in expected])
+            assert [hit.pop("score") for hit in found] == pytest.approx(
+                [hit.pop("score") for hit in expected], abs=1e-6
+            )
             assert found == expected
         fused = opened.search([QUERY, "a match"], 3, fuse=True)
         assert [hit["id"] for hit in hits("query", index, QUERY, "a match", "-k", 3, "--fuse")] == [
@@ -148,6 +153,36 @@ def test_setting_metadata(tmp_path):
         "x": 1,
     }
     assert fails("set", "notes.index", "7", "-m", "n=5") == "no document has the id 7"
-    assert "metadata field 'n' cannot be stored as JSON" in fails("set", "notes.index", "1", "-m", "n=NaN")
+    assert "metadata field 'n' cannot be stored as JSON" in fails("set", "notes.index", "1", "-m", "n=Infinity")
     assert "Invalid value for '-m'" in fails("set", "notes.index", "1", "-m", "n", code=2)
     assert "give either IDs or --where FILTER" in fails("set", "notes.index", "-m", "n=5", code=2)
+
+
+def test_hits_of_one_document_stand_together_and_are_wrapped(capsys, monkeypatch):
+    words = " ".join(f"word{number}" for number in range(30))
+    found = [
+        Hit("a", 0.9, words, {"year": 2020}),
+        Hit("b", 0.8, "another document", {}),
+        Hit("a", 0.7, "the second passage", {"year": 2020}, 400),
+    ]
+    print_hits("nothing", found)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "0.9000  a  year: 2020",
+        "0.7000  a  year: 2020",
+        "0.8000  b",
+    ]
+    assert lines[3] == "    the second passage"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((60, 20)))
+    print_hits("word7", found)
+    lines = click.unstyle(capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sum(line.startswith("    ") for line in lines) > 4
+
+
+def test_the_document_is_printed_on_request(index):
+    (hit,) = hits("query", index, QUERY, "-k", 1)
+    assert (hit["start"], hit["stop"], "document" in hit) == (0, len(hit["text"]), False)
+    (hit,) = hits("query", index, QUERY, "-k", 1, "--document")
+    assert hit["document"] == hit["text"]

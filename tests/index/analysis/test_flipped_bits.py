@@ -54,7 +54,7 @@ def one(document) -> list:
 
 
 def hits(index, query, mode) -> list:
-    found = index.search(query, 5, mode=mode)
+    found = index.search(query, 5, mode=mode, document=True)
     return [answer for hit in found for answer in ([hit.id, hit.document, hit.metadata], [hit.id, hit.text])]
 
 

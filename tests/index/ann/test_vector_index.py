@@ -30,21 +30,21 @@ def test_every_kind_returns_cosines_and_all_hits(tmp_path, hash_model, factory):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS[:280])
         index.add(TEXTS[280:])
-        found = index.search(["a query", "another"], k=5)
-        everything = index.search("a query", k=10_000)
+        found = index.search(["a query", "another"], k=5, mode="dense")
+        everything = index.search("a query", k=10_000, mode="dense")
     for query, hits in zip(["a query", "another"], found, strict=True):
         np.testing.assert_allclose([hit.score for hit in hits], cosines(query)[[hit.id for hit in hits]], atol=1e-6)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert [hit.id for hit in everything] == list(np.argsort(-cosines("a query"), kind="stable"))
     with SearchIndex.open(tmp_path / "index", hash_model) as index:
-        assert index.search(["a query", "another"], k=5) == found
+        assert index.search(["a query", "another"], k=5, mode="dense") == found
 
 
 def test_flat_is_exact(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(TEXTS)
         for query in ["a query", "another", "text 7"]:
-            hits = index.search(query, k=10)
+            hits = index.search(query, k=10, mode="dense")
             assert [hit.id for hit in hits] == list(np.argsort(-cosines(query), kind="stable")[:10])
             np.testing.assert_allclose([hit.score for hit in hits], np.sort(cosines(query))[::-1][:10], atol=1e-7)
 
@@ -77,10 +77,10 @@ def test_a_cache_that_is_missing_or_wrong_is_built_again(tmp_path, hash_model, s
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model, "HNSW8") as index:
         index.add(TEXTS)
-        expected = index.search("a query")
+        expected = index.search("a query", mode="dense")
     spoil(cache(path))
     with SearchIndex.open(path, hash_model) as index:
-        assert index.search("a query") == expected
+        assert index.search("a query", mode="dense") == expected
 
 
 def added_to_faiss(monkeypatch) -> list[int]:
@@ -100,14 +100,14 @@ def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, ha
         assert cache(path) == first
     taken = added_to_faiss(monkeypatch)
     with SearchIndex.open(path, hash_model) as index:
-        assert index.search("one more", k=1)[0].text == "one more"
+        assert index.search("one more", k=1, mode="dense")[0].text == "one more"
         index.add(["two more"])
-        assert index.search("two more", k=1)[0].text == "two more"
+        assert index.search("two more", k=1, mode="dense")[0].text == "two more"
         assert taken == []
         index.add([f"many more {number}" for number in range(100)])
         assert cache(path) != first
         assert taken == [100, 2] or sum(taken) == 102
-        assert index.search("many more 99", k=1)[0].text == "many more 99"
+        assert index.search("many more 99", k=1, mode="dense")[0].text == "many more 99"
 
 
 def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_path, hash_model):
@@ -115,10 +115,10 @@ def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_pat
     with SearchIndex.create(path, hash_model, "IVF16,PQ4x4") as index:
         index.add(TEXTS[:63])
         assert list((path / "faiss").iterdir()) == []
-        assert index.search("text 7", k=1)[0].text == "text 7"
+        assert index.search("text 7", k=1, mode="dense")[0].text == "text 7"
         index.add([f"more {number}" for number in range(100)])
         assert cache(path)
-        assert index.search("more 7", k=1)[0].text == "more 7"
+        assert index.search("more 7", k=1, mode="dense")[0].text == "more 7"
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_auto_is_exact_then_trained_and_tuned(tmp_path, monkeypatch, dimension, 
         assert list(tuned) == [f"{kind} 128"]
         assert tuned[f"{kind} 128"]["recall"] >= 0.97
         queries = [f"query {number}" for number in range(50)]
-        found = index.search(queries)
-        assert [index.search(query) for query in queries[:3]] == found[:3]
+        found = index.search(queries, mode="dense")
+        assert [index.search(query, mode="dense") for query in queries[:3]] == found[:3]
     exact = hash_vectors(texts, dimension) @ hash_vectors(queries, dimension).T
     truth = np.argsort(-exact, axis=0)[:10].T
     recall = np.mean([len({hit.id for hit in hits} & set(rows)) / 10 for hits, rows in zip(found, truth, strict=True)])
@@ -158,7 +158,7 @@ def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
     with SearchIndex.create(path, hash_model) as index:
         index.add([f"text {number}" for number in range(1600)])
         index.add([f"more {number}" for number in range(8000)])
-        assert index.search("more 7", k=1)[0].text == "more 7"
+        assert index.search("more 7", k=1, mode="dense")[0].text == "more 7"
         assert "256" in str(index.describe()["tuned"])
 
 
@@ -182,16 +182,16 @@ def test_deleted_documents_never_come_back(tmp_path, hash_model, factory):
         assert cache(path)
         assert index.delete(list(range(0, 300, 2))) == 150
         for k in (10, 1000):
-            hits = index.search("text 8", k=k)
+            hits = index.search("text 8", k=k, mode="dense")
             assert len(hits) == min(k, 150)
             assert all(hit.id % 2 for hit in hits)
-        hits = index.search("text 8", k=50, where="n >= 100 and n < 200")
+        hits = index.search("text 8", k=50, where="n >= 100 and n < 200", mode="dense")
         wanted = {number for number in range(100, 200) if number % 2}
         assert {hit.id for hit in hits} == wanted
         expected = [row for row in np.argsort(-cosines("text 8"), kind="stable") if row in wanted]
         assert [hit.id for hit in hits] == expected
         index.compact()
-        assert {hit.id for hit in index.search("text 8", k=1000)} == set(range(1, 300, 2))
+        assert {hit.id for hit in index.search("text 8", k=1000, mode="dense")} == set(range(1, 300, 2))
         assert index.verify() == []
 
 
@@ -200,12 +200,12 @@ def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model, factory) as index:
         index.add(TEXTS)
-        expected = index.search(["a query", "another"])
+        expected = index.search(["a query", "another"], mode="dense")
     with SearchIndex.open(path, hash_model, memory_map=True) as index:
-        assert index.search(["a query", "another"]) == expected
+        assert index.search(["a query", "another"], mode="dense") == expected
         assert (index._index.index is None) == (factory == "auto")
         index.add([f"more {number}" for number in range(100)])
-        assert index.search("more 7", k=1)[0].text == "more 7"
+        assert index.search("more 7", k=1, mode="dense")[0].text == "more 7"
 
 
 def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):

@@ -36,9 +36,9 @@ def test_a_merged_index_finds_what_each_found(indexes):
         for name in indexes:
             with SearchIndex.open(name) as source:
                 for text in SENTENCES:
-                    best = source.search(text, k=1)[0]
-                    assert best.document in {hit.document for hit in merged.search(text, k=6)}
-        assert merged.search("the film", k=1, where="n = 2")[0].metadata == {"n": 2}
+                    best = source.search(text, k=1, mode="dense")[0]
+                    assert best.text in {hit.text for hit in merged.search(text, k=6, mode="dense")}
+        assert merged.search("the film", k=1, where="n = 2", mode="dense")[0].metadata == {"n": 2}
 
 
 def test_an_id_of_two_indexes_is_refused_or_replaced(indexes, tmp_path):
@@ -76,7 +76,7 @@ def test_a_directory_of_embeddings_becomes_an_index(tmp_path, monkeypatch):
     assert INDEX.succeeds("build", "--from-parquet", "out", "new.index") == "8 documents indexed in new.index\n"
     with SearchIndex.open("new.index") as index:
         assert index.verify() == []
-        hit = index.search(SENTENCES[5], k=1, where="deep.x contains 1 and n > 2")[0]
+        hit = index.search(SENTENCES[5], k=1, where="deep.x contains 1 and n > 2", mode="dense")[0]
         assert (hit.id, hit.metadata) == ("d5", {"n": 5, "deep": {"x": [1]}})
     assert "already exists" in INDEX.fails("build", "--from-parquet", "out", "new.index")
     assert "already in the index" in INDEX.fails("build", "--from-parquet", "out", "new.index", "--append")

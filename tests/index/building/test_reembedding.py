@@ -39,7 +39,7 @@ def test_all_but_the_vectors_stays(path):
         assert [index.get(name) for name in index.ids()] == before
         assert index.describe()["dimension"] == 16
         assert index.verify() == []
-        hit = index.search("Two.", 1)[0]
+        hit = index.search("Two.", 1, mode="dense")[0]
         assert (hit.id, hit.text, hit.metadata, hit.start) == (3, "Two.", {"n": 2}, 5)
         assert hit.score == pytest.approx(1, abs=1e-6)
         assert [hit.id for hit in index.search("falling", mode="words")] == ["b"]
@@ -69,7 +69,7 @@ def test_an_interrupted_run_resumes(path):
     model, first = HashModel(16), Interrupted(16)
     with SearchIndex.open(path, HashModel()) as index:
         interrupted(path, first)
-        assert index.search("Two.", 1)[0].text == "Two."
+        assert index.search("Two.", 1, mode="dense")[0].text == "Two."
         assert index.describe()["dimension"] == 8
         index.reembed(model)
         assert first.seen == ["The cat sat.", "The dog ran.", "One.", "Two.", "Three."]
@@ -121,7 +121,7 @@ def test_what_cannot_be_embedded_again(path, tmp_path):
 
 def test_readers_see_the_old_index_until_they_open_it_again(path):
     with SearchIndex.open(path, HashModel()) as reader, SearchIndex.open(path) as index:
-        assert reader.search("Two.", 1)[0].text == "Two."
+        assert reader.search("Two.", 1, mode="dense")[0].text == "Two."
         index.reembed(HashModel(16))
         with pytest.raises(InputError, match="another index has replaced it; open it again"):
             reader.add(["lost"])
@@ -133,12 +133,12 @@ def test_an_index_of_an_older_default_model_has_a_way_out(path):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "model": "default"}))
     with SearchIndex.open(path) as index:
         with pytest.raises(InputError) as caught:
-            index.search("a dog")
+            index.search("a dog", mode="dense")
         message = str(caught.value)
         assert message.startswith(f"{path}: built with the model 'default', fingerprint ")
         assert message.endswith(f"or embed its documents again: ctx-embed index reembed {path}")
         assert index.reembed() == 4
-        assert index.search("The dog ran.", 1)[0].text == "The dog ran."
+        assert index.search("The dog ran.", 1, mode="dense")[0].text == "The dog ran."
         assert index.verify() == []
 
 

@@ -55,11 +55,11 @@ def test_hits_show_their_sources(index, capsys, monkeypatch):
     hits = index.search("Second line.", 2, context=1)
     sources = [index.source(hit) for hit in hits]
     print_hits("second", hits, sources)
-    header, first, around, *_ = capsys.readouterr().out.splitlines()
-    assert header.split() == ["cosine", "id", "source", "text"]
-    assert first.split()[:3] == ["1.0000", "a", "notes/a.md:4"]
+    heading, passage, around, *_ = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["1.0000", "fused", f"{hits[0].fused:.4f}", "a", "notes/a.md:4"]
+    assert passage == "    Second line."
     assert around.strip() == "First line. Second line."
-    assert "\x1b" not in first
+    assert "\x1b" not in heading + passage
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_hits("second", hits, sources)
     printed = capsys.readouterr().out

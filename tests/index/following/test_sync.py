@@ -154,10 +154,7 @@ def test_pages(index, folder):
     document = index.get("report.pdf")
     assert document.metadata["page"] == 1
     passages = [hit for hit in index.search("x", k=50) if hit.id == "report.pdf"]
-    assert {hit.text: document.metadata["page"] + hit.document.count("\f", 0, hit.start) for hit in passages} == {
-        FIRST: 1,
-        SECOND: 2,
-    }
+    assert {hit.text: hit.page for hit in passages} == {FIRST: 1, SECOND: 2}
     index.sync(folder, documents="paragraphs")
     assert index.get("report.pdf:2").metadata["page"] == 2
 

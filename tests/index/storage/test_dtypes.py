@@ -68,8 +68,8 @@ def test_smaller_vectors_find_the_same_passages(indexes, model, dtype, part, rec
     with SearchIndex.open(indexes["float32"], model) as exact, SearchIndex.open(indexes[dtype], model) as index:
         assert index.describe()["dtype"] == dtype
         assert index.verify() == []
-        pairs = list(zip(exact.search(queries), index.search(queries), strict=True))
-        assert index.search(queries[:1])[0] == index.search(queries[0])
+        pairs = list(zip(exact.search(queries, mode="dense"), index.search(queries, mode="dense"), strict=True))
+        assert index.search(queries[:1], mode="dense")[0] == index.search(queries[0], mode="dense")
     found = sum(len({hit.id for hit in left} & {hit.id for hit in right}) for left, right in pairs)
     assert found / (10 * len(queries)) >= recall
     largest = max(abs(left.score - right.score) for hits in pairs for left, right in zip(*hits, strict=True))
@@ -92,13 +92,13 @@ def test_the_data_type_changes_in_place(tmp_path, hash_model):
         texts = [f"text {number}" for number in range(300)]
         index.add(texts)
         index.delete(range(0, 300, 3))
-        hits = reader.search("a query", 20)
+        hits = reader.search("a query", 20, mode="dense")
         assert index.compact("int8") == 100
-        assert len({hit.id for hit in reader.search("a query", 20)} & {hit.id for hit in hits}) >= 18
+        assert len({hit.id for hit in reader.search("a query", 20, mode="dense")} & {hit.id for hit in hits}) >= 18
         assert index.describe()["dtype"] == "int8"
         index.add(["text 300"])
         assert index.compact("int8") == 0
-        assert reader.search("text 300", 1)[0].text == "text 300"
+        assert reader.search("text 300", 1, mode="dense")[0].text == "text 300"
         assert index.compact("float16") == 0
         assert index.compact("float32") == 0
     kept = [text for number, text in enumerate(texts) if number % 3]

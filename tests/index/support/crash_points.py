@@ -69,7 +69,7 @@ if __name__ == "__main__":
             if dtype is not None:
                 index.compact(dtype)
                 assert index.describe()["dtype"] == dtype
-            assert index.search("afterwards", 1)[0].text == "afterwards"
+            assert index.search("afterwards", 1, mode="dense")[0].text == "afterwards"
         with closing(IndexFolder(folder).documents) as store:
             names = {shard.name for shard in store.shards()}
         assert {path.name for path in (folder / "vectors").iterdir()} == names, line

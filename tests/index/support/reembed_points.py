@@ -47,10 +47,10 @@ if __name__ == "__main__":
         with SearchIndex(IndexFolder(folder), embedder) as index:
             if state == "old":
                 assert index.verify() == []
-                assert index.search(NOTE, 1)[0].id == 5
+                assert index.search(NOTE, 1, mode="dense")[0].id == 5
             index.reembed(model)
             assert index.verify() == []
-            assert index.search(NOTE, 1)[0].id == 5
+            assert index.search(NOTE, 1, mode="dense")[0].id == 5
             assert index.ids() == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10]
         assert not (work / f"{folder.name}.reembedded").exists()
         line += stride

@@ -91,7 +91,7 @@ def test_passages_are_found_with_their_document(tmp_path, hash_model):
     with SearchIndex.create(tmp_path / "index", hash_model, chunk="sentences") as index:
         index.add([text, "One sentence only."], ["long", "short"], [{"n": 1}, {"n": 2}])
         assert index.count() == 2
-        hit = index.search("A dog barked.", k=1)[0]
+        hit = index.search("A dog barked.", k=1, document=True)[0]
         assert (hit.id, hit.text, hit.document, hit.start, hit.metadata) == (
             "long",
             "A dog barked.",
