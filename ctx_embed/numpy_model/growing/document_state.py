@@ -7,12 +7,12 @@ import json
 import re
 import zlib
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, described
 from ctx_embed.numpy_model.contextualizer import Ids
 from ctx_embed.numpy_model.growing.sums import Counts, Moments
 from ctx_embed.numpy_model.saved import Floats
@@ -25,6 +25,10 @@ MAGIC = b"ctx-embed state 1\n"
 WORD = re.compile(rf"(?:\S|[{DISPUTED_SPACES}])+")
 # Words tokenized at a time while a cut is looked for.
 WORDS_AT_ONCE = 32
+# Characters that wait until cuts are looked for among them.
+ADDED_CHARACTERS = 256
+# Bytes of a stored state beside its sums: the text around its two ends, and headers.
+LARGEST_ENDS = 1 << 24
 
 
 class Cuts:
@@ -106,6 +110,9 @@ class DocumentState:
         # Until a first safe cut is found all of the text is the head; then sums stand between head and tail.
         self._head = ""
         self._tail = ""
+        # Text added after head or tail, not yet searched for cuts.
+        self._added: list[str] = []
+        self._characters = 0
         self._sums = self._new_sums()
         # Whether the model knows a token of the text in the sums.
         self._known = False
@@ -125,7 +132,19 @@ class DocumentState:
             InputError: it is no string.
         """
         if not isinstance(text, str):
-            raise InputError(f"text must be a string, got {type(text).__name__}")
+            raise InputError(f"text must be a string, got {described(text)}")
+        self._added.append(text)
+        self._characters += len(text)
+        # Text without a safe cut is read again as a whole, so only once it has doubled: in linear time altogether.
+        if self._characters >= max(ADDED_CHARACTERS, len(self._tail if self._cut else self._head)):
+            self._settle()
+
+    def _settle(self) -> None:
+        """Move added text to the head and the tail, and what lies before the last safe cut to the sums."""
+        text = "".join(self._added)
+        self._added, self._characters = [], 0
+        if not text:
+            return
         cuts = self._embedder.cuts
         if not self._cut:
             self._head += text
@@ -150,6 +169,8 @@ class DocumentState:
             raise InputError("the other state must be a DocumentState of the same model")
         if other is self:
             other = self._embedder.state(self.to_bytes())
+        self._settle()
+        other._settle()
         if not other._cut:
             self.add(other._head)
             return
@@ -158,6 +179,7 @@ class DocumentState:
             joined = self._tail + joined
         else:
             self.add(joined)
+            self._settle()
             joined = self._tail
         # Here, at the end of the other one's head, its first cut is safe.
         if self._cut:
@@ -176,6 +198,7 @@ class DocumentState:
         Returns:
             (dimension,).
         """
+        self._settle()
         sums = self._new_sums()
         sums.add(self._ids(self._head))
         sums.merge(self._sums)
@@ -201,6 +224,7 @@ class DocumentState:
 
     def to_bytes(self) -> bytes:
         """Return what :meth:`Embedder.state` makes this state of again."""
+        self._settle()
         stream = io.BytesIO()
         np.savez(stream, *self._sums.arrays())
         ends = json.dumps([self._embedder.fingerprint, self._cut, self._head, self._tail, self._known]).encode() + b"\n"
@@ -213,23 +237,40 @@ class DocumentState:
             InputError: it is none, a damaged one, or one of another model.
         """
         try:
-            if not stored.startswith(MAGIC):
-                raise ValueError("another beginning")
-            content = zlib.decompress(stored[len(MAGIC) :])
-            line, _, arrays = content.partition(b"\n")
-            # Version 0.1 did not store whether a token is known.
-            fingerprint, cut, head, tail, known = (*json.loads(line), True)[:5]
-            with np.load(io.BytesIO(arrays)) as loaded:
-                listed = [loaded[name] for name in loaded.files]
-        except (ValueError, TypeError, AttributeError, OSError, zlib.error, BadZipFile) as error:
-            raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
+            fingerprint, cut, head, tail, known, arrays = self._unpacked(stored)
+        # Whatever the bytes are made to raise: they may come from a stranger.
+        except Exception as error:
+            raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
         if fingerprint != self._embedder.fingerprint:
             raise InputError(
                 f"the state was made by the model {fingerprint[:12]}, not by {self._embedder.fingerprint[:12]}: load "
                 "it with its own"
             )
         try:
-            self._sums.restore(listed)
+            sums = self._new_sums()
+            sums.restore(arrays)
         except ValueError as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
-        self._cut, self._head, self._tail, self._known = bool(cut), head, tail, bool(cut and known)
+        self._cut, self._head, self._tail, self._known = cut, head, tail, cut and known
+        self._sums, self._added, self._characters = sums, [], 0
+
+    def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, bool, list[NDArray[Any]]]:
+        """Return what :meth:`to_bytes` packed, in memory that the model bounds."""
+        if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
+            raise ValueError("another beginning")
+        largest = LARGEST_ENDS + self._sums.largest
+        unpacker = zlib.decompressobj()
+        content = unpacker.decompress(stored[len(MAGIC) :], largest)
+        if not unpacker.eof:
+            raise ValueError(f"cut short, or more than {largest:,} bytes")
+        line, _, packed = content.partition(b"\n")
+        # Version 0.1 did not store whether a token is known.
+        fingerprint, cut, head, tail, known = (*json.loads(line), True)[:5]
+        if [type(value) for value in (fingerprint, cut, head, tail, known)] != [str, bool, str, str, bool]:
+            raise ValueError("values of other types")
+        with ZipFile(io.BytesIO(packed)) as archive:
+            # Arrays are stored as they are, so none can be larger than the bytes here.
+            if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
+                raise ValueError("compressed arrays")
+        with np.load(io.BytesIO(packed)) as loaded:
+            return fingerprint, cut, head, tail, known, [loaded[name] for name in loaded.files]

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, NumpyContextualizer
 from ctx_embed.numpy_model.saved import Floats
 
+# Tokens of a text, at most: a double counts to them exactly.
+MOST_TOKENS = 1 << 53
+
 
 class Counts:
     """How often each entry of the vocabulary occurs: all that counts where positions play no part.
@@ -44,6 +47,11 @@ class Counts:
         context: Floats = self._contextualizer.counted(self.entries, self.counts, first[None])[0]
         return context
 
+    @property
+    def largest(self) -> int:
+        """The most bytes of the arrays."""
+        return 12 * self._contextualizer.table.shape[0]
+
     def arrays(self) -> list[NDArray[Any]]:
         """Return what :meth:`restore` takes."""
         return [self.entries, self.counts]
@@ -52,16 +60,18 @@ class Counts:
         """Take the arrays that another one gave.
 
         Raises:
-            ValueError: they are of another shape.
+            ValueError: they are of another shape or type, or hold numbers that no text has.
         """
-        self.entries, self.counts = arrays
-        if self.entries.shape != self.counts.shape or self.entries.dtype != np.int32 or self.counts.dtype != np.int64:
+        entries, counts = arrays
+        if entries.ndim != 1 or entries.shape != counts.shape or entries.dtype != np.int32 or counts.dtype != np.int64:
             raise ValueError("entries and counts do not fit")
-        if (
-            len(self.entries)
-            and not 0 <= self.entries.min() <= self.entries.max() < self._contextualizer.table.shape[0]
-        ):
+        if len(entries) and not 0 <= entries.min() <= entries.max() < self._contextualizer.table.shape[0]:
             raise ValueError("an entry is not in the vocabulary")
+        if not (np.diff(entries) > 0).all():
+            raise ValueError("an entry occurs twice")
+        if len(counts) and not 1 <= counts.min() <= counts.max() <= MOST_TOKENS:
+            raise ValueError(f"counts must lie between 1 and {MOST_TOKENS:,}")
+        self.entries, self.counts = entries, counts
 
 
 class Moments:
@@ -115,6 +125,11 @@ class Moments:
         weight = (self.n if self._contextualizer.scale == "mean" else 1) / self.Z
         return self._contextualizer.folded(weight[:, None] * self.M * weight, weight * self.t, first)
 
+    @property
+    def largest(self) -> int:
+        """The most bytes of the arrays."""
+        return 8 * (1 + 3 * len(self._s) + len(self._s) ** 2)
+
     def arrays(self) -> list[NDArray[Any]]:
         """Return what :meth:`restore` takes."""
         return [np.array([self.n]), self.L, self.Z, self.t, self.M]
@@ -123,10 +138,16 @@ class Moments:
         """Take the arrays that another one gave.
 
         Raises:
-            ValueError: they are of another shape.
+            ValueError: they are of another shape or type, or hold numbers that no text has.
         """
         m = len(self._s)
         if [array.shape for array in arrays] != [(1,), (m,), (m,), (m,), (m, m)]:
             raise ValueError("the moments are of another dimension")
-        n, self.L, self.Z, self.t, self.M = arrays
-        self.n = int(n[0])
+        n, L, Z, t, M = arrays
+        if n.dtype != np.int64 or any(array.dtype != np.float64 for array in (L, Z, t, M)):
+            raise ValueError("the moments are of another type")
+        if not 0 <= n[0] <= MOST_TOKENS:
+            raise ValueError(f"the number of tokens must lie between 0 and {MOST_TOKENS:,}")
+        if n[0] and not (all(np.isfinite(array).all() for array in (L, Z, t, M)) and (Z > 0).all()):
+            raise ValueError("the moments are not finite")
+        self.n, self.L, self.Z, self.t, self.M = int(n[0]), L, Z, t, M

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import json
+import time
+import tracemalloc
+import zlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +17,8 @@ from tokenizers import pre_tokenizers
 from ctx_embed.cli.demo import standard_library_docstrings
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import DocumentState, Embedder
-from tests.conftest import SENTENCES
+from ctx_embed.numpy_model.growing import document_state
+from tests.conftest import SENTENCES, make_model
 from tests.numpy_model.test_embedder import ODD, saved
 
 NEAR = 2e-5
@@ -160,5 +167,91 @@ def test_what_is_no_state_is_refused(embedder, tiny_model_path):
         other.state(stored)
     with pytest.raises(InputError, match="of the same model"):
         other.state().merge(state)
-    with pytest.raises(InputError, match="text must be a string, got int"):
+    with pytest.raises(InputError, match="text must be a string, got an int"):
         state.add(3)
+
+
+def packed(ends: object, arrays: bytes) -> bytes:
+    line = ends if isinstance(ends, str) else json.dumps(ends)
+    return document_state.MAGIC + zlib.compress(line.encode() + b"\n" + arrays)
+
+
+def arrays_of(*arrays: object) -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, *arrays)
+    return stream.getvalue()
+
+
+def compressed(*arrays: object) -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, *arrays)
+    return stream.getvalue()
+
+
+ENTRIES, COUNTS = np.array([5, 7], np.int32), np.array([1, 2])
+HOSTILE_COUNTS = {
+    "negative counts": (arrays_of(ENTRIES, -COUNTS), "counts must lie between 1 and"),
+    "counts that are NaN": (arrays_of(ENTRIES, COUNTS * np.nan), "entries and counts do not fit"),
+    "an entry twice": (arrays_of(ENTRIES[[0, 0]], COUNTS), "an entry occurs twice"),
+    "an entry beyond": (arrays_of(ENTRIES + 10**6, COUNTS), "an entry is not in the vocabulary"),
+    "one array": (arrays_of(ENTRIES), "not enough values"),
+    "a table": (arrays_of(ENTRIES[None], COUNTS[None]), "entries and counts do not fit"),
+    "compressed arrays": (compressed(np.zeros(10**7), COUNTS), "compressed arrays"),
+    "no arrays": (b"", "not a zip file"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_COUNTS)
+def test_hostile_sums_are_one_line(embedder, name):
+    arrays, message = HOSTILE_COUNTS[name]
+    stored = packed([embedder.fingerprint, True, "a", "b", True], arrays)
+    with pytest.raises(InputError, match=f"stored must be the bytes of a DocumentState .*{message}"):
+        embedder.state(stored)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    ["[" * 100_000, "{}", '["a"]', [1, True, "", "", True], ["f", 1, "", "", True], ["f", True, None, "", True]],
+    ids=["deep", "object", "short", "fingerprint", "cut", "head"],
+)
+def test_hostile_ends_are_one_line(embedder, ends):
+    with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
+        embedder.state(packed(ends, arrays_of(ENTRIES, COUNTS)))
+
+
+def test_a_bomb_takes_no_memory(embedder):
+    bomb = document_state.MAGIC + zlib.compress(bytes(200_000_000), 9)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
+        embedder.state(bomb)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60_000_000
+
+
+def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
+    make_model(tokenizer, positions="absolute").save_pretrained(str(tmp_path))
+    embedder = Embedder.load(tmp_path)
+    m = embedder.dimension
+    for n, value in ((1, np.nan), (1, np.inf), (-1, 1.0)):
+        arrays = arrays_of(np.array([n]), np.ones(m), np.ones(m), np.full(m, value), np.ones((m, m)))
+        with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
+            embedder.state(packed([embedder.fingerprint, True, "a", "b", True], arrays))
+
+
+def test_a_state_of_version_0_1_is_restored(embedder):
+    ends = [embedder.fingerprint, True, "a cat", " and a dog"]
+    stored = packed(ends, arrays_of(ENTRIES, COUNTS))
+    assert embedder.state(stored).embedding().any()
+
+
+def test_text_without_cuts_is_added_in_linear_time(embedder):
+    def seconds(characters: int) -> float:
+        state = embedder.state()
+        start = time.process_time()
+        for _ in range(characters):
+            state.add("x")
+        return time.process_time() - start
+
+    seconds(1000)
+    assert seconds(40_000) < 5
