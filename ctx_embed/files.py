@@ -135,6 +135,23 @@ def _usual(mode: int) -> int:
     return mode & ~mask
 
 
+def has_locks(folder: str | Path) -> bool:
+    """Return whether files in a folder can be locked, as they cannot on some network file systems."""
+    if fcntl is None:
+        return True
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    except OSError:
+        return True
+    with file:
+        try:
+            for lock in (fcntl.flock, fcntl.lockf):
+                lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock between processes inside the block; the system releases the lock of a process that is killed.
@@ -156,7 +173,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         path.parent.mkdir(exist_ok=True)
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout:
-        free = False
+        free = not has_locks(path.parent)
     except (OSError, NotImplementedError):
         pass
     try:

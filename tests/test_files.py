@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from ctx_embed import files
+from ctx_embed import SearchIndex, files
 from ctx_embed.errors import InputError
 from ctx_embed.files import (
+    has_locks,
     locked,
     replaced_file,
     replaced_folder,
@@ -18,6 +22,8 @@ from ctx_embed.files import (
     require_other_file,
     require_replaceable,
 )
+from ctx_embed.index.storage.database import Database
+from tests.index.support.hash_model import HashModel
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")
 
@@ -326,3 +332,22 @@ def test_an_output_never_replaces_its_input(tmp_path):
     require_other_file(tmp_path / "new.csv", source)
     require_other_file(source, "-")
     require_other_file(source, tmp_path / "absent")
+
+
+def test_a_file_system_without_locks_is_told_from_a_busy_one(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    SearchIndex.create(tmp_path / "index", HashModel()).close()
+    assert has_locks(tmp_path)
+
+    def message() -> str:
+        database = Database(tmp_path / "index" / "documents.sqlite")
+        with closing(database), pytest.raises(InputError) as caught, database.reporting_errors():
+            raise sqlite3.OperationalError("database is locked")
+        return str(caught.value)
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    assert "another process is writing" in message()
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    assert "the file system has no locks" in message()

@@ -108,11 +108,16 @@ def _local(name: str) -> list[str]:
 
 
 def _files_of(source: str) -> Iterator[str]:
+    """Yield the regular files of a folder, without hidden ones and links that lead out of it."""
+    top = os.path.join(os.path.realpath(source), "")
     for folder, inner, names in os.walk(source):
         inner[:] = [name for name in inner if not name.startswith(".")]
         for name in names:
-            if suffix_of(name) in FOLDER_SUFFIXES and not name.startswith("."):
-                yield os.path.join(folder, name)
+            path = os.path.join(folder, name)
+            if suffix_of(name) not in FOLDER_SUFFIXES or name.startswith(".") or not os.path.isfile(path):
+                continue
+            if not os.path.islink(path) or os.path.realpath(path).startswith(top):
+                yield path
 
 
 def _remote(name: str) -> Iterator[Source]:

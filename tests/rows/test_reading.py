@@ -371,6 +371,22 @@ def test_folders_are_read_by_name(tmp_path):
     assert estimated_count(["-"]) is None
 
 
+def test_a_folder_is_left_by_no_link(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("in/a.txt", "secret.txt"):
+        written(tmp_path, name, "x\n")
+    (tmp_path / "in" / "b.txt").symlink_to("a.txt")
+    (tmp_path / "in" / "c.txt").symlink_to("../secret.txt")
+    (tmp_path / "in" / "d.txt").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "in" / "e.txt")
+    assert expanded([tmp_path / "in"]) == [str(tmp_path / "in" / name) for name in ("a.txt", "b.txt")]
+
+
+def test_a_line_without_an_end_is_refused():
+    with pytest.raises(InputError, match=r"^/dev/zero: a line has more than 256 MB; break it up$"):
+        next(read_lines("/dev/zero"))
+
+
 def test_another_encoding(file, standard_input):
     path = file("caf\u00e9\nna\u00efve\n".encode("latin-1"))
     assert [document.text for document in read_documents(path, encoding="latin-1")] == ["caf\u00e9", "na\u00efve"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
+from ctx_embed.files import has_locks
 from ctx_embed.index.storage import checksums
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.index.storage.shards import Shard
@@ -192,6 +193,11 @@ class Database:
                 raise
             # SQLite quotes texts that it cannot decode.
             message = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
+            if "locked" in message and not has_locks(self.path.parent):
+                raise UnwritableError(
+                    f"{self.path.parent}: the file system has no locks, without which an index cannot be used; move "
+                    "it to a local disk"
+                ) from None
             if "locked" in message:
                 raise BusyError(
                     f"{self.path.parent}: another process is writing to this index; try again when it has finished"
