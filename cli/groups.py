@@ -15,6 +15,8 @@ RUNNING = "ctx_embed.running"
 # Stands for a hyphen while help is wrapped: a line does not end within `ctx-embed` or `all-MiniLM-L6-v2`.
 _HYPHEN = "\u2011"
 # The end of an option's help: what click says of the range, as 0<=x<1.
+# No count is larger; libraries fail on numbers past 64 bits.
+LARGEST = 2**31 - 1
 _RANGE = re.compile(r"(?:(?<=[\[ ])([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
 
 
@@ -54,6 +56,8 @@ class CliCommand(click.Command):
         self.context_settings = {"show_default": True, **self.context_settings}
         self.sections = sections or {"Options": ()}
         for option in self.params:
+            if isinstance(option.type, click.IntRange) and option.type.max is None:
+                option.type = click.IntRange(option.type.min, LARGEST, min_open=option.type.min_open)
             if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
                 option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
 
@@ -80,6 +84,8 @@ def _readable(text: str) -> str:
     least, above, operator, most = found.groups()
     if operator in (">", ">="):
         least, above, operator, most = most, operator.replace(">", "<"), None, None
+    if most == str(LARGEST):
+        operator, most = None, None
     if above == operator == "<=":
         words = f"{least} to {most}"
     else:

@@ -75,6 +75,8 @@ def cluster(address: str | None = None) -> Iterator[None]:
         return
     if address and (host := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)):
         _require_listening(address, host[1], int(host[2]))
+    # Ray would start workers at nice 15, where any other program goes first.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)

@@ -75,7 +75,12 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
     if str(source) == STANDARD_INPUT:
         if sys.stdin is None:
             raise InputError("standard input is closed")
-        yield _buffered(sys.stdin.buffer)
+        try:
+            # A buffer of its own: a thread may still wait for a line in it when the interpreter closes its own.
+            stdin: Any = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+        except (OSError, ValueError):
+            stdin = sys.stdin.buffer
+        yield _buffered(stdin)
         return
     try:
         if is_remote(source):

@@ -99,3 +99,16 @@ def test_a_command_that_waits_for_its_threads_ends_too():
     ) as process:
         assert process.stdout.readline() == b"ready\n"
         assert interrupted(process) == (130, "Interrupted; nothing was changed.")
+
+
+def test_a_command_that_waits_for_a_pipe_ends_too(texts):
+    command = [*COMMAND, "encode", "-", "-o", "-"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(b"a cat sat\n")
+        process.stdin.flush()
+        assert b"a cat sat" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        assert process.stderr.read().decode().splitlines()[-1].startswith("Interrupted; repeat the command")
+        assert process.wait() == 130
+        assert time.monotonic() - start < SECONDS

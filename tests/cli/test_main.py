@@ -71,6 +71,17 @@ def test_help_reads_well(name):
     assert not re.search(r"[<>]=?x|x[<>]=", text)
 
 
+@pytest.mark.parametrize("command", ["index query x y", "index get x", "demo", "serve", "vocab x -o y", "train x -o y"])
+def test_a_number_beyond_any_is_one_line(command):
+    names = [name for name in command.split() if name.isalpha() and len(name) > 1]
+    (each,) = (each for known, each in commands() if list(known) == names)
+    for param in each.params:
+        if isinstance(param.type, click.IntRange) and param.name != "seed":
+            result = run(*command.split(), param.opts[-1], "9" * 40)
+            assert result.exit_code == 2
+            assert result.stderr.splitlines()[-1].startswith("Error: Invalid value for")
+
+
 def test_one_thing_has_one_option_name():
     """Of two options that mean one thing, people guess the wrong one."""
     known = {option: name for name, each in commands() for param in each.params for option in param.opts}
