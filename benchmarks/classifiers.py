@@ -34,7 +34,7 @@ def read(path: Path) -> Rows:
 
 
 def parts(task: str, data: Path, few: bool, seed: int) -> tuple[Rows, Rows]:
-    """Return training and test part; of CR the tenth rows are the test part. Few: eight texts a class, by the seed."""
+    """Return training and test part; ``few`` samples eight training texts a class. CR is tested on every tenth row."""
     import numpy as np
 
     if task == "CR":
@@ -88,7 +88,7 @@ def setfit(train: Rows, seed: int, paths: argparse.Namespace):
 
 SYSTEMS = {"ctx-embed": ctx_embed, "ctx-embed frozen": ctx_embed_frozen, "model2vec": model2vec, "setfit": setfit}
 TASKS = ("AG news", "R8", "CR")
-# SetFit over all training texts would take hours on a CPU; its predictions run at some hundred texts a second.
+# SetFit is left out: training it on all texts would take hours on a CPU.
 SLOW = {"setfit"}
 SLOW_TEST = 500
 
@@ -133,7 +133,7 @@ def main() -> None:
     for few in (False, True):
         for task in TASKS:
             for system in paths.only or [name for name in SYSTEMS if name not in SLOW]:
-                # With few texts ctx-embed leaves the encoder as it is anyway.
+                # With few texts ctx-embed does not train the encoder.
                 if (not few and system in SLOW) or (few and system == "ctx-embed frozen"):
                     continue
                 for seed in SEEDS if few and system not in SLOW else SEEDS[:1]:

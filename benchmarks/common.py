@@ -55,7 +55,7 @@ def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int
 
 
 def environment() -> dict[str, Any]:
-    """Return the versions and threads that every result is stored with."""
+    """Return the versions and the number of threads, which every result records."""
     packages = ("ctx-embed", "torch", "sentence-transformers", "tokenizers")
     return {
         "python": platform.python_version(),
@@ -84,7 +84,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def report(rows: list[dict[str, Any]], json_path: Path | None, **details: Any) -> None:
-    """Print the table; write everything beside it as JSON."""
+    """Print the table and write all measurements as JSON."""
     print(markdown(rows))
     if json_path is not None:
         content = {"environment": environment(), "rows": rows, **details}

@@ -32,7 +32,7 @@ from tqdm import tqdm
 from ctx_embed import SearchIndex
 
 CHANGED = 100
-# Shares of the files: notes of 5 to 60 sentences, reviews and news, and what Python's packages bring.
+# Shares of the files: notes of 5 to 60 sentences, reviews and news, and files of Python's packages.
 SHARES = {"corpus": 0.5, "longdocs": 0.25, "installed": 0.25}
 INSTALLED = (".py", ".md", ".rst", ".html", ".txt", ".json")
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _corpus(data: Path) -> Iterator[tuple[str, bytes]]:
-    """Notes of sentences that follow each other in the corpus, every third one as Markdown with headings."""
+    """Yield notes of consecutive sentences of the corpus, every third one as Markdown with headings."""
     generator = random.Random(0)
     paths = sorted((data / "corpus").glob("*.gz"))
     files = [gzip.open(path, "rt", encoding="utf-8", newline="\n") for path in paths]  # noqa: SIM115
@@ -73,7 +73,7 @@ def _longdocs(data: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _installed() -> Iterator[tuple[str, bytes]]:
-    """The sources and documentation of this Python and its packages."""
+    """Yield the sources and documentation of this Python and its packages."""
     for top in (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "/usr/share/doc"):
         for folder, inner, names in os.walk(top):
             inner.sort()
@@ -128,7 +128,7 @@ def folder(data: Path, work: Path, files: int, json_path: Path | None) -> None:
 @click.option("--sizes", default="64 128 256", show_default=True, help="Tokens of a passage.")
 @json_option
 def passages(data: Path, sizes: str, json_path: Path | None) -> None:
-    """nDCG@10 of whole documents and of their best passages, grouped, on cranfield and cisi."""
+    """Print nDCG@10 of whole documents and of their best passages on cranfield and cisi."""
     import tempfile
 
     rows: list[dict[str, Any]] = []
@@ -159,7 +159,7 @@ def other_punctuation(text: str, generator: random.Random) -> str:
 
 
 def typing_error(text: str, generator: random.Random) -> str:
-    """A letter left out, doubled or swapped with the next."""
+    """Return the text with a letter left out, doubled or swapped with the next."""
     places = [place for place in range(len(text) - 1) if text[place : place + 2].isalpha()]
     if not places:
         return text
@@ -169,7 +169,7 @@ def typing_error(text: str, generator: random.Random) -> str:
 
 
 def other_word(text: str, generator: random.Random) -> str:
-    """A short word without digits left out, or a filler put in."""
+    """Return the text without a short word, or with a filler word added."""
     words = text.split()
     short = [place for place, word in enumerate(words) if len(word) <= 4 and word.isalpha()]
     if short and generator.random() < 0.5:
@@ -194,12 +194,12 @@ EDITS: dict[str, Callable[[str, random.Random], str]] = {
 @click.option("--threshold", help="As of `ctx-embed dedupe`.")
 @json_option
 def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path: Path | None) -> None:
-    """Sentences of the corpus, one in twenty an edited copy: time, memory, copies found and wrong merges."""
+    """Print the time, memory, copies found and wrong merges for sentences of which one in twenty is an edited copy."""
     work.mkdir(exist_ok=True)
     generator = random.Random(0)
     planted = round(PLANTED_SHARE * lines)
     texts = corpus_sentences(data, lines - planted)
-    # A copy comes somewhere after its original.
+    # A copy follows its original, at some distance.
     order = [(float(place), place, "") for place in range(len(texts))]
     for number, place in enumerate(generator.sample(range(len(texts)), planted)):
         order.append((generator.uniform(place, len(texts)), place, list(EDITS)[number % len(EDITS)]))
@@ -208,7 +208,7 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
     rows = [EDITS[kind](texts[place], generator) if kind else texts[place] for _, place, kind in order]
     pairs = [(row_of[place], row, kind) for row, (_, place, kind) in enumerate(order) if kind]
     (work / "lines.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    # The system counts the memory of the process that starts another one as its own: this asks for that since then.
+    # Linux counts the parent's memory in a child's peak; this resets the peak at the start.
     peak_of = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     program = f"import atexit; atexit.register(lambda: {peak_of}); from ctx_embed.cli.main import main; main()"
     command = [sys.executable, "-c", program, "dedupe", str(work / "lines.txt"), "-o", str(work / "unique.txt")]
@@ -226,7 +226,7 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
         "dropped": len(leader),
     }
     for kind in EDITS:
-        # Only a pair of which both are kept was missed: the copy of a dropped row may resemble another kept one.
+        # A pair is missed only if both rows stay: the copy of a dropped row may resemble another row.
         found = [left in leader or right in leader for left, right, edit in pairs if edit == kind]
         facts[f"found, {kind}"] = float(np.mean(found))
     facts["found"] = float(np.mean([left in leader or right in leader for left, right, _ in pairs]))
@@ -252,7 +252,7 @@ def common_words(left: str, right: str) -> float:
 @click.option("--sentences", default=200_000, show_default=True)
 @json_option
 def vectors(data: Path, work: Path, sentences: int, json_path: Path | None) -> None:
-    """One index, stored as float32, float16 and int8 in turn: size, recall@10 and milliseconds a search."""
+    """Print size, recall@10 and milliseconds a search of one index stored as float32, float16 and int8."""
     shutil.rmtree(work, ignore_errors=True)
     texts = corpus_sentences(data, sentences + HELD_OUT)
     rows: list[dict[str, Any]] = []

@@ -70,9 +70,9 @@ def measured(command: list[str]) -> tuple[float, float, float, str]:
 @click.option("--kinds", default=KINDS, show_default=True, help="FAISS factory strings measured beside auto.")
 @json_option
 def million(data: Path, work: Path, sentences: int, kinds: str, json_path: Path | None) -> None:
-    """Build rate, sizes, memory, latency and recall, each step in a process of its own.
+    """Measure build rate, sizes, memory, latency and recall, each step in a process of its own.
 
-    What a run has built, it finds again in its folder when it is repeated, with other kinds perhaps.
+    Repeat the command with the same folder, perhaps with other kinds, to reuse what is built.
     """
     work.mkdir(exist_ok=True)
     texts, index = work / "sentences.txt", work / "auto.index"
@@ -147,10 +147,10 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
             processor.append((time.process_time() - used) * 1000)
         for quantile in (50, 95, 99):
             facts[f"batch {batch} p{quantile} ms"] = float(np.percentile(times, quantile))
-        # On a machine that others use too, this says what the search itself takes.
+        # Processor time: the search itself, even on a busy machine.
         facts[f"batch {batch} p50 processor ms"] = float(np.percentile(processor, 50))
     if kind == "auto":
-        # Words are slower the first time: each mode has queries of its own, of which hybrid search repeats some.
+        # Words are slower the first time, so each mode has its own queries; hybrid search repeats some.
         for name, mode, first in (("words", "words", 200), ("hybrid", "hybrid", 400), ("hybrid again", "hybrid", 400)):
             times = []
             for query in queries[first : first + 200]:

@@ -26,7 +26,7 @@ from ctx_embed.second_order import Steps
 LENGTHS = (4096, 16_384, 65_536, 262_144)
 TRANSFORMER_LENGTHS = (512, 1024, 2048, 4096)
 
-# Run apart, so that nothing else of the benchmark is in the peak: prints bytes above what the model and ids need.
+# Runs in a process of its own and prints the peak bytes, less those of the model and the ids.
 PEAK = """
 import re, sys, torch, ctx_embed
 model = ctx_embed.load(device="cpu")

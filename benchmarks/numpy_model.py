@@ -33,7 +33,7 @@ from ctx_embed.rows import read_labelled
 NUMPY = "from ctx_embed.numpy_model import Embedder; Embedder.load().encode(['a text'])"
 TORCH = "import ctx_embed; ctx_embed.load().encode(['a text'])"
 MODEL2VEC = "import sys; from model2vec import StaticModel; StaticModel.from_pretrained(sys.argv[1]).encode(['a text'])"
-# Linux's own figure: getrusage of a child counts what its parent held.
+# From /proc: getrusage of a child includes its parent's memory.
 PEAK = "; print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024)"
 
 

@@ -21,7 +21,7 @@ from ctx_embed import SearchIndex
 
 
 def timed(queries: dict[str, str], search: Callable[[str], Sequence[Any]]) -> tuple[dict[str, list[str]], float]:
-    """The ids found for each query, and the median of the milliseconds of a search."""
+    """Return the ids found for each query, and the median milliseconds of a search."""
     found, times = {}, []
     for name, text in queries.items():
         start = time.perf_counter()
@@ -47,7 +47,7 @@ def main(
     whole: bool,
     json_path: Path | None,
 ) -> None:
-    """Quality and milliseconds of reranking; the whole collection is embedded by the reranker only with --whole."""
+    """Print the quality and milliseconds of reranking; --whole embeds the whole collection with the reranker too."""
     rows: list[dict[str, Any]] = []
     for name in collections.split():
         documents, queries, judged = collection(data, name)

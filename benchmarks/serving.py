@@ -32,7 +32,7 @@ import click
 from common import report
 
 CORES = 2
-# Different requests that the load cycles through.
+# The load cycles through different requests.
 REQUESTS = 512
 SCRIPT = """
 local bodies = {}
@@ -63,7 +63,7 @@ class Load:
 
 
 def lines(data: Path, count: int) -> list[str]:
-    """The first lines of the corpus."""
+    """Return the first lines of the corpus."""
 
     def every() -> Iterator[str]:
         for path in sorted((data / "corpus").glob("*.gz")):
@@ -77,7 +77,7 @@ def lines(data: Path, count: int) -> list[str]:
 
 
 def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:
-    """One text a request, 64 texts a request, and searches."""
+    """Return the loads: one text a request, 64 texts a request, and searches."""
 
     def embedding(given: Any, **options: str) -> str:
         return json.dumps(given if txtai else {"input": given, "model": "default", **options})
@@ -90,7 +90,7 @@ def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:
         Load("64 texts", path, 8, 64, [embedding(batch) for batch in batches]),
     ]
     if not txtai:
-        # As the openai package asks for them.
+        # The form that the openai package requests.
         encoded = [embedding(batch, encoding_format="base64") for batch in batches]
         found.append(Load("64 texts, base64", path, 8, 64, encoded))
     if index:
@@ -116,13 +116,13 @@ def server(index: Path | None, workers: int) -> Iterator[tuple[str, int]]:
 
 
 def family(process: int) -> list[int]:
-    """A process and all it has started."""
+    """Return a process and all processes below it."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [process, *(member for child in children for member in family(int(child)))]
 
 
 def processor_seconds(process: int) -> float:
-    """Used so far by a process and what it has started."""
+    """Return the processor seconds used so far by a process and those below it."""
     ticks = 0
     for member in family(process):
         fields = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
@@ -131,13 +131,13 @@ def processor_seconds(process: int) -> float:
 
 
 def memory(process: int) -> float:
-    """MB in memory of a process and what it has started."""
+    """Return the memory in MB of a process and those below it."""
     pages = sum(int(Path(f"/proc/{member}/statm").read_text().split()[1]) for member in family(process))
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def by_wrk(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
-    """Requests a second, and the 50th and 99th percentiles of their milliseconds."""
+    """Return requests a second, and the 50th and 99th percentiles of their milliseconds."""
     with tempfile.TemporaryDirectory() as name:
         bodies, script = Path(name) / "bodies", Path(name) / "load.lua"
         bodies.write_text("".join(f"{body}\n" for body in load.bodies))
@@ -159,7 +159,7 @@ def by_wrk(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
 
 
 def by_hand(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
-    """As :func:`by_wrk`, from this process."""
+    """Return the same as :func:`by_wrk`, measured by this process."""
     host, _, port = url.removeprefix("http://").partition(":")
     head = f"POST {load.path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: "
     requests = cycle([f"{head}{len(body.encode())}\r\n\r\n{body}".encode() for body in load.bodies])
@@ -189,12 +189,12 @@ def by_hand(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
 
 
 def by(url: str, load: Load, seconds: float) -> tuple[float, list[float]]:
-    """As :func:`by_wrk`, if wrk is installed."""
+    """Return the result of :func:`by_wrk` if wrk is installed, else of :func:`by_hand`."""
     return (by_wrk if shutil.which("wrk") else by_hand)(url, load, seconds)
 
 
 def measured(url: str, load: Load, seconds: float, process: int | None) -> dict[str, Any]:
-    """The rates and latencies of a load, after a warm-up, and what the server needs for a request."""
+    """Return rates and latencies of a load after a warm-up, and the server's cost of a request."""
     by(url, load, min(3.0, seconds))
     before = processor_seconds(process) if process else 0.0
     rate, (median, late) = by(url, load, seconds)
@@ -206,7 +206,7 @@ def measured(url: str, load: Load, seconds: float, process: int | None) -> dict[
 
 
 def built_index(folder: Path, data: Path, documents: int) -> Path:
-    """An index of the first lines of the corpus."""
+    """Return an index of the first lines of the corpus."""
     (folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines(data, documents)), encoding="utf-8")
     command = [
         sys.executable,

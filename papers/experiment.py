@@ -141,24 +141,18 @@ class Experiment:
     paper: Callable[[Settings], Settings] | None = None
 
 
+def _shown(value: float | None, digits: int, unknown: str = "") -> str:
+    return unknown if value is None else f"{value:,.{digits}f}"
+
+
 def number(name: str, digits: int = 1) -> Callable[[Outcome], str]:
     """Return a formatter of the value called ``name``, with ``digits`` decimals and commas between thousands."""
-
-    def show(outcome: Outcome) -> str:
-        value = outcome.figures.get(name)
-        return "" if value is None else f"{value:,.{digits}f}"
-
-    return show
+    return lambda outcome: _shown(outcome.figures.get(name), digits)
 
 
 def published(digits: int = 1) -> Column:
     """Return the column of the paper's values, a dash if we could not find one."""
-
-    def show(outcome: Outcome) -> str:
-        value = outcome.cell.published
-        return UNKNOWN if value is None else f"{value:,.{digits}f}"
-
-    return Column("paper", show)
+    return Column("paper", lambda outcome: _shown(outcome.cell.published, digits, UNKNOWN))
 
 
 def difference(name: str, digits: int = 1) -> Column:
@@ -173,12 +167,7 @@ def difference(name: str, digits: int = 1) -> Column:
 
 def beside(name: str, digits: int = 1) -> Column:
     """Return the column of another published value, by its name in :attr:`Cell.beside`."""
-
-    def show(outcome: Outcome) -> str:
-        value = outcome.cell.beside.get(name)
-        return UNKNOWN if value is None else f"{value:,.{digits}f}"
-
-    return Column(name, show)
+    return Column(name, lambda outcome: _shown(outcome.cell.beside.get(name), digits, UNKNOWN))
 
 
 def span(values: Sequence[float]) -> str:

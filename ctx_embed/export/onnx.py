@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ctx_embed.numpy_model import Embedder
 
 OPSET = 18
-# What onnxruntime of that opset reads.
+# The newest format that onnxruntime reads with that opset.
 IR_VERSION = 8
 MODEL, TOKENIZER, PHRASE_PAIRS = "model.onnx", "tokenizer.json", "phrases.json"
 NEAR = 2e-5
@@ -66,13 +66,13 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
 
     Args:
         saved: the model.
-        unknown: the ids that say nothing about a text.
+        unknown: ids of unknown tokens; a text of nothing else keeps c^0.
 
     Inputs: ``input_ids`` (N,) int64, the texts' ids one after the other, phrases merged; ``offsets`` (B,) int64, where
     each text begins. Output: ``embeddings`` (B, m) float32, of length 1 if the model normalises.
 
     Raises:
-        InputError: c^0 is drawn by a text's ids, which no graph can do.
+        InputError: c^0 is random, seeded by a text's ids, which no graph can do.
     """
     from onnx import TensorProto, helper
 
@@ -83,7 +83,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
             f'{saved.folder}: initial_context="uniform" is random, seeded by a text\'s ids, which ONNX cannot do'
         )
     g = _Graph()
-    # Of each token its text: how many texts begin before it or with it, less one.
+    # The text of each token: the number of texts that begin at or before it, less one.
     tokens, texts = g.Shape("input_ids"), g.Shape("offsets")
     begins = g.ScatterElements(
         g.Expand(_ints(0), g.Add(tokens, _ints(1))), "offsets", g.Expand(_ints(1), texts), reduction="add"
@@ -147,7 +147,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
 
 
 def export(embedder: Embedder, output: str | Path) -> float:
-    """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, once they are found to be right.
+    """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, after comparing them with the model.
 
     ``phrases.json`` is a list of pairs of ids: pair p is the id of the tokenizer's number of entries plus p. Pairs are
     merged as :class:`ctx_embed.text.phrases.Phrases` says.

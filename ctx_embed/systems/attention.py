@@ -41,7 +41,7 @@ def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
-    """Return the softmax of each document's scores over its own tokens.
+    """Return the softmax of the scores over the tokens of each document.
 
     A_{i,j} = exp(s_{i,j}) / sum_i' exp(s_{i',j}), i' over the tokens of i's document.
 
@@ -64,7 +64,7 @@ def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[G
     Args:
         weights: (N, h), A^T.
         values: (N, m), H.
-        lengths: of the B documents.
+        lengths: the number of tokens of each document.
         groups: from :func:`ctx_embed.systems.groups.groups_of`.
 
     Returns:
@@ -92,7 +92,7 @@ def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offse
 
     Args:
         tokens: (N, m).
-        context: (B, m), or (m,) where all documents share it.
+        context: (B, m), or (m,) if all documents share it.
         P, Q: (m, h).
         offsets: (B + 1,).
 
@@ -113,7 +113,7 @@ def bilinear_scores(tokens: Tensor, context: Tensor, W: Tensor, offsets: Tensor)
 
     Args:
         tokens: (N, m).
-        context: (B, m), or (m,) where all documents share it.
+        context: (B, m), or (m,) if all documents share it.
         W: (m, m).
         offsets: (B + 1,).
 
@@ -145,7 +145,7 @@ def redundancy(weights: Tensor, lengths: list[int], groups: list[Group]) -> Tens
         lengths, groups: as for :func:`attended`.
 
     Returns:
-        A scalar, 0 where no document has a token.
+        A scalar; 0 if no document has a token.
 
     Source: Lin et al. (2017), section 2.2.
     """
@@ -220,7 +220,7 @@ def self_attention(query: Tensor, key: Tensor, value: Tensor, groups: list[Group
     Args:
         query, key, value: (N, h, d), h heads of d features.
         groups: from :func:`ctx_embed.systems.groups.groups_of`.
-        scale: of the products.
+        scale: factor of the products Q K^T.
 
     Returns:
         (N, h, d).

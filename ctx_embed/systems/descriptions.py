@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class Description(NamedTuple):
-    """The description of a system.
+    """Formula, size, cost and source of an encoder.
 
     Symbols: m features of a token and d of a state (m, or 2 hidden over a bi-GRU), n tokens of a text, h heads; all
     others are option names.
 
     Args:
-        formula: of the sentence embedding.
-        parameters: their number with the default options, excluding the tables.
-        complexity: of embedding one text.
+        formula: the sentence embedding.
+        parameters: number of parameters with the default options, excluding the tables.
+        complexity: cost of embedding one text.
         source: the publication.
     """
 
@@ -93,7 +93,7 @@ DESCRIPTIONS: dict[str, Description] = {
     ),
 }
 
-# The names that `ctx-embed eval run --encoder` accepts besides systems and model folders, fitted in each training fold.
+# Further names for `ctx-embed eval run --encoder`; these are fitted in each training fold.
 EVALUATION_BASELINES = {
     "tfidf": "tf-idf vectors, fitted inside each training fold",
     "majority": "the training fold's most frequent class",

@@ -20,7 +20,7 @@ MOST_PADDING = 4
 
 
 class TableOptions(TypedDict, total=False):
-    """The options that every system passes on to :class:`TokenEncoder`."""
+    """Options that every encoder passes to :class:`TokenEncoder`."""
 
     max_seq_length: int | None
     phrases: Tensor | np.ndarray[Any, Any] | None
@@ -28,10 +28,10 @@ class TableOptions(TypedDict, total=False):
 
 
 def require_share(name: str, value: float) -> None:
-    """Raise an error unless the value is a number from 0 to below 1.
+    """Refuse a value that is not a number from 0 to below 1.
 
     Raises:
-        InputError: with the name and the value got.
+        InputError: naming the option and the value.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise InputError(f"{name} must be a number from 0 to below 1, got {value!r}")
@@ -46,7 +46,7 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
     """Return the outputs of a recurrent network that reads each document by itself.
 
     Args:
-        network: of one or two directions.
+        network: a GRU of one or two directions.
         tokens: (N, m) packed.
         offsets: (B + 1,).
         most_padding: on a CPU, pad the documents if that makes at most this many positions a token.
@@ -63,7 +63,7 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
 
 
 def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """Return :func:`recurrent_states` in memory that does not depend on how much the lengths differ."""
+    """Return the same in memory that does not depend on how much the lengths differ."""
     lengths = offsets.diff()
     # The longest document first, and all first tokens before all second ones, as torch packs sequences.
     rank = lengths.argsort(descending=True, stable=True).argsort()
@@ -76,10 +76,10 @@ def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """Return :func:`recurrent_states` over padded documents, whose gradient takes time linear in their length.
+    """Return the same over padded documents.
 
-    The gradient of torch's packed sequences takes quadratic time on a CPU. Padding behind a document's end never
-    reaches its states: each direction starts at its own end of the document.
+    Their gradient takes time linear in the length; that of torch's packed sequences is quadratic on a CPU. Padding
+    never reaches a document's states: each direction starts at its own end of the document.
     """
     lengths = offsets.diff()
     documents = document_ids(offsets)
@@ -106,7 +106,7 @@ class SystemEncoder(TokenEncoder):
 
     @property
     def ids_may_be_renumbered(self) -> bool:
-        """True: only the rows are pooled."""
+        """True: the encoder reads only the rows of the table."""
         return True
 
     @property

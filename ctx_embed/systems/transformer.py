@@ -19,10 +19,10 @@ from ctx_embed.systems.attention import self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
 from ctx_embed.systems.groups import Group, groups_of
 
-# The divisor of the sum of a text's token outputs, given its number of tokens.
+# By what the sum of a text's token outputs is divided, given its number of tokens.
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda n: n, "sqrt": torch.sqrt}
 
-# Usual number of tokens of a text: a new student cancels the mean of these positions.
+# Tokens of a usual text: a new student cancels the mean of its positions.
 USUAL_LENGTH = 20
 
 
@@ -45,7 +45,7 @@ class Layer(nn.Module):
 
     Args:
         dimension: m.
-        heads: their number; each has m / heads features.
+        heads: number of heads, of m / heads features each.
         feedforward: units between the two maps.
         dropout: rate on the output of each sublayer.
         norm_first: normalise the input of a sublayer instead of its sum with the residual.

@@ -24,7 +24,7 @@ class AttentionWeights:
 
     Attributes:
         tokens: n vocabulary entries; a phrase is its words with spaces between them.
-        weights: float array whose last axis is the tokens'.
+        weights: a float array; its last axis runs over the tokens.
         axes: the names of the axes of ``weights``, such as ``("head", "token")``.
     """
 
