@@ -353,9 +353,9 @@ def built_million(source: Path, work: Path, rows: int, count: int) -> dict[str, 
 @options(3_000_000)
 @click.option("--workers", "count", default=2, show_default=True)
 def million(data: Path, work: Path, rows: int, json_path: Path | None, count: int) -> None:
-    """Encode into Parquet, make a search index of it, and search that: hours, GB, recall, p50, p99.
+    """Encode into Parquet, build a search index from it, and search: hours, GB, recall, p50, p99.
 
-    What a run has built, it finds again in its folder when it is repeated, so that searches can be timed apart.
+    Repeat the command with the same folder to time only the searches.
     """
     source = written(data, work, rows)
     built = built_million(source, work, rows, count)
