@@ -125,12 +125,24 @@ def initial_encoder(
     return encoder
 
 
+class Redrawn(Contextualizer):
+    """A Contextualizer that embeds in torch even without gradients: NumPy would seed the first context by the text."""
+
+    def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """Return c^K of packed documents, (B, m); arguments as for :meth:`Contextualizer.embed`."""
+        if torch.is_grad_enabled():
+            return super().embed(ids, lengths)
+        with torch.enable_grad():
+            return super().embed(ids, lengths).detach()
+
+
 def redraw_contexts(module: Contextualizer) -> None:
     """Draw the uniform first context anew at each reading of a text, instead of seeding it with the text's tokens."""
 
     def first_context(input_ids: Tensor, offsets: Tensor) -> Tensor:
         return torch.rand(len(offsets) - 1, module.dimension) * 2 - 1
 
+    module.__class__ = Redrawn
     module.attention.first_context = first_context  # type: ignore[method-assign]
 
 

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from ctx_embed.errors import InputError
 from ctx_embed.modules import Contextualizer
 from ctx_embed.systems.weights import attention_weights, token_encoder, token_ids
-from ctx_embed.text.unknown import unknown_share
 from ctx_embed.texts import require_explainable
 
 if TYPE_CHECKING:
@@ -138,13 +137,12 @@ def explain(model: SentenceTransformer, text: str) -> Explanation:
         InputError: the model's first module is another, or has no weights; the text is not a string, or too long.
     """
     require_explainable(text)
-    module = token_encoder(model)
-    ids = token_ids(model, text)
-    if not len(ids) or unknown_share(module.backend_tokenizer, [text]) == 1.0:
-        (empty,) = module.attention_weights(ids[:0], [0])
-        return Explanation(text, (), empty.float().cpu().numpy(), module.weight_axes)
     (found,) = attention_weights(model, [text])
-    path = _path(module.contexts(ids, [len(ids)])[:, 0]) if isinstance(module, Contextualizer) else None
+    module = token_encoder(model)
+    path = None
+    if found.tokens and isinstance(module, Contextualizer):
+        ids = token_ids(model, text)
+        path = _path(module.contexts(ids, [len(ids)])[:, 0])
     return Explanation(text, found.tokens, found.weights, found.axes, path)
 
 

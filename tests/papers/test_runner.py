@@ -307,7 +307,7 @@ def test_changes_reach_the_cells_that_have_them(workplace, tmp_path):
             RunOptions(changes={"head": "zero"}),
             "unknown head 'zero': did you mean 'zeros'? known are probe, random, zeros",
         ),
-        (RunOptions(changes={"learning_rate": 0}), "learning_rate must be a finite number above 0, got 0"),
+        (RunOptions(changes={"learning_rate": 0}), "learning_rate must be above 0, got 0"),
         (RunOptions(changes={"token_dropout": 1}), "token_dropout must be at least 0 and below 1, got 1"),
     ],
 )
