@@ -42,6 +42,17 @@ class Context(click.Context):
     formatter_class = Formatter
 
 
+class Count(click.IntRange):
+    """An integer that libraries can count to; click alone would take one of any length."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; raise a usage error for one that is out of range."""
+        number = super().convert(value, param, ctx)
+        if number > LARGEST:
+            self.fail(f"{number} is more than {LARGEST}.", param, ctx)
+        return number
+
+
 class CliCommand(click.Command):
     """A command whose help lists its options in sections, with defaults and with ranges in words.
 
@@ -57,7 +68,7 @@ class CliCommand(click.Command):
         self.sections = sections or {"Options": ()}
         for option in self.params:
             if isinstance(option.type, click.IntRange) and option.type.max is None:
-                option.type = click.IntRange(option.type.min, LARGEST, min_open=option.type.min_open)
+                option.type = Count(option.type.min, min_open=option.type.min_open)
             if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
                 option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
 
@@ -84,8 +95,6 @@ def _readable(text: str) -> str:
     least, above, operator, most = found.groups()
     if operator in (">", ">="):
         least, above, operator, most = most, operator.replace(">", "<"), None, None
-    if most == str(LARGEST):
-        operator, most = None, None
     if above == operator == "<=":
         words = f"{least} to {most}"
     else:
