@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -16,27 +15,38 @@ if TYPE_CHECKING:
 CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}}
 
 
-def _tokenizer_json(module: torch.nn.Module) -> str:
-    """Return the tokenizer's canonical JSON without padding and truncation, which calls change in passing."""
-    # A module of ours has both: its own tokenizer counts, not the view of it made for transformers.
-    tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
-    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if tokenizer is None or not hasattr(tokenizer, "to_str"):
-        return ""
-    content = json.loads(tokenizer.to_str())
-    content.pop("padding", None)
-    content.pop("truncation", None)
-    return json.dumps(content, sort_keys=True)
+def digest(
+    modules: Iterable[tuple[str, dict[str, Any], Any]],
+    tensors: Iterable[tuple[str, str, Iterable[int], Iterable[Any]]],
+) -> str:
+    """Return the sha256 over a model's configs, tokenizers and tensors.
 
+    Args:
+        modules: the class name, config and tokenizer (or None) of each, in their order.
+        tensors: the name, dtype, shape and bytes in blocks of each, sorted by name.
 
-def _config_json(module: torch.nn.Module) -> str:
-    describe: Any = getattr(module, "get_config_dict", dict)
-    name = type(module).__name__
-    return json.dumps([name, {**CONFIGS.get(name, {}), **describe()}], sort_keys=True, default=str)
+    Returns:
+        64 hexadecimal digits.
+    """
+    found = hashlib.sha256()
+    for name, config, tokenizer in modules:
+        config = {**CONFIGS.get(name, {}), **config}
+        found.update(json.dumps([name, config], sort_keys=True, default=str).encode())
+        if hasattr(tokenizer, "to_str"):
+            content = json.loads(tokenizer.to_str())
+            # Calls change these in passing.
+            content.pop("padding", None)
+            content.pop("truncation", None)
+            found.update(json.dumps(content, sort_keys=True).encode())
+    for name, dtype, shape, blocks in tensors:
+        found.update(f"{name} {dtype} {list(shape)}\n".encode())
+        for block in blocks:
+            found.update(block)
+    return found.hexdigest()
 
 
 def fingerprint(model: SentenceTransformer) -> str:
-    """Return the sha256 over the modules' configs, tokenizers, and sorted tensor names, dtypes, shapes and bytes.
+    """Return the hash over everything that decides a model's embeddings, see :func:`digest`.
 
     Two models with the same fingerprint return the same embedding of the same prompted text; a bfloat16 copy of a model
     is another model. Prompts and the default prompt are settings of a model, not part of it.
@@ -47,14 +57,21 @@ def fingerprint(model: SentenceTransformer) -> str:
     Returns:
         64 hexadecimal digits.
     """
-    digest = hashlib.sha256()
-    for module in model.children():
-        digest.update(_config_json(module).encode())
-        digest.update(_tokenizer_json(module).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    import torch
+
+    def modules() -> Iterator[tuple[str, dict[str, Any], Any]]:
+        for module in model.children():
+            describe: Any = getattr(module, "get_config_dict", dict)
+            # A module of ours has both: its own tokenizer counts, not the view of it made for transformers.
+            tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
+            yield type(module).__name__, describe(), getattr(tokenizer, "backend_tokenizer", tokenizer)
+
+    def tensors() -> Iterator[tuple[str, str, Iterable[int], Iterable[Any]]]:
+        for name, tensor in sorted(model.state_dict().items()):
+            stored = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+            yield name, str(tensor.dtype), tensor.shape, [stored.data]
+
+    return digest(modules(), tensors())
 
 
 def identity(*parts: Any) -> str:

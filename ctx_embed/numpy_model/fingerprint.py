@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from ctx_embed.fingerprint import digest
 from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer, TokenTable
 
 # Rows of the table that are hashed at a time: 5 MB of 320 float32.
@@ -22,34 +24,34 @@ FILE = "fingerprint.json"
 
 
 def compute(saved: SavedContextualizer) -> str:
-    """Return the sha256 over the modules' configs, the tokenizer, and sorted tensor names, dtypes, shapes and bytes.
+    """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
+    table = TokenTable(saved.tensors)
 
-    Returns:
-        64 hexadecimal digits, those of the model that torch loads in float32.
-    """
-    digest = hashlib.sha256()
-    digest.update(json.dumps(["Contextualizer", saved.config], sort_keys=True).encode())
-    content = json.loads(saved.tokenizer.to_str())
-    content.pop("padding", None)
-    content.pop("truncation", None)
-    digest.update(json.dumps(content, sort_keys=True).encode())
-    for config in saved.normalize:
-        digest.update(json.dumps(["Normalize", config], sort_keys=True).encode())
-    for name in saved.tensors.names():
-        if name == SCALES:
-            continue
-        dtype = "torch.int32" if name == PHRASES else "torch.float32"
-        shape: tuple[int, ...] = saved.tensors.stored(name).shape
-        digest.update(f"{saved.name}.{name} {dtype} {list(shape)}\n".encode())
+    def blocks(name: str) -> Iterator[Any]:
         if name == TABLE:
-            table = TokenTable(saved.tensors)
-            for start in range(0, len(saved.tensors.stored(TABLE)), BLOCK_ROWS):
-                digest.update(table.rows(slice(start, start + BLOCK_ROWS)).data)
+            for start in range(0, table.shape[0], BLOCK_ROWS):
+                yield table.rows(slice(start, start + BLOCK_ROWS)).data
         elif name == PHRASES:
-            digest.update(np.ascontiguousarray(saved.tensors.stored(name), dtype=np.int32).data)
+            yield np.ascontiguousarray(saved.tensors.stored(name), dtype=np.int32).data
         else:
-            digest.update(np.ascontiguousarray(saved.tensors.floats(name)).data)
-    return digest.hexdigest()
+            yield np.ascontiguousarray(saved.tensors.floats(name)).data
+
+    return digest(
+        [
+            ("Contextualizer", saved.config, saved.tokenizer),
+            *(("Normalize", config, None) for config in saved.normalize),
+        ],
+        (
+            (
+                f"{saved.name}.{name}",
+                "torch.int32" if name == PHRASES else "torch.float32",
+                saved.tensors.stored(name).shape,
+                blocks(name),
+            )
+            for name in saved.tensors.names()
+            if name != SCALES
+        ),
+    )
 
 
 def files_key(saved: SavedContextualizer) -> str:

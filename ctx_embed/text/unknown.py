@@ -1,4 +1,4 @@
-"""How much of some texts a tokenizer knows: a model embeds texts of unknown tokens all alike."""
+"""How much of some texts a tokenizer knows, and warnings where it knows little."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
 
 
 def warning(share: float) -> str:
-    """Return what to say of texts of which so large a share is unknown; empty if it is small enough."""
+    """Return the warning about a share of unknown tokens; empty if the share is small enough."""
     if share <= MOST_UNKNOWN:
         return ""
     return (
-        f"Warning: the model does not know {share:.0%} of the tokens in these texts, and embeds unknown texts alike: "
-        "their similarities mean little. The default model knows English only."
+        f"Warning: the model does not know {share:.0%} of the tokens in these texts, so their similarities mean "
+        "little; the default model knows English only."
     )

@@ -37,7 +37,7 @@ class Cuts:
     A cut is safe between two words if no phrase may reach over it: phrases join at certain pairs of entries alone.
 
     Args:
-        tokenizer: that works word by word.
+        tokenizer: must treat each word by itself.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
