@@ -179,7 +179,7 @@ def test_several_queries(index, tmp_path):
     [
         (["query", "index", "x", "--json", "--jsonl"], "--json and --jsonl exclude each other"),
         (["query", "index", "x", "--queries", "y"], "give either TEXT or --queries"),
-        (["query", "index", "x", "--mode", "fuzzy"], "'fuzzy' is not one of 'dense', 'words', 'hybrid'"),
+        (["query", "index", "x", "--mode", "fuzzy"], "'fuzzy' is not one of 'hybrid', 'dense', 'words'"),
         (["query", "index", "x", "--threshold", "2"], "2.0 is not in the range -1<=x<=1"),
         (["build", "a", "index", "--append", "--upsert"], "--append and --upsert exclude each other"),
         (["tune", "index", "--recall", "0"], "0.0 is not in the range 0<x<=1"),
