@@ -22,7 +22,7 @@ BLOCK = 4096
 @command()
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="OUT", type=OUTPUT, help="Where to write one file; - is standard output.")
-@click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see below.")
+@click.option("--to", "target", metavar="TARGET", help="A directory or a database to write to instead, see above.")
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
 @field_option
 @encoding_option

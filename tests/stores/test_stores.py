@@ -228,8 +228,6 @@ def test_texts_that_databases_dislike_come_back(new_address, embedder, rows):
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_text_without_known_tokens_is_stored_and_no_hit(new_address, embedder, rows, exact):
     """More of them than hits asked for, so that they would crowd out a document that is unlike the query."""
-    if new_address.kind == "index":
-        pytest.skip("tests of the index look at this")
     texts = ["Prices in the city rise faster than wages.", *["日本語"] * 5, "A dog barked.", ""]
     with stores.open(new_address()) as store:
         store.ensure(stores.Collection.of(embedder))
