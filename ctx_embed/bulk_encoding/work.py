@@ -1,4 +1,4 @@
-"""What every worker does, on whichever engine: read a piece, embed it part by part, and store each part."""
+"""The work of each worker on any engine: read a piece, embed it part by part, and store each part."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ NAMED = 20
 
 @dataclass(frozen=True)
 class Job:
-    """What a run does; every worker gets a copy.
+    """The description of a run; every worker gets a copy.
 
     Args:
         target: the address of the store.
-        run: the number of the run, with which the names of its parts begin.
-        model: what loads the model.
-        backend: what runs it.
-        fingerprint: of the model.
-        fields: of the rows.
-        part_rows: the most rows of a part.
+        run: the run's number, the prefix of the names of its parts.
+        model: the name or path that loads the model.
+        backend: "numpy" or "torch"; None chooses.
+        fingerprint: the model's fingerprint.
+        fields: the fields with text and id.
+        part_rows: maximum number of rows in a part.
         stores: whether workers store their parts; otherwise they hand them back.
     """
 

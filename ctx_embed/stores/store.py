@@ -1,4 +1,4 @@
-"""What every store can do, and what it stores about its model."""
+"""The interface of every store, and the record of the model that made its vectors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 COLLECTION = "collection"
-# What the names of the notes of encoding runs begin with; the last one is the latest.
+# Prefix of the notes that record encoding runs; the highest number is the newest.
 RUN = "run-"
 METRIC = "cosine"
 
@@ -38,10 +38,10 @@ class Collection:
 
     Args:
         model_fingerprint: the fingerprint of the model, see :func:`ctx_embed.fingerprint.fingerprint`.
-        dimension: of the vectors, which have length 1.
-        model: what loads the model again: ``default``, a path or a name; None if unknown.
+        dimension: the length of each vector; its norm is 1.
+        model: the name or path that loads the model again: ``default``, a path or a name; None if unknown.
         metric: how vectors are compared; always the cosine.
-        fields: the metadata that have a column of their own, with its type, see :mod:`ctx_embed.stores.columns`.
+        fields: metadata fields with a column of their own, and its type, see :mod:`ctx_embed.stores.columns`.
     """
 
     model_fingerprint: str
@@ -52,7 +52,7 @@ class Collection:
 
     @classmethod
     def of(cls, embedder: IndexModel, fields: Mapping[str, str] | None = None) -> Collection:
-        """Return what to record about the vectors of an embedder."""
+        """Return the record of the vectors of an embedder."""
         return cls(embedder.fingerprint, embedder.dimension, embedder.reference, fields=dict(fields or {}))
 
     def as_json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Collection:
         """Return the collection that :meth:`as_json` described.
 
         Args:
-            name: of the store, for messages.
+            name: the store's name, for messages.
             note: the JSON values.
 
         Raises:
@@ -302,7 +302,7 @@ class Store(ABC):
         """Store a note, replacing the one of this name."""
 
     def finish(self, *, unique: bool = False) -> None:  # noqa: B027
-        """Do what is due after a run of upserts, such as building the store's default vector index.
+        """Complete a run of upserts, for example by building the store's vector index.
 
         Args:
             unique: whether no id of the run can have been there before, nor twice in the run.
