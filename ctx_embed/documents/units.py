@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from ctx_embed.documents.blocks import KINDS, Block, rows
@@ -142,9 +141,3 @@ def modified(nanoseconds: int) -> str:
 def _unreadable(error: InputError, path: str) -> UnreadableFileError:
     """Return an error without the path that its message begins with."""
     return UnreadableFileError(str(error).removeprefix(path).lstrip(":, "))
-
-
-def chunks(documents: Iterator[Document], size: int) -> Iterator[list[Document]]:
-    """Yield documents in lists of at most ``size``."""
-    while part := list(islice(documents, size)):
-        yield part

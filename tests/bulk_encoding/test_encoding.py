@@ -317,7 +317,7 @@ def test_the_bar_counts_rows(corpus, tmp_path, monkeypatch):
 
 def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"the engine ray needs .*ctx-embed\[ray\]"):
+    with pytest.raises(InputError, match=r"the engine ray needs the extra ray: pip install .*\[ray\]"):
         encode_dataset(corpus, tmp_path / "out", engine="ray")
     monkeypatch.undo()
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")

@@ -22,7 +22,6 @@ from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import (
     RECORD_SUFFIXES,
     checked_unit,
-    chunks,
     documents_of,
     holds_records,
     modified,
@@ -39,6 +38,7 @@ from ctx_embed.index.storage.manifest import DOCUMENTS
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.transaction import Edit
 from ctx_embed.progress import Meter
+from ctx_embed.rows.arrival import in_blocks
 from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
@@ -436,7 +436,7 @@ def _read_again(documents: Iterator[Document], ids: Sequence[Id], batch: int) ->
     Raises:
         UnreadableFileError: the file has changed: it cannot be read now, or its documents do not have these ids.
     """
-    parts = chunks(documents, batch)
+    parts = in_blocks(documents, batch)
     read = 0
     while read < len(ids):
         try:
