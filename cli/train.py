@@ -112,7 +112,7 @@ def train(
         train_file,
         output,
         replace(SupervisedOptions() if from_scratch else FINE_TUNING, seed=seed, **in_training),
-        **{**job, "frozen": False if in_training and not from_scratch else job["frozen"]},
+        **{**job, "frozen": False if in_training else job["frozen"]},
         architecture={**architecture, **of_system},
         text_field=field,
         label_field=label_field,

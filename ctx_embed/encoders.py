@@ -33,16 +33,16 @@ class Encoder:
     Attributes:
         name: what the user called it.
         encode: from n texts to (n, d).
-        fingerprint: the hash over its weights, tokenizer and configuration; None where that is unknown.
-        key: the hash over all that decides its embeddings, under which they are stored; None: they are not stored.
-        parameters: how many numbers it has learned; None where that is unknown.
+        fingerprint: a hash of its weights, tokenizer and configuration; None if unknown.
+        key: a hash of everything that decides its embeddings, under which they are stored; None: they are not stored.
+        parameters: number of learned parameters; None if unknown.
         fit: for an encoder that is fitted inside each training fold: from all texts to their features, which are never
             stored.
         model: the SentenceTransformer behind it, where there is one.
         probes_only: its cosines mean nothing, so that only linear probes use it.
-        by_name: whether :func:`load_encoder` makes it from its name, in another process too.
+        by_name: whether :func:`load_encoder` can make it from its name, also in another process.
         batch_size: the number of texts in one call at which it is quickest.
-        tokenizer: of the model, where there is one.
+        tokenizer: the model's, if it has one.
     """
 
     name: str

@@ -33,10 +33,10 @@ def versions() -> dict[str, str]:
 
 
 def inherited(folder: Path | None) -> dict[str, Any]:
-    """Return the language and licence that the card in a model's folder states; nothing where it states none."""
+    """Return the language and licence stated by the card in a model's folder, as far as it states them."""
     try:
         stated = metadata_load(folder / CARD) if folder is not None else None
-    # The card is absent or not YAML; each library raises errors of its own.
+    # There is no card or it is not YAML; the libraries raise various errors.
     except Exception:
         stated = None
     return {name: stated[name] for name in INHERITED if stated and stated.get(name)}

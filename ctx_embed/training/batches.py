@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ctx_embed.text.tokenizer import TextTokenizer
 
-# Batches whose rows are sorted by length together.
+# Number of batches whose rows are sorted by length together.
 POOL_BATCHES = 50
 
 
@@ -41,12 +41,12 @@ class PackedTexts:
 
 
 def weighted_rows(rows: NDArray[np.int64], weights: NDArray[np.float32], seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the rows of an epoch: each as often as its weight says, fractions by seeded sampling.
+    """Return the rows of an epoch, each as often as its weight says; fractions are sampled.
 
     Args:
-        rows: that may be shown.
+        rows: the rows to choose from.
         weights: (rows,) how often each is shown on average.
-        seed, epoch: of the draw.
+        seed, epoch: these seed the choice.
 
     Returns:
         (about the sum of the weights,) rows, some of them several times, in order; the same number in every epoch.
@@ -77,8 +77,8 @@ def like_length_batches(
     """Yield batches of rows of similar length: :func:`seeded_batches` within pools of rows, in a seeded order.
 
     Args:
-        lengths: (count,) of the rows.
-        batch_size, seed, epoch: as those of :func:`seeded_batches`, whose batches these are in number and sizes.
+        lengths: (count,) the length of each row.
+        batch_size, seed, epoch: as for :func:`seeded_batches`; number and sizes of the batches are the same.
     """
     batches: list[NDArray[np.int64]] = []
     drawn = list(seeded_batches(len(lengths), batch_size, seed, epoch))

@@ -13,11 +13,11 @@ from ctx_embed.files import replaced_file
 
 
 class Checkpoint:
-    """One file in the folder ``OUT.partial`` beside a run's output, made when a state is first saved.
+    """One file in the folder ``OUT.partial`` next to a run's output, created with the first state.
 
     Args:
         output: what the run writes at its end.
-        run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is not taken up but replaced.
+        run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is ignored and replaced.
 
     Raises:
         InputError: a file stands in the folder's place.
@@ -46,7 +46,7 @@ class Checkpoint:
             torch.save({**state, "run": self.run}, beside)
 
     def remove(self) -> None:
-        """Remove the state, and the folder if nothing else is in it: the run has ended well."""
+        """Remove the state, and the folder if nothing else is in it."""
         for path in (self.path, *self.folder.glob(f".{self.path.name}.*")):
             path.unlink(missing_ok=True)
         with suppress(OSError):

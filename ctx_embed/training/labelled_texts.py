@@ -14,7 +14,7 @@ Hashes = NDArray[np.uint64]
 
 
 def text_hash(text: str) -> int | None:
-    """Return 64 bits over a text's words, whatever its case and punctuation; None of a text without a word."""
+    """Return 64 bits over a text's words, whatever its case and punctuation; None for a text without words."""
     words = words_of(text)
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little") if words else None
 

@@ -39,6 +39,13 @@ class TorchEncoder:
         """The tokenizer; None if the model has another kind."""
         return tokenizer_of(self.model)
 
+    @property
+    def dimension(self) -> int:
+        """The dimension m of the embeddings."""
+        from ctx_embed.training.supervised.network import dimension_of
+
+        return dimension_of(self.model)
+
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""
         from ctx_embed.training.supervised.network import embedded
@@ -88,6 +95,11 @@ class SavedEncoder:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, without phrases."""
         return self._embedder.tokenizer
+
+    @property
+    def dimension(self) -> int:
+        """The dimension m of the embeddings."""
+        return self._embedder.dimension
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""

@@ -144,8 +144,9 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
     """Return the weight of each class in the loss, (classes,); None: all are 1.
 
     Args:
-        wanted: ``balanced``: n / (classes * n_class), and with several labels the number of texts without the label
-            divided by that of texts with it; or weights by label, 1 for labels it does not name.
+        wanted: ``balanced`` or weights by label, which are 1 for labels that are not named. ``balanced`` is
+            n / (classes * n_class); with several labels per text, the number of texts without the label divided by
+            the number with it.
         data: the training texts.
         labels: the classes.
 
@@ -205,7 +206,7 @@ def logistic(
         X: (n, m).
         targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
         scale: (m,) divisors of the features, to which the penalty of :data:`PROBE_C` then applies.
-        weights: (classes,) of the classes in the loss; with several labels, of the texts that have the label.
+        weights: (classes,) weights in the loss; with several labels per text, of the texts that have the label.
     """
     mean = X.mean(0)
     Z = (X - mean) / scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,10 +33,7 @@ class ClassifierNetwork(nn.Module):
         self.encoder = encoder
         self.labels = list(labels)
         self.multi_label = multi_label
-        with torch.no_grad():
-            # Not get_embedding_dimension(), which a truncate_dim lowers.
-            dimension = embeddings(encoder.eval(), [""]).shape[1]
-        self.head = nn.Linear(dimension, len(self.labels)).to(encoder.device)
+        self.head = nn.Linear(dimension_of(encoder), len(self.labels)).to(encoder.device)
 
     def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
         """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
@@ -83,6 +81,15 @@ class ClassifierNetwork(nn.Module):
     def accuracy(self, data: Labelled) -> float:
         """Return the share of texts whose label is found, see :func:`label_accuracy`."""
         return label_accuracy(self.predict(data.texts), data)
+
+
+@torch.no_grad()
+def dimension_of(encoder: SentenceTransformer) -> int:
+    """Return the dimension of an encoder's embeddings, which a ``truncate_dim`` does not lower."""
+    with warnings.catch_warnings():
+        # The text has no token that the model knows.
+        warnings.simplefilter("ignore")
+        return embeddings(encoder.eval(), [""]).shape[1]
 
 
 def embeddings(encoder: SentenceTransformer, texts: list[str], token_dropout: float = 0.0) -> Tensor:

@@ -40,7 +40,7 @@ class Predictor:
         modules_of(folder)
         head = Head.load(folder)
         encoder = open_encoder(folder, device)
-        if head.weight.shape[1] != (dimension := encoder.embed(["a text"]).shape[1]):
+        if head.weight.shape[1] != (dimension := encoder.dimension):
             raise InputError(
                 f"{folder}: the head reads {head.weight.shape[1]} dimensions, but the encoder has {dimension}; "
                 "make the classifier again with ctx-embed train"

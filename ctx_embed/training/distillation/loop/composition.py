@@ -38,19 +38,19 @@ class Composition:
         self.offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in summed])])
 
     def _summed(self, entries: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the own rows of each of the entries, one after the other, and where each entry's begin."""
+        """Return the rows that each entry is the sum of, entry by entry, and where each entry's rows begin."""
         counts = self.offsets[entries + 1] - self.offsets[entries]
         starts = counts.cumsum() - counts
         within = np.arange(counts.sum()) - np.repeat(starts, counts)
         return self.summed[np.repeat(self.offsets[entries], counts) + within], starts
 
     def used(self, ids: Tensor) -> Tensor:
-        """Return the different own rows that texts of these ids are made of, ascending."""
+        """Return the numbers of all rows that these ids are sums of, ascending, each once."""
         entries = np.unique(ids.cpu().numpy())
         return torch.from_numpy(np.unique(self._summed(entries)[0])).to(ids.device)
 
     def rows(self, entries: Tensor, used: Tensor, own: Tensor) -> Tensor:
-        """Return the composed rows (entries, m), ``own`` being the own rows ``used``."""
+        """Return the summed rows (entries, m); ``own`` holds the rows ``used``."""
         summed, starts = self._summed(entries.cpu().numpy())
         places = torch.searchsorted(used, torch.from_numpy(summed).to(used.device))
         return F.embedding_bag(places, own, torch.from_numpy(starts).to(used.device), mode="sum")
@@ -60,8 +60,8 @@ class Composition:
 
         Args:
             ids, lengths: the packed texts.
-            used: of the ids, see :meth:`used`.
-            own: (used, m) their own rows, which get the gradient.
+            used: the rows that these ids are made of, see :meth:`used`.
+            own: (used, m) these rows, which get the gradient.
         """
         entries, renumbered = torch.unique(ids, return_inverse=True)
         rows = self.rows(entries, used, own)

@@ -22,10 +22,10 @@ MOST_WORDS = 30
 
 
 def negated(text: str) -> str | None:
-    """Return the text with its first negation after an auxiliary verb taken away, or else one put there.
+    """Return the text without its first negation after an auxiliary verb, or with one added if it has none.
 
-    None where there is no auxiliary, or the text is a question or long. Half of the negations that are put, by the
-    text's own words, are shortened to n't.
+    Return None for a text without an auxiliary verb, a question, or a long text. About half of the added negations are
+    shortened to n't; a hash of the text decides.
     """
     if len(text.split()) > MOST_WORDS or "?" in text:
         return None
@@ -42,9 +42,9 @@ def triples(texts: Sequence[str], pairs: NDArray[np.int64], opposed: NDArray[np.
     """Return texts, their partners and their contrasts: a contradiction where one is known, or the text negated.
 
     Args:
-        texts: of the training.
-        pairs: (P, 2) rows of the same meaning.
-        opposed: (Q, 2) rows that contradict one another.
+        texts: all texts of the training.
+        pairs: (P, 2) rows of texts with the same meaning.
+        opposed: (Q, 2) rows of texts that contradict one another.
     """
     contradictions = {texts[first]: texts[second] for first, second in opposed.tolist()}
     found = []

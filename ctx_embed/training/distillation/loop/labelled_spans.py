@@ -22,12 +22,12 @@ FEWEST_TAUGHT = 100
 class LabelledSpans:
     """Random spans of labelled texts; each label is equally frequent.
 
-    A span of a review mostly has the review's sentiment, and is as short as the sentences that the student is used on.
+    A span mostly has the sentiment of its review, and is as short as the sentences that users embed.
 
     Args:
         tokenizer: the student's.
-        labels, texts: of equal length; a part of them, chosen by ``seed``, is held out.
-        seed: of the held-out part and the spans.
+        labels, texts: of equal length; ``seed`` chooses the part that is held out.
+        seed: seed of the held-out part and of the spans.
     """
 
     def __init__(self, tokenizer: TextTokenizer, labels: Sequence[str], texts: Sequence[str], seed: int) -> None:
@@ -77,10 +77,10 @@ def taught_labels(
     """Return the probabilities (texts, classes) of labels, by logistic regression on a teacher's embeddings.
 
     Args:
-        embeddings: (texts, d) of the teacher.
-        texts: of which those that are among the labelled ones are learned.
-        labels, labelled: the labels, and the texts they belong to.
-        decay: of the squared weights.
+        embeddings: (texts, d) the teacher's embeddings of ``texts``.
+        texts: texts, some of which have labels; the regression is fitted on these.
+        labels, labelled: the labels, and the text of each.
+        decay: penalty on the squared weights.
 
     Raises:
         InputError: fewer than 100 of the texts are labelled.

@@ -1,4 +1,4 @@
-"""AdamW for a table of which each step reads few rows: only these rows cost time, and the result is that of AdamW."""
+"""AdamW for a table of which each step reads few rows: only these cost time, and the result is AdamW's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ EPSILON = 1e-8
 class LazyAdamW:
     r"""AdamW (Loshchilov and Hutter 2019) over the rows of a table; each row is brought up to date when it is read.
 
-    AdamW also moves the rows that have no gradient: their moments fade and carry them on, and they decay. A row of
-    moments m and v that is read again after k steps takes these moves at once. With the steps' rates
+    AdamW also moves rows without a gradient: they decay, and their fading moments still move them. A row with
+    moments m and v that is read again after k steps makes these moves at once. With the steps' rates
     :math:`\eta_j`, weight decay w and :math:`r = \beta_1 / \sqrt{\beta_2}`, they are
 
     .. math:: p \leftarrow D p - C \frac{m}{\sqrt v + \epsilon}, \quad m \leftarrow \beta_1^k m, \quad
@@ -26,7 +26,7 @@ class LazyAdamW:
 
     Args:
         table: (rows, m) float32, changed in place.
-        betas: of the two moments.
+        betas: decay rates of the two moments.
         weight_decay: w.
     """
 
@@ -43,7 +43,7 @@ class LazyAdamW:
         self._carry = torch.zeros(1, dtype=torch.float64)
 
     def _up_to_date(self, table: Tensor, first: Tensor, second: Tensor, place: Tensor) -> None:
-        """Take the moves that rows of ``place`` have missed, in place."""
+        """Make the moves that rows have missed since their ``place``, in place."""
         missed = (len(self._decay) - 1 - torch.arange(len(self._decay))).double()
         factors = [self._decay, self._carry, self.betas[0] ** missed, self.betas[1] ** missed]
         decay, carry, fade_first, fade_second = (
@@ -66,9 +66,9 @@ class LazyAdamW:
         """Take a step.
 
         Args:
-            indices: those of the :meth:`rows` last read.
-            gradient: (k, m) of these; all others' is 0.
-            learning_rate: of this step.
+            indices: the rows that :meth:`rows` last returned.
+            gradient: (k, m) of these rows; that of all other rows is 0.
+            learning_rate: the rate of this step.
         """
         self.steps += 1
         table, first, second = self._read
@@ -81,7 +81,7 @@ class LazyAdamW:
         table.mul_(kept).addcdiv_(first, (second.sqrt() / correction).add_(EPSILON), value=-rate)
         for tensor, read in zip((self.table, self.first, self.second), self._read, strict=True):
             tensor.index_copy_(0, indices, read)
-        # Every row that was not read has missed one step more.
+        # Rows absent from this batch fall one step further behind.
         missed = torch.arange(len(self._decay), 0, -1).double()
         fade = (beta / beta_second**0.5) ** missed
         self._carry = torch.cat([self._carry * kept + rate * correction * fade, torch.zeros(1, dtype=torch.float64)])

@@ -28,7 +28,7 @@ WORD_TEXTS = 64
 MEASURED_PAIRS = 1000
 # Temperature of the softmax over the texts of a batch.
 RANKING_TEMPERATURE = 0.05
-# Of the difference between two cosines.
+# Divides the difference between two cosines.
 CONTRAST_TEMPERATURE = 0.1
 FEWEST_TRIPLES = 40
 
@@ -87,7 +87,7 @@ def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 class Similarity(Objective):
-    """Have the direction of the rotated teacher's embedding: :func:`similarity_loss`."""
+    """Point in the direction of the teacher's rotated embedding: :func:`similarity_loss`."""
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Return the mean of 1 - cos."""
@@ -203,7 +203,7 @@ class Partners(Objective):
         teacher: (texts, d) the teacher's embeddings, 0 for texts that it has not embedded.
         same: (texts,) a number for each text, the same for equal texts.
         count: pairs per batch.
-        seed: of the choice of pairs.
+        seed: seed of the choice of pairs.
         families: (texts,) the number of each text's file family. Half of a batch's pairs come from one family, where
             partners are harder to tell apart; None: all are chosen alike.
 
@@ -277,9 +277,9 @@ class Contrasts(Objective):
 
     Args:
         tokenizer: the student's.
-        triples: of text, partner and contrast.
-        count: triples of a batch.
-        seed: of the draw, and of the held-out twentieth.
+        triples: text, partner and contrast.
+        count: triples per batch.
+        seed: seed of the batches and of the held-out twentieth.
 
     Raises:
         InputError: fewer than forty triples.
@@ -321,12 +321,12 @@ class Contrasts(Objective):
 
 
 class TaughtLabels(Objective):
-    """Give each text the labels that a teacher's embedding of it has by a linear classifier of labelled texts.
+    """Predict the labels that a linear classifier reads from a teacher's embedding of each text.
 
     Args:
-        head: reads the labels from the student.
-        places: (texts,) which row of ``probabilities`` is a text's, -1: none.
-        probabilities: (n, classes).
+        head: predicts the labels from the student's embeddings.
+        places: (texts,) the row of ``probabilities`` for each text; -1: it has none.
+        probabilities: (n, classes) the classifier's predictions.
     """
 
     def __init__(self, head: LabelHead, places: NDArray[np.int64], probabilities: Tensor) -> None:
@@ -352,7 +352,7 @@ def places_of(rows: NDArray[np.int64], texts: int) -> NDArray[np.int64]:
 
 
 class SecondTeacher(Objective):
-    """Learn a second teacher's embeddings, rotated, of the texts that it has embedded.
+    """Learn a second teacher's rotated embeddings of the texts that it has embedded.
 
     Args:
         texts: all texts of the training.

@@ -84,7 +84,7 @@ def new_student(
     spare_dimensions: int = 0,
     **options: Any,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
-    """Return a student that is initialised as the teacher's static embeddings, if its system can be.
+    """Return a student whose table is initialised from the teacher's embeddings of single entries.
 
     Args:
         system: an encoder class, called as ``(tokenizer, dimension, phrases=phrases, weights=table, **options)``.
@@ -93,11 +93,11 @@ def new_student(
         teacher_embeddings: (texts, d).
         entry_embeddings: (vocabulary, d), the teacher's embeddings of :func:`entry_texts`.
         dimension: m.
-        seed: of the initial weights.
+        seed: seed of the other initial weights.
         phrases: from :func:`.learn_phrases`; their own rows are initialised to 0, so that a phrase is the sum of its
             parts (:mod:`ctx_embed.training.distillation.loop.composition`).
         spare_dimensions: number of dimensions that are 0 in the teacher's targets and free for other objectives.
-        **options: options of the system.
+        **options: the system's options.
 
     Returns:
         The student and the rotation (d, m) under which it learns the teacher's embeddings.
@@ -128,7 +128,7 @@ def started_student(
     """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
 
     Args:
-        model: its first module is trained further.
+        model: the model whose first module is trained further.
         texts: the texts of the corpus that the teacher has embedded.
         teacher_embeddings: (texts, d).
         spare_dimensions: number of the model's last dimensions that are spare.
@@ -166,8 +166,8 @@ def with_phrases(encoder: TokenEncoder, phrases: NDArray[np.int32]) -> TokenEnco
     """Return a copy of an encoder with more phrases, whose rows are the sums of their parts' rows.
 
     Args:
-        encoder: which has P phrases, or none.
-        phrases: (> P, 2) ids; the first P are the encoder's.
+        encoder: has P phrases, or none.
+        phrases: (more than P, 2) ids; the first P are the encoder's.
     """
     table = encoder.embedding.weight.new_empty(
         encoder.backend_tokenizer.get_vocab_size() + len(phrases), encoder.dimension

@@ -25,8 +25,8 @@ def rotation_to(dimension: int, embeddings: NDArray[np.float16]) -> NDArray[np.f
     """Return the rotation (d, dimension) onto the directions with most of the embeddings' squared length.
 
     Args:
-        dimension: of the result, at most d.
-        embeddings: (sentences, d) of the teacher.
+        dimension: the dimension to rotate to, at most d.
+        embeddings: (sentences, d) the teacher's.
 
     Raises:
         InputError: the teacher has fewer dimensions.
@@ -51,8 +51,8 @@ def aligned_rotation(
 
     Args:
         rotation: (d, m) from :func:`rotation_to`.
-        embeddings: (texts, d) of the teacher.
-        like: (texts, m) of the same texts.
+        embeddings: (texts, d) the teacher's.
+        like: (texts, m) other embeddings of the same texts.
 
     Source: the orthogonal Procrustes problem, Schoenemann (1966).
     """
@@ -67,9 +67,9 @@ def rotation_like(
     """Return the rotation (d, m) of a second teacher into the space of the first one's targets.
 
     Args:
-        embeddings: (texts, d) of the second teacher.
-        others: (texts, d1) of the first one, of the same texts.
-        rotation: (d1, m) of the first one; dimensions that are 0 in its targets are 0 in the second one's.
+        embeddings: (texts, d) the second teacher's.
+        others: (texts, d1) the first teacher's, for the same texts.
+        rotation: (d1, m) the first teacher's; its zero dimensions are also zero in the result.
     """
     spare = int((~rotation.any(0)).sum())
     m = rotation.shape[1] - spare

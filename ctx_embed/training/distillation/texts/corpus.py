@@ -96,7 +96,7 @@ def read_blocks(
     Args:
         paths: text, CSV, TSV, JSONL or Parquet, plain or gzip; a sentence a line or row.
         texts: stop after the block that reaches this number of texts (None: all).
-        seed: of the order.
+        seed: seed of the order.
         passage_lines: above 1, join consecutive lines into :func:`passages` of at most this many.
         span_words: above 0, cut each text to one of its :func:`spans` of at most this many words.
         block_texts: lines per block.

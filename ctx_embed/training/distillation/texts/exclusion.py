@@ -17,7 +17,7 @@ def words_of(text: str) -> str:
 
 
 def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
-    """Return the :func:`words_of` every text of the files, of all their columns.
+    """Return the :func:`words_of` each text in the files, from all columns.
 
     Raises:
         InputError: as :func:`ctx_embed.rows.read_columns`.
@@ -26,5 +26,5 @@ def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
 
 
 def is_excluded(text: str, excluded: Set[str]) -> bool:
-    """Return whether a text has the words of an excluded one, in their order and no others."""
+    """Return whether a text has the same words as an excluded one, in the same order."""
     return bool(excluded) and words_of(text) in excluded

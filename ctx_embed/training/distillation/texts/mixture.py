@@ -93,7 +93,7 @@ def read_mixture(
 
     Args:
         sources: at least one.
-        seed: of the order of their blocks.
+        seed: seed of the order of their blocks.
         excluded: texts that no epoch shows, see :func:`.read_excluded`. They keep their places, so that the stored
             embeddings of the blocks stay valid.
         text_field: the field of tables that holds the text.

@@ -16,7 +16,7 @@ from ctx_embed.text.tokenizer import TextTokenizer
 FIRST_SHARE = 0.7
 # A rarer phrase has too few texts to learn from.
 FEWEST = 20
-# A whole word begins as the sum of its pieces, and so needs less.
+# A whole word starts as the sum of its pieces, so that fewer texts suffice.
 FEWEST_PIECES = 10
 APOSTROPHE = "'"
 # Of the phrases that are added to a model's, this share joins the pieces of words, in rounds that each reach a piece
@@ -46,10 +46,10 @@ def _strongest(
 
     Args:
         ids, lengths: packed texts.
-        first, second: (entries,) which may be the first and the second of a pair.
-        count: pairs at most.
-        fewest: times that a pair occurs.
-        before: (entries,) where one of these follows, the second is only a part of its word, and the pair is none.
+        first, second: (entries,) whether an entry may be the first or the second of a pair.
+        count: the most pairs to return.
+        fewest: how often a pair must occur.
+        before: (entries,) continuations of a word: a pair that one of these follows ends within a word and is left out.
     """
     width = len(first)
     both = first[ids[:-1]] & second[ids[1:]]
@@ -111,9 +111,9 @@ def more_phrases(
 
     Args:
         texts: the corpus.
-        tokenizer: of the model.
-        known: (P, 2) its phrases, which come first, in like order; None: it has none.
-        count: how many more at most.
+        tokenizer: the model's.
+        known: (P, 2) its phrases, which come first, in the same order; None: it has none.
+        count: the most phrases to add.
 
     Raises:
         InputError: a negative count.
@@ -137,7 +137,7 @@ def more_phrases(
         if kind == "pieces":
             found = _strongest(ids, lengths, word, piece, round(share * count), FEWEST_PIECES)
         else:
-            # A word of which a piece follows is no whole one.
+            # A word that a piece follows is not a whole word.
             found = _strongest(ids, lengths, negated, word & ~negated, round(share * count), FEWEST, piece)
         pairs = np.concatenate([pairs, found])
     return pairs if len(pairs) else None
