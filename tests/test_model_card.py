@@ -126,7 +126,22 @@ def test_a_classifier():
 
 def test_a_classifier_from_scratch():
     labelled("mine.tsv", 40)
-    run("train", "mine.tsv", "-o", "model", "--dimension", "8", "--rank", "2", "--steps", "1", "--epochs", "1")
+    run(
+        "train",
+        "mine.tsv",
+        "--from",
+        "scratch",
+        "-o",
+        "model",
+        "--dimension",
+        "8",
+        "--rank",
+        "2",
+        "--steps",
+        "1",
+        "--epochs",
+        "1",
+    )
     text = card("model")
     assert "trained on labelled texts from scratch" in text
     assert "made from" not in text
