@@ -86,7 +86,7 @@ def open_closed_streams() -> None:
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            # Writing to a descriptor that is open for reading fails; without a buffer it fails at once, and once.
+            # Writing to a descriptor that is open for reading fails. Unbuffered, it fails only once.
             raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
 

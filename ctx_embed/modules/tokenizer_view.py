@@ -1,4 +1,4 @@
-"""A model's tokenizer in the form of transformers: for counting, splitting and decoding."""
+"""A model's tokenizer as a Hugging Face tokenizer, for counting, splitting and decoding."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from ctx_embed.text.unknown import without_known_tokens
 from ctx_embed.texts import as_texts, well_formed
 from ctx_embed.vectors import unit_rows
 
-# Of a batch, whose tokens and products are in memory together; a single text may have more.
+# Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
 

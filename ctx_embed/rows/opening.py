@@ -67,7 +67,7 @@ def said(error: BaseException) -> str:
 
 @contextmanager
 def opened(source: str | Path) -> Iterator[io.BufferedReader]:
-    """Yield a source as it is, buffered; all but standard input and pipes can be read from any place.
+    """Yield a source as a buffered binary stream; it can seek unless it is standard input or a pipe.
 
     Raises:
         InputError: there is no such file, it is a folder, or it cannot be read.

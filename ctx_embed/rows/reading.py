@@ -127,7 +127,7 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
 
 
 def require_no_fields(name: str, fields: Fields) -> None:
-    """Raise an error for lines of text of which a field is wanted.
+    """Raise an error if a field of a plain-text file is requested: such a file has none.
 
     Raises:
         InputError: naming the file.

@@ -33,7 +33,7 @@ DIALECTS: dict[str, dict[str, Any]] = {CSV: {}, TSV: {"delimiter": "\t", "quotin
 # A cell is read as a number if it is written in the usual way: 007 and 1e5 stay strings.
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(\.\d+)?")
 _ROWS_AT_ONCE = 2048
-# Fields that a message names.
+# The most fields that an error message lists.
 _NAMED_FIELDS = 20
 # A cell of a table may hold a whole book.
 csv.field_size_limit(LONGEST_LINE)

@@ -25,7 +25,7 @@ SHORT_BODY = 1 << 20
 AT_A_TIME = 8
 # Time in which a body must arrive, unless the limit of a request is lower.
 BODY_SECONDS = 30.0
-# Most values in a body, counted by commas and brackets: parsing more would keep other requests waiting.
+# The most values in a body, counted by commas and brackets; parsing more would delay other requests.
 MOST_VALUES = 1_000_000
 
 
@@ -83,7 +83,7 @@ class Bodies:
                     complete = not message.get("more_body", False)
                     if self._size > self._most:
                         next(iter(self._arriving)).cancel()
-                        # The oldest may be this one.
+                        # The cancelled request may be this one: yield, so that it ends here.
                         await anyio.sleep(0)
             if arriving.cancelled_caught:
                 if anyio.current_time() >= late:

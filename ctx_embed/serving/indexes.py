@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has taken its folder.
 CLOSED_AFTER = 60.0
-# Lines that are looked at to find a heading: most of a file of code could begin as one.
+# The most lines with # that are checked for a heading: source code may have many of them.
 MOST_HEADINGS = 20
 HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 

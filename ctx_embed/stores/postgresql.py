@@ -97,7 +97,9 @@ class PostgreSQL(Store):
 
     def _require_free(self) -> None:
         if self._there(self._quoted):
-            raise InputError(f"{self.name}: a table of other things has this name; choose another name")
+            raise InputError(
+                f"{self.name}: a table of this name exists, but ctx-embed did not write it; choose another name"
+            )
 
     def _create(self, collection: Collection) -> None:
         with self._transaction() as connection:

@@ -82,7 +82,7 @@ def write_report(
 
 
 def drawn_plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str, str]:
-    """Return the plots of a report as SVG by file name; without the extra ``plots`` none, and ``tell`` is called."""
+    """Return the plots of a report: SVG by file name. Without the extra ``plots``, tell the reason and return none."""
     try:
         return plots(report)
     except InputError as error:

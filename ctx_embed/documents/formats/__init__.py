@@ -50,7 +50,7 @@ _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
 _HTML = Format("HTML", "web:html", "trafilatura")
 _SUBTITLES = Format("subtitles", "subtitles:subtitles", "pysubs2")
-# A drawing is text for computers only.
+# SVG is text that nobody reads, so it counts as an image.
 _IMAGE = Format("image", "plain:binary", apart=False)
 
 _CODE_SUFFIXES = """

@@ -73,7 +73,7 @@ class _Text:
     def text(self, text: str) -> None:
         """Take the text between two tags."""
         if text and not self._unseen:
-            with suppress(ValueError):  # A number of thousands of digits is no character.
+            with suppress(ValueError):  # A character reference with thousands of digits.
                 text = unescape(text)
             self.parts.append(text if self._code else re.sub(r"\s+", " ", text))
 

@@ -25,7 +25,7 @@ _SPANS = (
     "WHERE p.row >= documents.row AND p.row < documents.row + documents.passages)"
 )
 _CHECKSUM = "(SELECT checksum FROM checksums AS c WHERE c.row = documents.row)"
-# The condition of documents without a checksum.
+# SQL condition that selects documents without a checksum.
 MISSING = "row NOT IN (SELECT row FROM checksums)"
 # The columns of a document: without checksums, and with them.
 COLUMNS = "documents.row, passages, id, metadata, text"

@@ -191,7 +191,7 @@ class Database:
                 raise InputError(f"{self.path.parent}: this index is closed; open it again") from None
             if isinstance(error, sqlite3.ProgrammingError | sqlite3.InterfaceError | sqlite3.NotSupportedError):
                 raise
-            # SQLite quotes texts that it cannot decode.
+            # SQLite's message may quote a whole text that it cannot decode: shorten it.
             message = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
             if "locked" in message and not has_locks(self.path.parent):
                 raise UnwritableError(

@@ -26,7 +26,7 @@ from ctx_embed.index.storage.manifest import REMEDY
 Vectors: TypeAlias = dtypes.Vectors
 
 TENSOR = "vectors"
-# The header of such a file is far shorter.
+# Bytes that are read to find a shard's header, which is far shorter.
 _HEADER_BYTES = 4096
 # The most rows of a shard, which bounds a writer's memory.
 SHARD_ROWS = 65_536

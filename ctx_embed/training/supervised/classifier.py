@@ -111,8 +111,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         data, columns = _labelled(X, y)
         chosen = {name: value for name in OF_TRAINING if (value := getattr(self, name)) is not None}
         if self.frozen and chosen:
+            names = ", ".join(chosen)
             raise InputError(
-                f"{', '.join(chosen)}: not with frozen=True, which does not train the encoder; leave out one"
+                f"{names} cannot be given with frozen=True, which does not train the encoder; leave out either"
             )
         if self.frozen or (self.frozen is None and not chosen and len(data.texts) < FEW_TEXTS):
             predictor = fitted_predictor(self._encoder(), data, self.class_weight)

@@ -205,8 +205,9 @@ def logistic(
     Args:
         X: (n, m).
         targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
-        scale: (m,) divisors of the features, to which the penalty of :data:`PROBE_C` then applies.
-        weights: (classes,) weights in the loss; with several labels per text, of the texts that have the label.
+        scale: (m,) divisors of the features; the penalty :data:`PROBE_C` applies to the scaled features.
+        weights: (classes,) weight of each class in the loss; with several labels per text, the weight of the texts
+            that have the label.
     """
     mean = X.mean(0)
     Z = (X - mean) / scale

@@ -75,7 +75,7 @@ class Labelled:
         return targets
 
     def doubt(self) -> str:
-        """Return a hint if these are hardly the intended labels, otherwise an empty string."""
+        """Return a hint if the labels look like a mistake, such as swapped columns; otherwise an empty string."""
         if self.multi_label:
             return ""
         if len(self.label_set()) > len(set(self.texts)) > 1:

@@ -117,7 +117,7 @@ def test_texts_and_labels_that_cannot_be_used(classifier):
         "y of shape (texts, classes) must hold 0 and 1 only"
     )
     assert error(TextClassifier(frozen=True, epochs=2).fit, ["a", "b"], ["x", "y"]) == (
-        "epochs: not with frozen=True, which does not train the encoder; leave out one"
+        "epochs cannot be given with frozen=True, which does not train the encoder; leave out either"
     )
     assert error(TextClassifier("./nowhere").fit, ["a", "b"], ["x", "y"]) == "./nowhere: no such model folder"
     with pytest.raises(NotFittedError, match="this TextClassifier is not fitted: call fit, or"):

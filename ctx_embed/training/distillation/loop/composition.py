@@ -20,10 +20,12 @@ from ctx_embed.modules.token_encoder import TokenEncoder
 
 
 class Composition:
-    """The sums of an encoder's phrases, whose table holds each phrase's own row while it is trained.
+    """Maps each entry to the rows that it sums: its own row and, for a phrase, the rows of its parts.
+
+    While the encoder is trained, its table stores own rows only.
 
     Args:
-        encoder: with or without phrases.
+        encoder: the encoder; phrases are optional.
     """
 
     def __init__(self, encoder: TokenEncoder) -> None:

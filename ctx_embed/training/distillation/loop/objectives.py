@@ -316,7 +316,7 @@ class Contrasts(Objective):
         return F.softplus(-self._margins(more) / CONTRAST_TEMPERATURE).mean()
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
-        """Return the share of held-out triples whose partner is nearer."""
+        """Return the share of held-out triples whose text is nearer to its partner than to its contrast."""
         return {"held_out_contrasts": float((self._margins(embed(*self._batch(self.held_out))) > 0).float().mean())}
 
 
