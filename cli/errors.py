@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import click
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, installation
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
@@ -68,7 +68,7 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         if package not in LEFT_OUT:
             raise
         raise click.ClickException(
-            f"this needs {package}, which the light installation leaves out: pip install ctx-embed"
+            f"this needs {package}, which the light installation leaves out: {installation()}"
         ) from None
     except OSError as error:
         # A full disk or a name that is too long; click quietly ends on a closed pipe.

@@ -64,10 +64,9 @@ def installation(extra: str = "", origin: str | None = None) -> str:
     from urllib.request import url2pathname
 
     if origin is None:
-        try:
-            origin = metadata.distribution(_DISTRIBUTION).read_text("direct_url.json")
-        except metadata.PackageNotFoundError:
-            origin = None
+        # A clone also holds the egg-info of its own installation, which does not know where it came from.
+        found = (each.read_text("direct_url.json") for each in metadata.distributions(name=_DISTRIBUTION))
+        origin = next(filter(None, found), None)
     fields = json.loads(origin) if origin else {}
     url = urlsplit(fields.get("url", ""))
     path = Path(url2pathname(url.path))

@@ -179,6 +179,8 @@ class NumpyContextualizer:
             return uniform_contexts(ids, lengths, self.dimension)
         return np.broadcast_to(self.c0, (len(lengths), self.dimension))
 
+    # Weights that have diverged give infinities and NaN, as with torch; callers report those.
+    @np.errstate(over="ignore", invalid="ignore")
     def embed(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^K of packed texts, (B, m).
 
@@ -365,6 +367,7 @@ class HeldProducts:
         self._place = np.full(self._table.shape[0], -1, np.int32)
         self._arrays = [np.zeros((1, part.shape[1]), np.float32) for part in self._computed(np.empty(0, np.int64))]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _computed(self, entries: NDArray[np.int64]) -> list[Floats]:
         """Return the rows, what the first step adds (if c^0 is shared), and U_k e of the other steps."""
         rows = self._table.rows(entries)

@@ -101,7 +101,7 @@ import os, signal, sys
 from ctx_embed.index import search_index
 from ctx_embed.index.building import build
 from tests.index.support.hash_model import HashEmbedder
-search_index.Embedder.of = lambda *arguments: HashEmbedder()
+search_index.IndexModel.of = lambda *arguments: HashEmbedder()
 search_index.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 build.build_index(sys.argv[1], sys.argv[2])
 """

@@ -47,7 +47,7 @@ def test_an_error_while_saving_leaves_the_state_before(output, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", half)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(InputError, match="No space left"):
         checkpoint.save({"step": 2})
     assert checkpoint.load() == {"step": 1}
     assert [path.name for path in checkpoint.folder.iterdir()] == ["checkpoint.pt"]

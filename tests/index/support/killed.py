@@ -75,7 +75,7 @@ class Models:
 
 def run_build(source: str, path: str, mode: str) -> None:
     """Build an index with --resume, in small steps, and print the number of documents at each commit."""
-    search_index.Embedder = build.Embedder = Models
+    search_index.IndexModel = build.IndexModel = Models
     record = build.runs.record
     committed = [-1]
 

@@ -291,7 +291,9 @@ def test_progress_goes_to_stderr_only(encoder, data, capfd):
     train_classifier(encoder(), data, data, SupervisedOptions(epochs=2))
     out, err = capfd.readouterr()
     assert out == ""
-    assert [line.split(":")[0] for line in err.splitlines()] == ["epoch 1", "epoch 2"]
+    # A busy machine also has a line of progress every ten seconds.
+    shown = [line.split(":")[0] for line in err.splitlines() if "accuracy" in line or "loss" in line]
+    assert list(dict.fromkeys(shown)) == ["epoch 1", "epoch 2"]
     train_classifier(encoder(), data, data, SupervisedOptions(epochs=1), progress=False)
     assert capfd.readouterr() == ("", "")
 

@@ -63,9 +63,10 @@ def test_pairs_that_no_teacher_embeds(tmp_path):
     for options in ({"fair": False}, {"fair": True, "second_texts": 3}):
         with pytest.raises(InputError, match="a source with taught = false must have fair = true and no second_texts"):
             Source([pairs], taught=False, **options)
-    for options in ({"first_words": 0, "fair": True}, {"first_words": 3}):
-        with pytest.raises(InputError, match="first_words of a source must be at least 1, with fair = true"):
-            Source([pairs], **options)
+    with pytest.raises(InputError, match="first_words of a source must be at least 1, got 0"):
+        Source([pairs], first_words=0, fair=True)
+    with pytest.raises(InputError, match="first_words of a source needs fair = true; add it, or leave first_words out"):
+        Source([pairs], first_words=3)
 
 
 def test_more_texts_begin_with_the_same_blocks(tmp_path):
