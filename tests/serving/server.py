@@ -52,13 +52,13 @@ class Server:
 
 
 @contextmanager
-def serving(*arguments: object) -> Iterator[Server]:
-    """Run `ctx-embed serve` with these arguments on a free port."""
+def serving(*arguments: object, **variables: str) -> Iterator[Server]:
+    """Run `ctx-embed serve` with these arguments and environment variables on a free port."""
     with tempfile.TemporaryDirectory() as folder:
         log, said = Path(folder) / "log", Path(folder) / "said"
         command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)]
         with log.open("wb") as errors, said.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=errors, env=ENVIRONMENT)
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=ENVIRONMENT | variables)
         try:
             deadline = time.monotonic() + 120
             while process.poll() is None and not (found := re.search(r"http://\S+", said.read_text())):

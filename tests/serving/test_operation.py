@@ -95,12 +95,10 @@ def test_answers_are_compressed_for_those_who_ask(server):
     assert int(packed.headers["Content-Length"]) < len(plain.content) / 2
 
 
-def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tmp_path, monkeypatch):
+def test_options_come_from_the_environment_and_a_proxy_serves_it_under_a_path(tmp_path):
     path = make_index(tmp_path / "notes.index")
-    monkeypatch.setitem(ENVIRONMENT, "CTX_EMBED_SERVE_INDEXES", str(path))
-    monkeypatch.setitem(ENVIRONMENT, "CTX_EMBED_SERVE_ROOT_PATH", "/find")
-    monkeypatch.setitem(ENVIRONMENT, "CTX_EMBED_SERVE_MAX_TEXTS", "2")
-    with serving() as server:
+    variables = {"INDEXES": str(path), "ROOT_PATH": "/find", "MAX_TEXTS": "2"}
+    with serving(**{f"CTX_EMBED_SERVE_{name}": value for name, value in variables.items()}) as server:
         # Whether the proxy strips the path or not.
         for base in (server.url, f"{server.url}/find"):
             assert post(f"{base}/v1/indexes/notes.index/count", json={}).json() == {"count": 6}
