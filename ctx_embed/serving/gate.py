@@ -25,8 +25,8 @@ SHORT_BODY = 1 << 20
 AT_A_TIME = 8
 # Time in which a body must arrive, unless the limit of a request is lower.
 BODY_SECONDS = 30.0
-# The most values in a body, counted by commas and brackets; parsing more would delay other requests.
-MOST_VALUES = 1_000_000
+# The most commas and opening brackets in a body; parsing more values would delay other requests.
+MOST_COMMAS, MOST_BRACKETS = 700_000, 200_000
 
 
 def sent_key(scope: Scope) -> bytes:
@@ -177,8 +177,11 @@ class Gate:
             if (key := self._access(scope, path)) is not None:
                 scope["state"]["key"] = key.name
             body = await self._body(scope, path, receive)
-            if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
-                said = f"the body must have at most {MOST_VALUES:,} commas and brackets; send several requests"
+            if body.count(b",") > MOST_COMMAS or body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
+                said = (
+                    f"the body must have at most {MOST_COMMAS:,} commas and {MOST_BRACKETS:,} opening brackets; "
+                    "send several requests"
+                )
                 raise ApiError(413, said, "too_many_values")
             if path in ALWAYS:
                 return await self.app(scope, receive, send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, TypeVar
@@ -88,7 +89,10 @@ class JsonRequest(Request):
 
     async def json(self) -> Any:
         """Return the body as JSON values; a JSONDecodeError is reported by FastAPI."""
-        return loads(await self.body())
+        values = loads(await self.body())
+        # Other requests come between the reading of a large body and its check.
+        await asyncio.sleep(0)
+        return values
 
 
 class JsonRoute(APIRoute):
