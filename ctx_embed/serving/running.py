@@ -25,7 +25,7 @@ from ctx_embed.serving.settings import Settings
 # Seconds that requests at work get to finish once the server listens no more.
 GRACE = 30
 # Seconds in which connections that came last can still send their request.
-LAST = 0.5
+LAST = 3.0
 # Connections that wait to be accepted.
 BACKLOG = 2048
 # Seconds after which a worker that says nothing is started anew; on a busy machine it takes long to load its model.
@@ -80,9 +80,14 @@ class Server(uvicorn.Server):
             listening.close()
         for connection in waiting:
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
-        if self.server_state.connections and not self.force_exit:
-            await asyncio.sleep(LAST)
+        latest = time.monotonic() + LAST
+        while self._awaits_requests() and not self.force_exit and time.monotonic() < latest:
+            await asyncio.sleep(0.05)
         await super().shutdown(sockets)
+
+    def _awaits_requests(self) -> bool:
+        """Return whether a connection has not sent its first request yet."""
+        return any(getattr(connection, "cycle", None) is None for connection in self.server_state.connections)
 
     def _protocol(self) -> Protocol:
         return Protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
