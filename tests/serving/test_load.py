@@ -69,6 +69,16 @@ def pause(server: Server, work: Callable[[], object]) -> float:
     return longest
 
 
+def shortest_pause(server: Server, work: Callable[[], object], enough: float = 0.1, tries: int = 8) -> float:
+    """Return the first longest wait below ``enough``, or the lowest of all tries: this machine may do other work."""
+    lowest = float("inf")
+    for _ in range(tries):
+        lowest = min(lowest, pause(server, work))
+        if lowest < enough:
+            break
+    return lowest
+
+
 LARGEST = {
     "hits of one query": (f"{NAME}/search", {"query": "a dull film", "k": 10_000, "snippets": ["<", ">"]}, 200),
     "hits of many queries": (
@@ -97,8 +107,7 @@ def test_others_are_answered_while_the_largest_requests_run(busy, kind):
         answer = post(f"{busy.url}{route}", json=body)
         assert answer.status_code == status or (status is None and answer.status_code in (200, 400)), answer.text[:300]
 
-    # Of two tries, since this machine may do other work.
-    assert min(pause(busy, ask), pause(busy, ask)) < 0.1
+    assert shortest_pause(busy, ask) < 0.1
 
 
 @pytest.mark.parametrize("value", [b"1,", b"[],", b'{"a":1},', b'"a",', b"[[[[[]]]]],"])
@@ -110,7 +119,7 @@ def test_others_are_answered_while_a_hostile_body_is_read(busy, value):
     def ask() -> None:
         assert post(f"{busy.url}{NAME}/add", content=body, headers=JSON).status_code == 400
 
-    assert min(pause(busy, ask), pause(busy, ask)) < 0.1
+    assert shortest_pause(busy, ask) < 0.1
 
 
 @pytest.mark.parametrize(
