@@ -43,7 +43,6 @@ nb_merge_streams = True
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 
 copybutton_prompt_text = "$ "
