@@ -41,7 +41,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt --config-settings editable_mode=compat -e ".[dev,peers,plots,mteb,integrations,docs,documents,onnx,server,stores,ray,papers]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb,integrations,docs,documents,onnx,server,stores,ray,papers]"
 	touch $@
 
 clients:
