@@ -59,7 +59,7 @@ def _option(
     elif get_origin(kind) is Literal:
         settings["type"] = click.Choice(get_args(kind))
     elif kind in (int, float):
-        settings["type"] = _range(kind, known.metadata["limits"])
+        settings |= {"type": _range(kind, known.metadata["limits"]), "metavar": shown.get("metavar")}
     else:
         settings["metavar"] = shown.get("metavar", "FILE")
         settings |= {"multiple": True} if get_origin(kind) is Sequence else {"type": Path if kind is Path else str}

@@ -113,7 +113,7 @@ class Gate:
         self.app = app
         self.service = service
         self.settings = service.settings
-        self.bodies = Bodies(AT_A_TIME * self.settings.body_bytes, min(BODY_SECONDS, self.settings.seconds))
+        self.bodies = Bodies(AT_A_TIME * self.settings.body_bytes, min(BODY_SECONDS, self.settings.timeout))
         self.requests = 0
 
     def _access(self, scope: Scope, path: str) -> Key | None:
@@ -185,7 +185,7 @@ class Gate:
                 raise ApiError(413, said, "too_many_values")
             if path in ALWAYS:
                 return await self.app(scope, receive, send)
-            if self.requests >= self.settings.requests:
+            if self.requests >= self.settings.max_requests:
                 raise busy()
             await self._timed(scope, _replayed(body, receive), send)
         except ApiError as error:
@@ -206,10 +206,10 @@ class Gate:
 
         self.requests += 1
         try:
-            with anyio.move_on_after(self.settings.seconds) as limit:
+            with anyio.move_on_after(self.settings.timeout) as limit:
                 await self.app(scope, receive, noted)
             if limit.cancelled_caught and not started:
-                raise ApiError(504, f"the answer took longer than {self.settings.seconds:g} s", "timeout")
+                raise ApiError(504, f"the answer took longer than {self.settings.timeout:g} s", "timeout")
         finally:
             self.requests -= 1
 

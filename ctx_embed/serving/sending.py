@@ -28,7 +28,7 @@ class Sender:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self._most = AT_A_TIME * settings.answer_bytes
-        self._seconds = settings.seconds
+        self._seconds = settings.timeout
         self._size = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

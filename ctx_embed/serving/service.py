@@ -36,10 +36,10 @@ class Service:
         self.keys = Keys.of_file(settings.api_key_file)
         self.started = int(time.time())
         folders = settings.names()
-        self.model = EmbeddingModel(settings.models[0], settings.aliases)
-        heads = [name for name in settings.models if name in settings.models[1:] or is_classifier(name)]
+        self.model = EmbeddingModel(settings.model[0], settings.alias)
+        heads = [name for name in settings.model if name in settings.model[1:] or is_classifier(name)]
         self.classifiers = _by_name(ServedClassifier, heads)
-        self.rerankers = _by_name(ServedReranker, settings.rerankers)
+        self.rerankers = _by_name(ServedReranker, settings.reranker)
         shared = SharedModels(self.model.model)
         self.indexes: dict[str, ServedIndex] = {}
         try:
@@ -75,7 +75,7 @@ class Service:
         Raises:
             ApiError: too many texts (422), or one that is too long (400).
         """
-        most, longest = self.settings.texts, self.settings.text_characters
+        most, longest = self.settings.max_texts, self.settings.max_characters
         if len(texts) > most:
             raise ApiError(
                 422,

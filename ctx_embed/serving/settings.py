@@ -3,58 +3,112 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ctx_embed.errors import InputError
+from ctx_embed.training.options import documented, option, require_valid
 
-MIB = 1 << 20
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# The sections of the command's help.
+SERVED, ACCESS, LIMITS, RUNNING = "What it serves", "To whom", "Limits", "Running"
 
 
+@documented
 @dataclass(frozen=True)
 class Settings:
     """The settings of a server; all worker processes share them.
 
-    Args:
-        indexes: folders of search indexes; each is served under the name of its folder.
-        models: model folders or ``default``; the first one embeds, and those with labels classify.
-        aliases: further names of the model that embeds.
-        rerankers: SentenceTransformers or CrossEncoders, by name or folder, for searches and `/v1/rerank`.
-        host: address to listen on.
-        root_path: path under which a proxy serves the server, such as ``/search``; empty for ``/``.
-        api_key_file: file of keys, see :class:`Keys`; None requires no key.
-        no_keys: whether other machines may read and write without a key.
-        cors: origins whose pages may call the server; ``*`` allows all.
-        body_bytes: largest request body.
-        answer_bytes: largest answer.
-        texts: most texts of a request.
-        text_characters: longest text.
-        explained_characters: longest query and longest text of an explanation.
-        hits: most hits of a search: its queries times the hits of each, skipped ones and neighbours included.
-        seconds: time limit of a request, and again of sending its answer.
-        requests: most requests that a worker process works on at a time.
-        drain: seconds between SIGTERM and the end of listening, during which `/readyz` answers 503.
+    Raises:
+        InputError: a value has another type or is out of its range.
     """
 
-    indexes: tuple[Path, ...] = ()
-    models: tuple[str, ...] = ("default",)
-    aliases: tuple[str, ...] = ()
-    rerankers: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
-    root_path: str = ""
-    api_key_file: Path | None = None
-    no_keys: bool = False
-    cors: tuple[str, ...] = ()
-    body_bytes: int = 16 * MIB
-    answer_bytes: int = 16 * MIB
-    texts: int = 2048
-    text_characters: int = 1_000_000
-    explained_characters: int = 10_000
-    hits: int = 10_000
-    seconds: float = 60.0
-    requests: int = 256
-    drain: float = 1.0
+    indexes: Sequence[Path] = option(
+        (), "Folders of search indexes; each is served under the name of its folder.", command=False
+    )
+    model: Sequence[str] = option(
+        ("default",),
+        "The model behind /v1/embeddings; repeat it for classifiers (/v1/classify).",
+        section=SERVED,
+        metavar="PATH|default",
+    )
+    alias: Sequence[str] = option(
+        (),
+        "A further name of the model that embeds, for programs that insist on one: text-embedding-3-small.",
+        section=SERVED,
+        metavar="NAME",
+    )
+    reranker: Sequence[str] = option(
+        (),
+        "A model with which searches and /v1/rerank may score passages: minilm, a name or a folder; may be repeated.",
+        section=SERVED,
+        metavar="NAME|PATH",
+    )
+    host: str = option(
+        "127.0.0.1", "Address to listen on; any but this machine's own needs keys.", section=ACCESS, metavar="ADDRESS"
+    )
+    root_path: str = option("", "Path under which a proxy serves it, e.g. /search.", section=ACCESS, metavar="PATH")
+    api_key_file: Path | None = option(
+        None, "File with lines `read KEY [NAME]` and `write KEY [NAME]`.", section=ACCESS, default_is="no keys"
+    )
+    no_keys: bool = option(False, "Listen on other addresses without keys: anyone may read and write.", section=ACCESS)
+    cors: Sequence[str] = option(
+        (), "Origin whose pages may call the server, or * for all.", section=ACCESS, metavar="ORIGIN"
+    )
+    max_body: int = option(16, "Largest request body.", least=1, section=LIMITS, metavar="MIB")
+    max_answer: int = option(16, "Largest answer.", least=1, section=LIMITS, metavar="MIB")
+    max_texts: int = option(2048, "Maximum number of texts in a request.", least=1, section=LIMITS)
+    max_characters: int = option(1_000_000, "Maximum characters in a text.", least=1, section=LIMITS)
+    max_hits: int = option(
+        10_000,
+        "Maximum hits of a search, skipped ones and neighbours included, over all its queries.",
+        least=1,
+        section=LIMITS,
+    )
+    max_explained: int = option(10_000, "Maximum characters in a text to explain.", least=1, section=LIMITS)
+    max_requests: int = option(
+        256,
+        "Maximum requests that a process works on at a time; others get status 429 and should try again later.",
+        least=1,
+        section=LIMITS,
+    )
+    timeout: float = option(
+        60.0, "Time limit for a request, and again for sending its answer.", above=0, section=RUNNING, metavar="SECONDS"
+    )
+    drain: float = option(
+        1.0,
+        "Time to keep serving after SIGTERM, while /readyz answers 503.",
+        least=0,
+        section=RUNNING,
+        metavar="SECONDS",
+    )
+
+    def __post_init__(self) -> None:
+        require_valid(self)
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the largest request body."""
+        return self.max_body << 20
+
+    @property
+    def answer_bytes(self) -> int:
+        """The size of the largest answer."""
+        return self.max_answer << 20
+
+    def limits(self) -> dict[str, float]:
+        """Return the limits by the names that `/v1/server` gives them."""
+        return {
+            "body_bytes": self.body_bytes,
+            "answer_bytes": self.answer_bytes,
+            "texts": self.max_texts,
+            "text_characters": self.max_characters,
+            "explained_characters": self.max_explained,
+            "hits": self.max_hits,
+            "seconds": self.timeout,
+            "requests": self.max_requests,
+        }
 
     def names(self) -> dict[str, Path]:
         """Return the folder of each index by the name under which it is served.

@@ -200,7 +200,7 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
     """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
     service = service_of(request)
     index = service.index(name)
-    queries, hits, most = body.queries(), body.hits(), service.settings.hits
+    queries, hits, most = body.queries(), body.hits(), service.settings.max_hits
     if hits > most:
         said = (
             f"queries times hits must be at most {most:,}, got {hits:,} (skipped hits, candidates of a reranker or of "
@@ -338,7 +338,7 @@ async def explain(request: Request, name: str, body: ExplainBody) -> Answer:
     index = service.index(name)
     if (body.id is None) == (body.text is None):
         raise InputError("give explain either id or text")
-    most = service.settings.explained_characters
+    most = service.settings.max_explained
 
     def explained(opened: SearchIndex) -> bytes:
         text = body.text

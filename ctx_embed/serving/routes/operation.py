@@ -25,17 +25,6 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-LIMITS = (
-    "body_bytes",
-    "answer_bytes",
-    "texts",
-    "text_characters",
-    "explained_characters",
-    "hits",
-    "seconds",
-    "requests",
-)
-
 router = APIRouter(tags=["operation"], default_response_class=Answer)
 
 
@@ -72,7 +61,7 @@ async def server(request: Request) -> Answer:
             "model": service.model.names[0],
             "dimension": service.model.dimension,
             "keys": bool(service.keys),
-            "limits": {name: getattr(service.settings, name) for name in LIMITS},
+            "limits": service.settings.limits(),
         }
     )
 
