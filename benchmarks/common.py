@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
 import sys
@@ -12,11 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 
-def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int = 5, warmups: int = 1) -> dict[str, list[float]]:
+def alternate(
+    tasks: Mapping[str, Callable[[], Any]],
+    runs: int = 5,
+    warmups: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Time tasks in turn, A B A B ..., so that changes of the machine's speed affect all of them equally.
 
     Returns:
@@ -25,10 +30,10 @@ def alternate(tasks: Mapping[str, Callable[[], Any]], runs: int = 5, warmups: in
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for run in tqdm(range(warmups + runs), desc="runs", file=sys.stderr):
         for name, task in tasks.items():
-            start = time.perf_counter()
+            start = clock()
             task()
             if run >= warmups:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return seconds
 
 
@@ -56,11 +61,11 @@ def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int
 
 def environment() -> dict[str, Any]:
     """Return the versions and the number of threads, which every result records."""
-    packages = ("ctx-embed", "torch", "sentence-transformers", "tokenizers")
+    packages = ("ctx-embed", "numpy", "torch", "sentence-transformers", "tokenizers")
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
+        "threads": int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))),
         **{name: version(name) for name in packages},
     }
 
