@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,14 +26,7 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 @click.option("--meaning", metavar="COSINE", type=_SHARE, help="Also compare embeddings: least cosine, e.g. 0.95.")
 @click.option("--model", metavar="NAME|PATH", help="The model of --meaning.  [default: default]")
 def dedupe(
-    sources: tuple[str, ...],
-    output: Path,
-    groups: Path | None,
-    field: str | None,
-    encoding: str | None,
-    threshold: float,
-    meaning: float | None,
-    model: str | None,
+    sources: tuple[str, ...], output: Path, field: str | None, meaning: float | None, model: str | None, **options: Any
 ) -> None:
     """Keep the first of each group of near-duplicate rows of FILE, in order, as they are.
 
@@ -46,21 +40,11 @@ def dedupe(
     Example: ctx-embed dedupe a.txt.gz b.txt.gz -o all.txt.gz --threshold 0.8
     """
     if model is not None and meaning is None:
-        raise click.UsageError("--model goes with --meaning")
+        raise click.UsageError("--model needs --meaning")
 
     from ctx_embed.deduplication import dedupe as deduplicated
 
-    found = deduplicated(
-        sources,
-        output,
-        groups=groups,
-        text_field=field,
-        threshold=threshold,
-        meaning=meaning,
-        model=model,
-        encoding=encoding,
-        progress=True,
-    )
+    found = deduplicated(sources, output, text_field=field, meaning=meaning, model=model, progress=True, **options)
     if found.unknown:
         click.echo(
             f"Warning: the model knows no token of {counted(found.unknown, 'text')}, so that only characters were "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -13,9 +14,11 @@ from ctx_embed.cli.options import OUTPUT, backend_option, encoding_option, field
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
-# Bad rows that are shown.
+# Options that only --to has.
+OF_STORES = ("id_field", "engine", "ray_address", "workers")
+# Rows that could not be embedded and are named.
 SHOWN = 10
-# Rows that are embedded together on their way from one pipe to another.
+# Rows that are embedded together when standard input is a pipe.
 BLOCK = 4096
 
 
@@ -26,9 +29,9 @@ BLOCK = 4096
 @click.option("--model", default="default", metavar="NAME|PATH", help="'default', or a SentenceTransformer's folder.")
 @field_option
 @encoding_option
-@click.option("--id", "id_field", metavar="NAME", help="With --to, the field that holds the id.  [default: id, _id]")
 @backend_option
-@click.option("--batch-size", type=click.IntRange(min=1), help="Texts in one batch, at most.  [default: by the model]")
+@click.option("--batch-size", type=click.IntRange(min=1), help="Maximum texts in a batch.  [default: by the model]")
+@click.option("--id", "id_field", metavar="NAME", help="With --to, the field that holds the id.  [default: id, _id]")
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", help="With --to, what runs the workers."
 )
@@ -40,15 +43,9 @@ def encode(
     inputs: tuple[str, ...],
     output: Path | None,
     target: str | None,
-    model: str,
-    field: str | None,
-    encoding: str | None,
-    id_field: str | None,
-    backend: str | None,
     batch_size: int | None,
-    engine: str,
-    ray_address: str | None,
-    workers: int | None,
+    field: str | None,
+    **options: Any,
 ) -> None:
     """Embed the texts of INPUT, in order, into a file, or with --to into a directory or database.
 
@@ -73,23 +70,23 @@ def encode(
     if target is not None:
         if batch_size is not None:
             raise click.UsageError("--batch-size is for -o; --to has batches of its own.")
-        _to_store(inputs, target, model, field, encoding, id_field, backend, engine, ray_address, workers)
+        _to_store(inputs, target, text_field=field, **options)
         return
-    for name in ("id_field", "engine", "ray_address", "workers"):
+    for name in OF_STORES:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.removesuffix('_field').replace('_', '-')} needs --to TARGET.")
     if len(inputs) > 1:
         raise click.UsageError("-o takes one INPUT; give several with --to TARGET.")
     assert output is not None
-    _to_file(inputs[0], output, model, field, encoding, backend, batch_size)
+    _to_file(inputs[0], output, field, options["encoding"], options["model"], options["backend"], batch_size)
 
 
 def _to_file(
     source: str,
     output: Path,
-    model: str,
     field: str | None,
     encoding: str | None,
+    model: str,
     backend: str | None,
     batch_size: int | None,
 ) -> None:
@@ -126,35 +123,12 @@ def _to_file(
     click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
 
 
-def _to_store(
-    inputs: tuple[str, ...],
-    target: str,
-    model: str,
-    field: str | None,
-    encoding: str | None,
-    id_field: str | None,
-    backend: str | None,
-    engine: str,
-    ray_address: str | None,
-    workers: int | None,
-) -> None:
+def _to_store(inputs: tuple[str, ...], target: str, model: str, **options: Any) -> None:
     from ctx_embed.bulk_encoding import encode_dataset
     from ctx_embed.stores import open as open_store
     from ctx_embed.text.unknown import warning
 
-    found = encode_dataset(
-        inputs,
-        target,
-        engine=engine,
-        workers=workers,
-        ray_address=ray_address,
-        text_field=field,
-        encoding=encoding,
-        id_field=id_field,
-        model=None if model == "default" else model,
-        backend=backend,
-        progress=True,
-    )
+    found = encode_dataset(inputs, target, model=None if model == "default" else model, progress=True, **options)
     if said := warning(found.unknown_share):
         click.echo(said, err=True)
     for line in found.named[:SHOWN]:

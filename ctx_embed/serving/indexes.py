@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -170,7 +170,7 @@ class ServedIndex:
             if isinstance(found, Hits):
                 return Found(hits_json(found, marks, document, self._most), known)
             lists = (hits_json(hits, marks, document, self._most) for hits in found)
-            return Found(json_list(lists, self._most), known)
+            return Found(self.json_list(lists), known)
 
         return await self._in(self._long, searched)
 
@@ -197,6 +197,10 @@ class ServedIndex:
 
         return await self._in(self._analysing, analysed)
 
+    def json_list(self, values: Iterable[Any], part: bool = False) -> bytes:
+        """Return a JSON array that is no larger than an answer may be, see :func:`ctx_embed.serving.json.json_list`."""
+        return json_list(values, self._most, part)
+
     async def fields(self, most: int) -> bytes:
         """Return the metadata fields as JSON; they are read once for each state of the index."""
 
@@ -205,7 +209,7 @@ class ServedIndex:
                 {**vars(field), "values": [{"value": value, "documents": count} for value, count in field.values]}
                 for field in index.fields(most)
             )
-            return json_list(fields, self._most)
+            return self.json_list(fields)
 
         found: bytes = await self._analyses.shared((await self._state(), most), lambda: self.analyse(listed))
         return found

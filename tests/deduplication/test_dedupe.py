@@ -179,4 +179,4 @@ def test_the_command_reads_and_writes_pipes(tmp_path):
     assert lines(tmp_path / "out.jsonl") == ['{"text": "A b c!"}']
     result = CliRunner().invoke(main, ["dedupe", "-", "-o", "-", "--model", "x"], input=rows)
     assert result.exit_code == 2
-    assert "--model goes with --meaning" in result.stderr
+    assert "--model needs --meaning" in result.stderr

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast, get_args, get_type_hints
 
-from fastapi import APIRouter, Query, Request
-from pydantic import Field
+from fastapi import APIRouter, Depends, Query, Request
+from pydantic import Field, create_model
 from pydantic.config import JsonDict
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import SearchIndex
+from ctx_embed.index.searching.options import Options
 from ctx_embed.serving.errors import ApiError, dumps
 from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
-from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed, json_list
+from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed
 from ctx_embed.serving.service import require_length, service_of
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
+
+
+async def _served(request: Request, name: str) -> ServedIndex:
+    return service_of(request).index(name)
+
+
+# The index that a path names.
+Served = Annotated[ServedIndex, Depends(_served)]
 
 Id = int | str
 
@@ -44,26 +53,21 @@ FILTER_CHARACTERS = 100_000
 Where = Annotated[str, Field(max_length=FILTER_CHARACTERS)]
 
 
-class SearchBody(Body):
+def _search_options() -> dict[str, Any]:
+    """Return the options of a search as fields of a body."""
+    own = {"where": Where | None, "exclude": Id | Listed[Id], "rerank": str | None}
+    fields: dict[str, Any] = {}
+    for name, hint in get_type_hints(Options, include_extras=True).items():
+        kind, says = get_args(hint)
+        fields[name] = (own.get(name, kind), Field(getattr(Options, name), description=says.help))
+    return fields
+
+
+class SearchBody(create_model("SearchBody", __base__=Body, **_search_options())):  # type: ignore[misc]
     """A search; the fields are the arguments of `SearchIndex.search`."""
 
     query: Any = Field(None, description="A text, a vector, or a list of texts or vectors.", json_schema_extra=QUERY)
-    k: int = Field(10, description="The most hits of each query.")
-    mode: Literal["hybrid", "dense", "words"] | None = Field(
-        None, description="By meaning (dense), by words, or both; by default hybrid for texts, and dense for vectors."
-    )
-    where: Where | None = Field(None, description="A metadata filter.", examples=['year >= 2020 and lang = "en"'])
-    threshold: float | None = Field(None, description="The lowest cosine of a hit.")
     like: Id | Listed[Id] | None = Field(None, description="Instead of a query: documents to find similar ones to.")
-    exclude: Id | Listed[Id] = Field([], description="Texts and ids of documents to keep away from.")
-    fuse: bool = Field(False, description="Whether several queries make one ranking.")
-    offset: int = Field(0, description="The number of best hits to skip.")
-    group: str | None = Field(None, description="The best hit only of each document (`id`) or value of a field.")
-    mmr: float | None = Field(None, description="Variety among the hits: 1 weighs relevance alone, 0 variety alone.")
-    context: int = Field(0, description="Neighbouring passages to return with a hit.")
-    rerank: str | None = Field(None, description="A reranker of the server, which scores the best passages again.")
-    candidates: int = Field(50, description="The best passages that `rerank` and `mmr` choose from.")
-    document: bool = Field(False, description="Whether hits have the whole texts of their documents.")
     snippets: Annotated[list[str], Field(min_length=2, max_length=2)] | None = Field(
         None, description="The marks around the query's words in a snippet of each hit; none without them."
     )
@@ -77,7 +81,7 @@ class SearchBody(Body):
         wanted = self.k + self.offset
         if self.rerank is not None or self.mmr is not None:
             wanted = max(wanted, self.candidates)
-        return len(self.queries()) * wanted * (1 + 2 * self.context)
+        return len(self.queries()) * int(wanted) * (1 + 2 * int(self.context))
 
     def options(self) -> dict[str, Any]:
         """Return the other arguments of the search that were given."""
@@ -172,11 +176,6 @@ class ExplainBody(Body):
     text: str | None = None
 
 
-def index_of(request: Request, name: str) -> ServedIndex:
-    """Return the index of that name."""
-    return service_of(request).index(name)
-
-
 @router.get("", summary="List the indexes")
 async def indexes(request: Request) -> Answer:
     """Return the properties of each index."""
@@ -184,22 +183,21 @@ async def indexes(request: Request) -> Answer:
 
 
 @router.get("/{name}", summary="Describe an index")
-async def describe(request: Request, name: str) -> Answer:
+async def describe(served: Served) -> Answer:
     """Return the number of documents, the model, the kind and the size of an index."""
-    return Answer(await index_of(request, name).describe())
+    return Answer(await served.describe())
 
 
 @router.get("/{name}/fields", summary="List the metadata fields")
-async def fields(request: Request, name: str, most: Annotated[int, Query(ge=1, le=MOST_DOCUMENTS)] = 50) -> Answer:
+async def fields(served: Served, most: Annotated[int, Query(ge=1, le=MOST_DOCUMENTS)] = 50) -> Answer:
     """Return the fields that documents have, with their types, ranges and `most` frequent values."""
-    return Answer(b'{"fields":%b}' % await index_of(request, name).fields(most))
+    return Answer(b'{"fields":%b}' % await served.fields(most))
 
 
 @router.post("/{name}/search", summary="Search")
-async def search(request: Request, name: str, body: SearchBody) -> Answer:
+async def search(request: Request, served: Served, body: SearchBody) -> Answer:
     """Return the best passages for a query, as `hits`; for a list of queries, a list of such lists."""
     service = service_of(request)
-    index = service.index(name)
     queries, hits, most = body.queries(), body.hits(), service.settings.max_hits
     if hits > most:
         said = (
@@ -215,130 +213,114 @@ async def search(request: Request, name: str, body: SearchBody) -> Answer:
         options["rerank"] = service.reranker(body.rerank)
     texts = bool(queries) and all(isinstance(query, str) for query in queries)
     if not texts or hits > BATCH_HITS or body.rerank is not None or body.like is not None or body.fuse:
-        found, known = await index.search(body.query, marks, body.document, options)
+        found, known = await served.search(body.query, marks, body.document, options)
     else:
-        lists = await index.searches(queries, marks, body.document, options)
+        lists = await served.searches(queries, marks, body.document, options)
         known = all(found.known for found in lists)
-        listed = json_list((found.hits for found in lists), service.settings.answer_bytes)
+        listed = served.json_list(found.hits for found in lists)
         found = lists[0].hits if isinstance(body.query, str) else listed
     return Answer(b'{"hits":%b}' % found if known else b'{"hits":%b,"warnings":%b}' % (found, dumps([UNKNOWN])))
 
 
 @router.post("/{name}/get", summary="Get documents")
-async def get(request: Request, name: str, body: IdsBody) -> Answer:
+async def get(served: Served, body: IdsBody) -> Answer:
     """Return the documents with some ids; null for an id that no document has."""
-    most = service_of(request).settings.answer_bytes
 
     def found(index: SearchIndex) -> bytes:
         documents = (index.get(identifier) for identifier in body.ids)
-        return json_list((None if document is None else asdict(document) for document in documents), most)
+        return served.json_list(None if document is None else asdict(document) for document in documents)
 
-    return Answer(b'{"documents":%b}' % await index_of(request, name).read(found))
+    return Answer(b'{"documents":%b}' % await served.read(found))
 
 
 @router.post("/{name}/ids", summary="List ids")
-async def ids(request: Request, name: str, body: WhereBody) -> Answer:
+async def ids(served: Served, body: WhereBody) -> Answer:
     """Return the ids of the documents that match a filter, in the order they were added."""
-    most = service_of(request).settings.answer_bytes
-    return Answer(
-        b'{"ids":%b}' % await index_of(request, name).analyse(lambda index: json_list(index.ids(body.where), most))
-    )
+    return Answer(b'{"ids":%b}' % await served.analyse(lambda index: served.json_list(index.ids(body.where))))
 
 
 @router.post("/{name}/count", summary="Count documents")
-async def count(request: Request, name: str, body: WhereBody) -> Answer:
+async def count(served: Served, body: WhereBody) -> Answer:
     """Return how many documents match a filter."""
-    return Answer({"count": await index_of(request, name).read(lambda index: index.count(body.where))})
+    return Answer({"count": await served.read(lambda index: index.count(body.where))})
 
 
 @router.post("/{name}/documents", summary="List documents")
-async def documents(request: Request, name: str, body: DocumentsBody) -> Answer:
+async def documents(served: Served, body: DocumentsBody) -> Answer:
     """Return documents in the order they were added; fewer than `limit` if the answer is full: go on after them."""
-    most = service_of(request).settings.answer_bytes
 
     def listed(index: SearchIndex) -> bytes:
         found = index.documents(body.where, offset=body.offset, limit=body.limit)
-        return json_list((asdict(document) for document in found), most, part=True)
+        return served.json_list((asdict(document) for document in found), part=True)
 
-    return Answer(b'{"documents":%b}' % await index_of(request, name).read(listed))
+    return Answer(b'{"documents":%b}' % await served.read(listed))
 
 
 @router.post("/{name}/facets", summary="Count the values of a metadata field")
-async def facets(request: Request, name: str, body: FacetsBody) -> Answer:
+async def facets(served: Served, body: FacetsBody) -> Answer:
     """Return the values of a field with their numbers of documents, most frequent first."""
-    most = service_of(request).settings.answer_bytes
 
     def counted(index: SearchIndex) -> bytes:
         found = index.facets(body.field, body.where, limit=body.limit)
-        return json_list(({"value": value, "documents": count} for value, count in found), most)
+        return served.json_list({"value": value, "documents": count} for value, count in found)
 
-    return Answer(b'{"values":%b}' % await index_of(request, name).analyse(counted))
+    return Answer(b'{"values":%b}' % await served.analyse(counted))
 
 
 @router.post("/{name}/unknown_fields", summary="Check the fields of a filter")
-async def unknown_fields(request: Request, name: str, body: FilterBody) -> Answer:
+async def unknown_fields(served: Served, body: FilterBody) -> Answer:
     """Return the fields of a filter that no document has, each with the fields that documents do have."""
-    return Answer({"fields": await index_of(request, name).read(lambda index: index.unknown_fields(body.where))})
+    return Answer({"fields": await served.read(lambda index: index.unknown_fields(body.where))})
 
 
 @router.post("/{name}/add", summary="Add documents")
-async def add(request: Request, name: str, body: AddBody) -> Answer:
+async def add(request: Request, served: Served, body: AddBody) -> Answer:
     """Add all documents or none; they are on disk when this returns. An id that is taken is an error."""
-    return await _added(request, name, body, replacing=False)
+    service_of(request).require_texts(body.texts, "texts")
+    added = await served.change(lambda index: index.add(body.texts, body.ids, body.metadata, body.embeddings))
+    return Answer({"ids": added})
 
 
 @router.post("/{name}/upsert", summary="Add or replace documents")
-async def upsert(request: Request, name: str, body: AddBody) -> Answer:
+async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     """Add all documents or none; a document whose id is taken replaces the one that has it."""
-    return await _added(request, name, body, replacing=True)
-
-
-async def _added(request: Request, name: str, body: AddBody, replacing: bool) -> Answer:
-    service = service_of(request)
-    index = service.index(name)
-    service.require_texts(body.texts, "texts")
-
-    def added(opened: SearchIndex) -> list[Id]:
-        change = opened.upsert if replacing else opened.add
-        return change(body.texts, body.ids, body.metadata, body.embeddings)
-
-    return Answer({"ids": await index.change(added)})
+    service_of(request).require_texts(body.texts, "texts")
+    added = await served.change(lambda index: index.upsert(body.texts, body.ids, body.metadata, body.embeddings))
+    return Answer({"ids": added})
 
 
 @router.post("/{name}/update_metadata", summary="Change metadata")
-async def update_metadata(request: Request, name: str, body: UpdateBody) -> Answer:
+async def update_metadata(served: Served, body: UpdateBody) -> Answer:
     """Change metadata fields of documents; other fields stay, and nothing is embedded."""
-    updated = await index_of(request, name).change(lambda index: index.update_metadata(body.ids, body.changes))
+    updated = await served.change(lambda index: index.update_metadata(body.ids, body.changes))
     return Answer({"updated": updated})
 
 
 @router.post("/{name}/delete", summary="Delete documents")
-async def delete(request: Request, name: str, body: DeleteBody) -> Answer:
+async def delete(served: Served, body: DeleteBody) -> Answer:
     """Delete documents by id or by a filter; ids that no document has are skipped."""
-    deleted = await index_of(request, name).change(lambda index: index.delete(body.ids, where=body.where))
+    deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
     return Answer({"deleted": deleted})
 
 
 @router.post("/{name}/duplicates", summary="Find near-duplicates")
-async def duplicates(request: Request, name: str, body: DuplicatesBody) -> Answer:
+async def duplicates(served: Served, body: DuplicatesBody) -> Answer:
     """Return the pairs of documents that say nearly the same, most similar first."""
-    return Answer(b'{"pairs":%b}' % await index_of(request, name).duplicates(body.threshold, body.most))
+    return Answer(b'{"pairs":%b}' % await served.duplicates(body.threshold, body.most))
 
 
 @router.post("/{name}/topics", summary="Cluster the documents")
-async def topics(request: Request, name: str, body: TopicsBody) -> Answer:
+async def topics(served: Served, body: TopicsBody) -> Answer:
     """Return clusters of the documents with their typical words and most central documents, largest first."""
-    return Answer(b'{"topics":%b}' % await index_of(request, name).topics(body.count, body.seed))
+    return Answer(b'{"topics":%b}' % await served.topics(body.count, body.seed))
 
 
 @router.post("/{name}/explain", summary="Explain a similarity")
-async def explain(request: Request, name: str, body: ExplainBody) -> Answer:
+async def explain(request: Request, served: Served, body: ExplainBody) -> Answer:
     """Return what each token of a query and of a document adds to their cosine."""
-    service = service_of(request)
-    index = service.index(name)
     if (body.id is None) == (body.text is None):
         raise InputError("give explain either id or text")
-    most = service.settings.max_explained
+    most = service_of(request).settings.max_explained
 
     def explained(opened: SearchIndex) -> bytes:
         text = body.text
@@ -352,4 +334,4 @@ async def explain(request: Request, name: str, body: ExplainBody) -> Answer:
 
     require_length("query", body.query, most)
     require_length("text", body.text or "", most)
-    return Answer(await index.analyse(explained))
+    return Answer(await served.analyse(explained))
