@@ -38,6 +38,12 @@ PARTS = {
 FILES = {
     "heading.md": lambda n: "# " + "#" * n + " " * n + "x",
     "marks.srt": lambda n: "1\n00:00:01,000 --> 00:00:03,000\n" + "<{\\" * n,
+    "emphasis.rst": lambda n: "*a ``a `a |a " * n,
+    "links.rst": lambda n: "`a <" * n + ">`_ :a" + ":a" * n,
+    "lists.rst": lambda n: "- " * n + "a\n\n" + "* a\n" * n,
+    "nested.rst": lambda n: "".join(" " * (number % 200) + ".. a::\n" for number in range(n)) + "a::\n b\n" * n,
+    "literal.rst": lambda n: "".join(" " * number + "a::\n" for number in range(int(n**0.5))) + "::\n\n" * n,
+    "headings.rst": lambda n: "A\n==\n\n" * n + "=" * n,
     "sender.eml": lambda n: "From: " + "a," * n + "\n\nx",
     "subject.eml": lambda n: "Subject: " + "=?utf-8?q?a?= " * n + "\n\nx",
 }

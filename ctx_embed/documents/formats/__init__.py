@@ -65,7 +65,7 @@ FORMATS: dict[str, Format] = {
     **dict.fromkeys(_CODE_SUFFIXES.split(), _CODE),
     **dict.fromkeys([".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".log"], _ROWS),
     **dict.fromkeys([".html", ".htm", ".xhtml"], _HTML),
-    ".rst": Format("reStructuredText", "markup:restructured_text", "docutils"),
+    ".rst": Format("reStructuredText", "markup:restructured_text", apart=False),
     ".pdf": Format("PDF", "paged:pdf", "pypdf"),
     ".pptx": Format("PowerPoint", "paged:pptx", "pptx"),
     ".docx": Format("Word", "office:docx", "docx"),

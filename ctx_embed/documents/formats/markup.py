@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,51 +11,102 @@ from ctx_embed.documents.decoding import decode, read_bytes
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.plain import title_of
 
-# docutils reads no other file, runs no raw code, and reports nothing: Sphinx's own directives are unknown to it.
-_SETTINGS = {
-    "file_insertion_enabled": False,
-    "raw_enabled": False,
-    "report_level": 5,
-    "halt_level": 5,
-    "syntax_highlight": "none",
-    "line_length_limit": 1 << 20,
-    "_disable_config": True,
-}
+# Roles and links; what may repeat is bounded, so that no text takes more than linear time.
+_INLINE = re.compile(r"(:[\w.+:-]{1,60}:)?(?<!`)`([^`]{1,1000})`(__?)?(?!`)")
+_TARGET = re.compile(r"\s<[^<>]*>\Z")
+_DIRECTIVE = re.compile(r"(\s*)\.\. ([\w.+:-]{1,60}?)::(?:\s+(.*))?\Z")
+_CODE = {"code", "code-block", "sourcecode", "parsed-literal", "math", "highlight"}
+_OPTION = re.compile(r"\s+:[\w-]+:")
+_UNSEEN = re.compile(r"\s*\.\.(?: (?!\[)|\s*\Z)")
+_UNDERLINE = re.compile(r"([!-/:-@\[-`{-~])\1+\s*\Z")
+_RULER = re.compile(r"\s*[-=+|][-=+|\s]*\Z")
 
 
-def restructured_text(path: str) -> Iterator[Extracted]:
-    """Yield the text of reStructuredText; unknown directives are shown as they are written."""
-    from docutils.core import publish_doctree
-    from docutils.nodes import title
+def restructured_text(path: str, encoding: str | None = None) -> Iterator[Extracted]:
+    """Yield reStructuredText as Markdown with the same lines, without comments, targets, roles and rulers.
 
-    document = publish_doctree(decode(read_bytes(path)), settings_overrides=_SETTINGS)
-    heading = next(iter(document.findall(title)), None)
-    text = "\n\n".join(_markdown(document, 0))
-    yield Extracted(text, "markdown", title=None if heading is None else heading.astext())
+    docutils would take quadratic time for nearly every construct, and loses the line numbers.
+    """
+    lines = _INLINE.sub(_words, decode(read_bytes(path), encoding)).split("\n")
+    text = "\n".join(_markdown(lines))
+    yield Extracted(text, "markdown", title=title_of(text), line=1)
 
 
-def _markdown(node: Any, depth: int) -> Iterator[str]:
-    from docutils import nodes
+def _words(found: re.Match[str]) -> str:
+    """Return the words of a role or a link, on as many lines."""
+    role, words, link = found.groups()
+    if not (role or link):
+        return found[0]
+    target = _TARGET.search(words)
+    return words[: target.start()] + "\n" * target[0].count("\n") if target else words.lstrip("~!")
 
-    for child in node.children:
-        if isinstance(child, nodes.title | nodes.subtitle):
-            yield f"{'#' * max(1, min(depth, 6))} {' '.join(child.astext().split())}"
-        elif isinstance(child, nodes.section):
-            yield from _markdown(child, depth + 1 if depth else 2)
-        elif isinstance(child, nodes.literal_block | nodes.doctest_block):
-            yield f"```\n{child.astext()}\n```"
-        elif isinstance(child, nodes.row):
-            yield f"| {' | '.join(' '.join(entry.astext().split()) for entry in child.children)} |"
-        elif isinstance(child, nodes.system_message):
-            # Holds the source of a directive that is unknown.
-            yield from (block.astext() for block in child.findall(nodes.literal_block))
-        elif isinstance(child, nodes.comment | nodes.substitution_definition | nodes.target):
-            continue
-        elif isinstance(child, nodes.TextElement):
-            if text := " ".join(child.astext().split()):
-                yield text
-        else:
-            yield from _markdown(child, depth)
+
+def _markdown(source: list[str]) -> list[str]:
+    """Return lines of Markdown, one for each line; a fence that ends the text has a line of its own."""
+    lines = [*source, ""]
+    styles: list[tuple[str, bool]] = []
+    at = 0
+    while at < len(source):
+        line = lines[at]
+        directive = _DIRECTIVE.match(line)
+        if directive and directive[2] not in _CODE:
+            lines[at] = f"{directive[1]}{directive[2]}: {directive[3] or ''}".rstrip()
+        elif directive or (line.rstrip().endswith("::") and not _UNSEEN.match(line)):
+            start, stop = _indented(lines, at)
+            # A fence takes the place of the directive or the blank line above the code, and of the one below it.
+            fence = at if directive else start - 1
+            if directive:
+                while start < stop and _OPTION.match(lines[start]):
+                    start += 1
+                lines[at:start] = [""] * (start - at)
+            else:
+                lines[at] = "" if line.strip() == "::" else line.rstrip()[:-1]
+            if start < stop and not lines[fence].strip() and not lines[stop].strip():
+                lines[fence], lines[stop] = f"```{directive[3] or '' if directive else ''}", "```"
+            at = max(at, stop - 1)
+        elif _UNSEEN.match(line):
+            _, stop = _indented(lines, at)
+            lines[at:stop] = [""] * (stop - at)
+        elif heading := _heading(source, at):
+            if heading not in styles:
+                styles.append(heading)
+            lines[at : at + 2] = [f"{'#' * min(1 + styles.index(heading), 6)} {line.strip()}", ""]
+        elif _RULER.match(line):
+            lines[at] = ""
+        at += 1
+    return lines if lines[-1] else lines[:-1]
+
+
+def _indented(lines: list[str], at: int) -> tuple[int, int]:
+    """Return where the block that a line introduces starts and stops: the lines below it that are indented more."""
+    indent = _indent(lines[at])
+    start = stop = at + 1
+    found = False
+    for number in range(at + 1, len(lines)):
+        if lines[number].strip():
+            if _indent(lines[number]) <= indent:
+                break
+            if not found:
+                start, found = number, True
+            stop = number + 1
+    return start, stop
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _heading(lines: list[str], at: int) -> tuple[str, bool] | None:
+    """Return the style of a heading, its underline's character and whether there is a line above, or None."""
+    title = lines[at].strip()
+    below = lines[at + 1].rstrip() if at + 1 < len(lines) else ""
+    above = lines[at - 1].rstrip() if at else ""
+    found = _UNDERLINE.match(below)
+    if not title or not found or len(below) < min(len(title), 4) or above not in ("", below):
+        return None
+    if _UNDERLINE.match(title) or (not above and title[0] != lines[at][0]):
+        return None
+    return found[1], bool(above)
 
 
 def notebook(path: str) -> Iterator[Extracted]:
