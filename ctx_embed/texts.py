@@ -26,6 +26,8 @@ class Document:
 
 def well_formed(text: str) -> str:
     """Return ``text`` with each lone surrogate replaced by U+FFFD, so that it can be encoded as UTF-8."""
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -59,9 +58,6 @@ if TYPE_CHECKING:
     from ctx_embed.index.searching.options import SearchOptions
     from ctx_embed.index.searching.reranking import Reranker
     from ctx_embed.index.writing.writer import Writer
-
-# Documents embedded and stored at a time while an addition streams through.
-CHUNK_DOCUMENTS = 2048
 
 
 class SearchIndex(Collection):
@@ -383,12 +379,8 @@ class SearchIndex(Collection):
             documents: a document whose id is None gets the next integer. If the stream raises, nothing is added.
             replacing: whether a document replaces the one that has its id.
         """
-        stream = iter(documents)
-        ids: list[Id] = []
         with self.writer.editing() as edit:
-            while chunk := list(islice(stream, CHUNK_DOCUMENTS)):
-                ids += edit.add(chunk, replacing=replacing)
-        return ids
+            return edit.add_all(documents, replacing=replacing)
 
     def sync(
         self,

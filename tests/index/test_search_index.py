@@ -171,13 +171,9 @@ def test_metadata_without_a_json_form(index):
         deep = deep.pop("x")
 
 
-def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
-    from ctx_embed.index import search_index
-    from ctx_embed.index.writing import transaction
+def test_a_stream_that_fails_undoes_what_came_before(index, path):
     from ctx_embed.texts import Document
 
-    monkeypatch.setattr(search_index, "CHUNK_DOCUMENTS", 4)
-    monkeypatch.setattr(transaction, "SHARD_ROWS", 8)
     index.add(["kept"])
 
     def stream():
@@ -185,8 +181,8 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path, monkeypatch):
             yield Document(f"text {number}")
         raise InputError("line 31 is broken")
 
-    with pytest.raises(InputError, match="line 31 is broken"):
-        index.add_documents(stream())
+    with pytest.raises(InputError, match="line 31 is broken"), index.writer.editing(shard_rows=8) as edit:
+        edit.add_all(stream(), batch=4)
     assert index.count() == 1
     assert len(list((path / "vectors").iterdir())) == 1
     assert index.add_documents(Document(f"text {number}") for number in range(30)) == list(range(1, 31))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,11 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.building import runs
 from ctx_embed.index.building.runs import Run
-from ctx_embed.index.search_index import CHUNK_DOCUMENTS, SearchIndex
+from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.documents import DocumentStore, Id
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, read_manifest
-from ctx_embed.index.writing.transaction import Copied, Edit, TakenIdError
+from ctx_embed.index.writing.transaction import Copied, TakenIdError
 from ctx_embed.progress import Meter
 
 
@@ -63,7 +62,7 @@ def merge_indexes(
             titled = read_manifest(beside).titled
             with index.writer.editing() as edit, Meter("merging", unit="documents", shown=progress) as meter:
                 for folder in folders:
-                    _add(edit, meter.each(_copies(IndexFolder(folder), titled)), replacing=replace)
+                    edit.add_all(meter.each(_copies(IndexFolder(folder), titled)), replacing=replace)
                 meter.now("finishing")
             return index.count()
     except TakenIdError as error:
@@ -91,14 +90,8 @@ def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -
                 return
         copies = _copies(IndexFolder(source.path), read_manifest(target).titled)
         with index.writer.editing() as edit:
-            _add(edit, copies, replacing=replacing)
+            edit.add_all(copies, replacing=replacing)
             runs.record(edit.store, run)
-
-
-def _add(edit: Edit, documents: Iterable[Copied], *, replacing: bool) -> None:
-    stream = iter(documents)
-    while some := list(islice(stream, CHUNK_DOCUMENTS)):
-        edit.add(some, replacing=replacing)
 
 
 def _copies(folder: IndexFolder, titled: bool) -> Iterator[Copied]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from ctx_embed.index.storage.documents import DocumentStore, Id
 from ctx_embed.texts import Document
 
+_JSON = json.JSONEncoder(sort_keys=True, default=str)
+
 
 @dataclass(frozen=True)
 class Run:
@@ -42,7 +44,7 @@ class Digest:
         for document in documents:
             count += 1
             fields = [document.text, document.id, document.metadata]
-            self._hash.update(json.dumps(fields, sort_keys=True, default=str).encode())
+            self._hash.update(_JSON.encode(fields).encode())
         return count
 
     def hexdigest(self) -> str:

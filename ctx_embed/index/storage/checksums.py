@@ -48,10 +48,8 @@ def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: An
         text: its text.
         spans: the start and the stop of each passage, as one text; None if the document is its only passage.
     """
-    found = zlib.crc32(repr((passages, identifier, spans)).encode("utf-8", "surrogatepass"))
-    for part in (metadata, text):
-        found = zlib.crc32(part.encode() if isinstance(part, str) else repr(part).encode(), found)
-    return found
+    # Formatted, as a damaged database may hold values of any type.
+    return zlib.crc32(f"{(passages, identifier, spans)!r}{metadata}{text}".encode("utf-8", "surrogatepass"))
 
 
 def spans_text(spans: Iterable[tuple[int, int]]) -> str:

@@ -18,7 +18,7 @@ from ctx_embed.index.storage import checksums
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
 from ctx_embed.index.storage.manifest import REMEDY
-from ctx_embed.texts import Document, well_formed
+from ctx_embed.texts import well_formed
 
 Id: TypeAlias = str | int
 Span: TypeAlias = tuple[int, int]
@@ -29,6 +29,7 @@ LARGEST_ID = 2**63 - 1
 VALUES_A_QUERY = 500
 # The deepest nesting of metadata; beyond some greater depth JSON readers, including SQLite's, fail.
 DEEPEST_METADATA = 100
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 # Documents read at a time when all are read.
 DOCUMENTS_AT_ONCE = 2048
 
@@ -41,6 +42,19 @@ class Stored(NamedTuple):
     id: Id
     metadata: dict[str, Any]
     text: str
+
+
+class NewDocument(NamedTuple):
+    """A document to store: its id, its metadata as JSON, its text, and where its passages start and stop."""
+
+    id: Id
+    metadata: str
+    text: str
+    spans: Sequence[Span]
+
+    def passages(self) -> list[str]:
+        """Return the text of each passage."""
+        return [self.text[start:stop] for start, stop in self.spans]
 
 
 class Passage(NamedTuple):
@@ -93,6 +107,8 @@ def metadata_json(metadata: Any, number: int) -> str:
         InputError: the metadata is not a dictionary with string keys, or has a value that JSON cannot hold (such as
             infinity) or that is nested too deeply.
     """
+    if metadata == {} and isinstance(metadata, dict):
+        return "{}"
     if not isinstance(metadata, dict) or not all(isinstance(name, str) for name in metadata):
         raise InputError(f"document {number}: the metadata must be a dictionary with string keys, got {metadata!r:.60}")
     try:
@@ -112,10 +128,9 @@ def metadata_json(metadata: Any, number: int) -> str:
 def _written(metadata: dict[str, Any]) -> str:
     """Return metadata as JSON; values of NumPy and pandas are converted if there are any."""
     try:
-        return json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        return _JSON.encode(metadata)
     except (TypeError, ValueError):
-        known = {name: value for name, value in metadata.items() if not _is_missing(value)}
-        return json.dumps(_plain(known), ensure_ascii=False, allow_nan=False)
+        return _JSON.encode(_plain({name: value for name, value in metadata.items() if not _is_missing(value)}))
 
 
 def _plain(value: Any) -> Any:
@@ -408,13 +423,26 @@ class DocumentStore(Database):
         with self.reporting_errors():
             return sorted(str(name) for (name,) in self.connection.execute(select))
 
-    def rows_of_texts(self, texts: Sequence[str]) -> dict[str, int]:
-        """Return a row for each text that is already a passage; the text itself is compared, not only its hash."""
-        by_hash = {text_hash(text): text for text in texts}
-        hashes = sorted(by_hash)
+    def rows_of_ids(self, ids: Sequence[Id]) -> dict[Id, int]:
+        """Return the first row of each document that has one of the given ids, by id."""
+        found: dict[Id, int] = {}
+        for start in range(0, len(ids), VALUES_A_QUERY):
+            part = ids[start : start + VALUES_A_QUERY]
+            with self.reporting_errors():
+                found |= self.connection.execute(f"SELECT id, row FROM documents WHERE id IN ({_marks(part)})", part)
+        return found
+
+    def rows_of_texts(self, hashes: Mapping[str, int]) -> dict[str, int]:
+        """Return a row for each text that is already a passage; the text itself is compared, not only its hash.
+
+        Args:
+            hashes: the :func:`text_hash` of each text.
+        """
+        by_hash = {digest: text for text, digest in hashes.items()}
+        ordered = sorted(by_hash)
         found: dict[str, int] = {}
-        for start in range(0, len(hashes), VALUES_A_QUERY):
-            part = hashes[start : start + VALUES_A_QUERY]
+        for start in range(0, len(ordered), VALUES_A_QUERY):
+            part = ordered[start : start + VALUES_A_QUERY]
             with self.reporting_errors():
                 pairs = self.connection.execute(
                     f"SELECT hash, row FROM hashes WHERE hash IN ({_marks(part)})", part
@@ -431,48 +459,46 @@ class DocumentStore(Database):
         except InputError:
             return False
 
-    def insert(self, row: int, document: Document, metadata: str, spans: Sequence[Span]) -> None:
-        """Add a document whose id is not taken.
-
-        Args:
-            row: the row of its first passage.
-            document: the document, with an id.
-            metadata: its metadata as JSON.
-            spans: where its passages start and stop.
-        """
-        text = document.text
-        values = (row, len(spans), document.id, metadata, text)
-        passages = [(row + place, *span) for place, span in enumerate(spans)]
+    def insert(self, row: int, documents: Iterable[NewDocument]) -> None:
+        """Add documents whose ids are not taken, with their passages in the rows from ``row`` on."""
+        records, sums, cut, words = [], [], [], []
+        for document in documents:
+            identifier, metadata, text, spans = document
+            is_cut = list(spans) != [(0, len(text))]
+            values = (len(spans), identifier, metadata, text)
+            sums.append((row, checksums.checksum(*values, checksums.spans_text(spans) if is_cut else None)))
+            records.append((row, *values))
+            for place, (start, stop) in enumerate(spans, row):
+                words.append((place, text[start:stop]))
+                if is_cut:
+                    cut.append((place, start, stop))
+            row += len(spans)
         with self.reporting_errors():
             self._require_checksums()
-            self.connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", values)
-            cut = list(spans) != [(0, len(text))]
-            checksum = checksums.checksum(*values[1:], checksums.spans_text(spans) if cut else None)
-            self.connection.execute("INSERT INTO checksums VALUES (?, ?)", (row, checksum))
-            if cut:
-                self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", passages)
-            self.connection.executemany(
-                "INSERT INTO words (rowid, text) VALUES (?, ?)",
-                [(place, text[start:stop]) for place, start, stop in passages],
-            )
+            self.connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
+            self.connection.executemany("INSERT INTO checksums VALUES (?, ?)", sums)
+            self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", cut)
+            self.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
 
-    def keep_hashes(self, rows: dict[str, int]) -> None:
-        """Record in which row each text was embedded."""
-        pairs = sorted((text_hash(text), row) for text, row in rows.items())
+    def keep_hashes(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Record in which row each text was embedded, as pairs of :func:`text_hash` and row."""
         with self.reporting_errors():
-            self.connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", pairs)
+            self.connection.executemany("INSERT OR REPLACE INTO hashes VALUES (?, ?)", sorted(pairs))
 
-    def remove(self, document: Stored) -> None:
-        """Delete a document; its rows are not used again before the next compaction."""
-        rows = (document.row, document.row + document.passages)
+    def remove(self, documents: Sequence[Stored]) -> None:
+        """Delete documents; their rows are not used again before the next compaction."""
         words = [
-            (row, document.text[start:stop]) for row, (start, stop) in enumerate(self.spans(document), document.row)
+            (row, document.text[start:stop])
+            for document in documents
+            for row, (start, stop) in enumerate(self.spans(document), document.row)
         ]
+        rows = [(document.row, document.passages) for document in documents]
         with self.reporting_errors():
-            self.connection.executemany("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
-            self.connection.execute("DELETE FROM passages WHERE row >= ? AND row < ?", rows)
-            self.connection.execute("DELETE FROM documents WHERE row = ?", (document.row,))
-            self.connection.execute("INSERT INTO deleted VALUES (?, ?)", (document.row, document.passages))
+            run = self.connection.executemany
+            run("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
+            run("DELETE FROM passages WHERE row >= ?1 AND row < ?1 + ?2", rows)
+            run("DELETE FROM documents WHERE row = ?1 AND passages = ?2", rows)
+            run("INSERT INTO deleted VALUES (?, ?)", rows)
 
     def documents_up_to(self, first: int, row: int) -> int:
         """Return how many documents start in the rows ``first`` to ``row``, both included."""

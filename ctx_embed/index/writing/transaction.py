@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,13 +19,18 @@ from ctx_embed.index.storage.documents import (
     LARGEST_ID,
     DocumentStore,
     Id,
+    NewDocument,
     Span,
     checked_id,
     embedded_texts,
     metadata_json,
+    text_hash,
 )
 from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
 from ctx_embed.texts import Document, well_formed
+
+# Documents that are embedded and written at a time.
+BATCH_DOCUMENTS = 2048
 
 
 class TakenIdError(InputError):
@@ -77,10 +83,18 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
     ]
 
 
-def _checked_text(text: Any, number: int) -> str:
-    if not isinstance(text, str):
-        raise InputError(f"document {number}: the text must be a string, got {described(text)}")
-    return well_formed(str(text))
+class _Prepared(NamedTuple):
+    """A document that is checked and cut but not yet stored.
+
+    Args:
+        new: what is stored of it.
+        embedded: the text that is embedded for each passage.
+        vectors: the unit vector of each passage; None if it is still to be embedded.
+    """
+
+    new: NewDocument
+    embedded: list[str]
+    vectors: Sequence[Vectors | None]
 
 
 class Edit:
@@ -89,10 +103,11 @@ class Edit:
     Args:
         store: the documents, in a writing transaction.
         vectors: the shards' folder.
-        embed: returns the unit vectors (n, dimension) of n texts.
+        embed: returns the unit vectors (n, dimension) of n texts; called in another thread.
         chunk: cuts a text with these blocks into passages.
         counted: the number of documents that the same operation has already added, for messages.
         titled: whether passages are embedded with the title of their document, see :func:`embedded_texts`.
+        shard_rows: the number of vectors that may wait in memory.
     """
 
     def __init__(
@@ -104,6 +119,7 @@ class Edit:
         counted: int = 0,
         *,
         titled: bool = False,
+        shard_rows: int = SHARD_ROWS,
     ) -> None:
         self.store = store
         self.vectors = vectors
@@ -111,6 +127,7 @@ class Edit:
         self.chunk = chunk
         self.counted = counted
         self.titled = titled
+        self.shard_rows = shard_rows
         self.state = store.state()
         self.shards = store.shards()
         self.changed = False
@@ -118,110 +135,129 @@ class Edit:
         self._written = self.state.rows
         self._waiting: list[Vectors] = []
 
+    def add_all(
+        self, documents: Iterable[Document], *, replacing: bool = False, batch: int = BATCH_DOCUMENTS
+    ) -> list[Id]:
+        """Add a stream of documents in batches, and return their ids; see :meth:`add`."""
+        stream = iter(documents)
+        ids: list[Id] = []
+        while some := list(islice(stream, batch)):
+            ids += self.add(some, replacing=replacing)
+        return ids
+
     def add(self, documents: Sequence[Document], *, replacing: bool = False) -> list[Id]:
-        """Add a few thousand documents and return their ids; automatic ids are larger than all ids ever used.
+        """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
+
+        Another thread embeds the texts while this one writes them.
 
         Args:
             documents: the documents, with or without ids.
-            replacing: whether a document replaces the one that has its id.
+            replacing: whether a document replaces the one that has its id; of several in a batch the last is stored.
 
         Raises:
             InputError: a document cannot be stored, an id is taken, or the model returns NaN.
         """
+        if not documents:
+            return []
         first = self.counted + 1
+        ids, next_id = self._numbered(documents, first)
+        # Automatic ids are never taken.
+        given = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is not None]
+        taken = self.store.rows_of_ids(given)
+        if not replacing:
+            self._require_new(ids, first, taken)
+        prepared: dict[Id, _Prepared] = {}
+        for number, (identifier, document) in enumerate(zip(ids, documents, strict=True), first):
+            prepared.pop(identifier, None)
+            prepared[identifier] = self._prepared(document, identifier, number)
+        self._store(list(prepared.values()), list(taken))
+        self.state = replace(self.state, next_id=next_id)
+        self.counted += len(documents)
+        self.changed = True
+        return ids
+
+    def _numbered(self, documents: Sequence[Document], first: int) -> tuple[list[Id], int]:
+        """Return the id of each document, and the next automatic id."""
         given = [
             None if document.id is None else checked_id(document.id, number)
             for number, document in enumerate(documents, first)
         ]
-        integers = [identifier for identifier in given if isinstance(identifier, int)]
+        largest = max((identifier for identifier in given if isinstance(identifier, int)), default=-1)
         # The largest integer is never an automatic id, so the next id can always be stored.
-        next_id = min(max([self.state.next_id, *(identifier + 1 for identifier in integers)]), LARGEST_ID)
-        texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
-        cut = [self._spans(document, text) for document, text in zip(documents, texts, strict=True)]
-        passages = [text[start:stop] for text, spans in zip(texts, cut, strict=True) for start, stop in spans]
-        embedded = [
-            passage
-            for document, text, spans in zip(documents, texts, cut, strict=True)
-            for passage in embedded_texts(text, document.metadata, spans, self.titled)
-        ]
-        plain = [text == passage for text, passage in zip(embedded, passages, strict=True)]
-        # Look these up before anything is replaced: vectors of deleted documents can be copied, too.
-        known = self.store.rows_of_texts(list(dict.fromkeys(itertools.compress(embedded, plain))))
-        first_row = self.state.rows
+        next_id = min(max(self.state.next_id, largest + 1), LARGEST_ID)
         ids: list[Id] = []
-        embeddings: list[Any] = []
-        for number, (document, identifier, text, spans) in enumerate(
-            zip(documents, given, texts, cut, strict=True), first
-        ):
+        for number, identifier in enumerate(given, first):
             if identifier is None:
                 if next_id == LARGEST_ID:
                     raise InputError(f"document {number}: no larger integer is left for its id; give it one")
                 identifier, next_id = next_id, next_id + 1
-            self._make_room(identifier, number, replacing)
-            metadata = metadata_json(document.metadata, number)
-            self.store.insert(self.state.rows, replace(document, id=identifier, text=text), metadata, spans)
-            self.state = replace(self.state, rows=self.state.rows + len(spans), documents=self.state.documents + 1)
-            embeddings += self._given(document, number, len(spans))
             ids.append(identifier)
-        if documents:
-            self.state = replace(self.state, next_id=next_id)
-            self.counted += len(documents)
-            self.changed = True
-            self._keep(first_row, embedded, plain, embeddings, known)
-        return ids
+        return ids, next_id
 
-    def _spans(self, document: Document, text: str) -> Sequence[Span]:
-        """Return the passages of a document; one that comes with its embedding is not cut."""
-        if isinstance(document, Copied):
-            return document.spans
-        if getattr(document, "embedding", None) is not None:
-            return [(0, len(text))]
-        return self.chunk(text, document.blocks if isinstance(document, Structured) else ())
+    def _require_new(self, ids: Sequence[Id], first: int, taken: Mapping[Id, int]) -> None:
+        """Raise an error if an id belongs to another document, stored or in the same batch."""
+        numbers: dict[Id, int] = {}
+        for number, identifier in enumerate(ids, first):
+            row = taken.get(identifier)
+            if row is not None and row < self._first_row:
+                raise TakenIdError(number, identifier)
+            other = numbers.setdefault(identifier, number)
+            if row is not None:
+                other = self.store.documents_up_to(self._first_row, row)
+            if other != number:
+                raise TakenIdError(number, identifier, f"is also that of document {other}")
 
-    def _given(self, document: Document, number: int, passages: int) -> list[Any]:
-        """Return a vector for each passage of a document: the one that came with it, or None to embed the passage."""
-        if isinstance(document, Copied):
-            return list(document.vectors)
+    def _prepared(self, document: Document, identifier: Id, number: int) -> _Prepared:
+        if not isinstance(document.text, str):
+            raise InputError(f"document {number}: the text must be a string, got {described(document.text)}")
+        text = well_formed(str(document.text))
+        metadata = metadata_json(document.metadata, number)
         embedding = getattr(document, "embedding", None)
-        if embedding is None:
-            return [None] * passages
-        name = f"document {number}: the embedding"
-        return [unit_vector(embedding, self.vectors.dimension, name)] * passages
+        spans: Sequence[Span]
+        vectors: Sequence[Vectors | None]
+        if isinstance(document, Copied):
+            spans, vectors = document.spans, document.vectors
+        elif embedding is not None:
+            spans = [(0, len(text))]
+            vectors = [unit_vector(embedding, self.vectors.dimension, f"document {number}: the embedding")]
+        else:
+            spans = self.chunk(text, document.blocks if isinstance(document, Structured) else ())
+            vectors = [None] * len(spans)
+        embedded = embedded_texts(text, document.metadata, spans, self.titled)
+        return _Prepared(NewDocument(identifier, metadata, text, spans), embedded, vectors)
 
-    def _make_room(self, identifier: Id, number: int, replacing: bool) -> None:
-        taken = self.store.find([identifier]).get(identifier)
-        if taken is None:
-            return
-        if replacing:
-            self._delete([taken.id])
-            return
-        if taken.row < self._first_row:
-            raise TakenIdError(number, identifier)
-        other = self.store.documents_up_to(self._first_row, taken.row)
-        raise TakenIdError(number, identifier, f"is also that of document {other}")
+    def _store(self, documents: list[_Prepared], replaced: list[Id]) -> None:
+        """Write documents and queue the vectors of their passages: given, copied, or embedded.
 
-    def _keep(
-        self, first: int, passages: list[str], plain: list[bool], embeddings: list[Any], known: dict[str, int]
-    ) -> None:
-        """Queue the vectors of the rows from ``first`` on: given, copied from a row with the same text, or embedded.
-
-        Only rows whose passage was embedded as it is (``plain``) are found again by their text.
+        The vector of a passage is copied if an earlier passage with the same text was embedded as it is.
         """
-        wanted = dict.fromkeys(text for text, vector in zip(passages, embeddings, strict=True) if vector is None)
+        embedded = [text for document in documents for text in document.embedded]
+        given = [vector for document in documents for vector in document.vectors]
+        passages = [text for document in documents for text in document.new.passages()]
+        rows: dict[str, int] = {}
+        for row, (text, passage) in enumerate(zip(embedded, passages, strict=True), self.state.rows):
+            if text == passage:
+                rows.setdefault(text, row)
+        hashes = {text: text_hash(text) for text in rows}
+        # Looked up before documents are replaced: vectors of deleted documents can be copied, too.
+        known = self.store.rows_of_texts(hashes)
+        wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
         old = [text for text in wanted if text in known]
         new = [text for text in wanted if text not in known]
-        found: dict[str, Vectors] = {}
-        if old:
-            found |= dict(zip(old, self._stored([known[text] for text in old]), strict=True))
-        if new:
-            found |= dict(zip(new, self.embed(new), strict=True))
-        self._waiting.append(
-            np.stack([found[t] if given is None else given for t, given in zip(passages, embeddings, strict=True)])
+        with ThreadPoolExecutor(1) as pool:
+            embedding = pool.submit(self.embed, new) if new else None
+            self._delete(replaced)
+            self.store.insert(self.state.rows, [document.new for document in documents])
+            self.store.keep_hashes((hashes[text], row) for text, row in rows.items() if text not in known)
+            found = dict(zip(old, self._stored([known[text] for text in old]), strict=True))
+            if embedding is not None:
+                found |= zip(new, embedding.result(), strict=True)
+        vectors = [found[text] if vector is None else vector for text, vector in zip(embedded, given, strict=True)]
+        self._waiting.append(np.stack(vectors))
+        self.state = replace(
+            self.state, rows=self.state.rows + len(vectors), documents=self.state.documents + len(documents)
         )
-        numbered = [(row, text) for row, (text, as_is) in enumerate(zip(passages, plain, strict=True), first) if as_is]
-        rows = {text: row for row, text in reversed(numbered) if text not in known}
-        self.store.keep_hashes(rows)
-        if sum(map(len, self._waiting)) >= SHARD_ROWS:
+        if sum(map(len, self._waiting)) >= self.shard_rows:
             self._flush()
 
     def _stored(self, rows: list[int]) -> Vectors:
@@ -246,6 +282,7 @@ class Edit:
         for identifier in checked:
             if identifier not in found:
                 raise InputError(f"no document has the id {identifier!r}")
+        again: list[Document] = []
         for number, document in enumerate(found.values(), 1):
             fields = {name: value for name, value in {**document.metadata, **changes}.items() if value is not None}
             if fields == document.metadata:
@@ -255,10 +292,11 @@ class Edit:
             old, new = (embedded_texts(document.text, of, spans, self.titled) for of in (document.metadata, fields))
             if old == new:
                 self.store.set_metadata(document, written)
+                self.changed = True
             else:
-                again = Copied(document.text, document.id, fields, spans=spans, vectors=[None] * len(spans))
-                self.add([again], replacing=True)
-            self.changed = True
+                vectors = [None] * len(spans)
+                again.append(Copied(document.text, document.id, fields, spans=spans, vectors=vectors))
+        self.add_all(again, replacing=True)
         return len(found)
 
     def delete(self, ids: Sequence[Id]) -> int:
@@ -268,8 +306,7 @@ class Edit:
 
     def _delete(self, ids: list[Id]) -> int:
         found = self.store.find(ids)
-        for document in found.values():
-            self.store.remove(document)
+        self.store.remove(list(found.values()))
         self.state = replace(self.state, documents=self.state.documents - len(found))
         self.changed = self.changed or bool(found)
         return len(found)

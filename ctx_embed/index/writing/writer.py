@@ -18,7 +18,7 @@ from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, remove_leftovers, write_manifest
-from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.storage.shards import SHARD_ROWS, Vectors
 from ctx_embed.index.writing import chunking
 from ctx_embed.index.writing.compaction import LEAST_DEAD_ROWS, compact, dead_rows
 from ctx_embed.index.writing.transaction import Edit
@@ -56,13 +56,14 @@ class Writer:
         self._compact_from = 0
 
     @contextmanager
-    def editing(self, *, tidy: bool = True, counted: int = 0) -> Iterator[Edit]:
+    def editing(self, *, tidy: bool = True, counted: int = 0, shard_rows: int = SHARD_ROWS) -> Iterator[Edit]:
         """Let the block change the index: one commit when it ends, undone if it raises.
 
         Args:
             tidy: whether to update the manifest and FAISS's file, and to compact if most vectors belong to deleted
                 documents.
             counted: see :class:`Edit`.
+            shard_rows: see :class:`Edit`.
 
         Raises:
             InputError: another process is writing, or the disk is full.
@@ -73,7 +74,15 @@ class Writer:
                 with store.writing():
                     self.folder.require_in_place()
                     titled = self.folder.manifest.titled
-                    edit = Edit(store, self.folder.vectors, self._embed, self._chunk, counted, titled=titled)
+                    edit = Edit(
+                        store,
+                        self.folder.vectors,
+                        self._embed,
+                        self._chunk,
+                        counted,
+                        titled=titled,
+                        shard_rows=shard_rows,
+                    )
                     yield edit
                     if edit.changed:
                         edit.finish()
