@@ -1,23 +1,54 @@
-"""Encoders of an evaluation by name, and their embeddings: each text is embedded once, and stored on disk."""
+"""Encoders of an evaluation by name: those of :mod:`ctx_embed.encoders`, and three baselines."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed import encoders
-from ctx_embed.encoders import Encoder, as_encoder, embed
-from ctx_embed.eval.stored_scores import read_sealed, write_sealed
+from ctx_embed.encoders import Encoder, as_encoder
+from ctx_embed.errors import InputError
 
-__all__ = ["BASELINES", "EmbeddingCache", "Encoder", "as_encoder", "encoder_names", "load_encoder"]
+__all__ = ["BASELINES", "Encoder", "Tfidf", "as_encoder", "encoder_names", "load_encoder"]
 
 RANDOM_DIMENSION = 256
+WORD = r"(?u)\b\w+\b"
+
+
+class Tfidf:
+    """TF-IDF features of texts: (1 + log tf) * (1 + log((1 + n) / (1 + df))), each row of unit length.
+
+    Words and word pairs are counted once for all rows; the vocabulary (those in at least two training texts) and the
+    weights come from the training rows only.
+
+    Args:
+        texts: the texts of n rows.
+
+    Raises:
+        InputError: no text holds a word.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        try:
+            self._counts: Any = CountVectorizer(token_pattern=WORD, ngram_range=(1, 2)).fit_transform(texts)
+        except ValueError:
+            raise InputError("tfidf: at least one text must hold a word, got none") from None
+
+    def __call__(self, train: NDArray[np.intp], other: NDArray[np.intp]) -> tuple[Any, Any]:
+        """Return the features (rows, words) of the training rows and of other rows, as scipy.sparse CSR arrays."""
+        from scipy import sparse
+        from sklearn.feature_extraction.text import TfidfTransformer
+
+        texts_with = np.bincount(self._counts[train].indices, minlength=self._counts.shape[1])
+        counts = self._counts[:, texts_with >= min(2, len(train))]
+        weighted = TfidfTransformer(sublinear_tf=True).fit(counts[train]).transform
+        return sparse.csr_array(weighted(counts[train])), sparse.csr_array(weighted(counts[other]))
 
 
 def load_encoder(name: str) -> Encoder:
@@ -47,8 +78,6 @@ def _majority() -> Encoder:
 
 
 def _tfidf() -> Encoder:
-    from ctx_embed.eval.tfidf import Tfidf
-
     def encode(texts: list[str]) -> Any:
         rows = np.arange(len(texts))
         return Tfidf(texts)(rows, rows)[1]
@@ -57,44 +86,3 @@ def _tfidf() -> Encoder:
 
 
 BASELINES: dict[str, Callable[[], Encoder]] = {"tfidf": _tfidf, "majority": _majority, "random": _random}
-
-
-class EmbeddingCache:
-    """The embeddings of one encoder: a text is embedded once per run, and the texts of a task once for all runs.
-
-    Args:
-        encoder: embeddings are stored only if it has a key.
-        folder: where to store them, in ``FOLDER/<encoder's key>/<hash of the texts>.npy``; None stores none.
-    """
-
-    def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
-        self.encoder = encoder
-        self.folder = folder / encoder.key[:32] if folder is not None and encoder.key else None
-        self._rows: dict[str, NDArray[np.float32]] = {}
-
-    def __call__(self, texts: Sequence[str]) -> Any:
-        """Return the embeddings of ``texts``, (n, d), see :func:`embed`; sparse if the encoder is fitted on them."""
-        if self.encoder.fit is not None:
-            rows = np.arange(len(texts))
-            return self.encoder.fit(texts)(rows, rows)[1]
-        path = None if self.folder is None else self.folder / f"{_hash(texts)}.npy"
-        if path is not None and (content := read_sealed(path)) is not None:
-            return np.load(io.BytesIO(content))
-        unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
-        if unseen:
-            self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
-        embeddings = np.stack([self._rows[text] for text in texts])
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            stream = io.BytesIO()
-            np.save(stream, embeddings)
-            write_sealed(path, stream.getvalue())
-        return embeddings
-
-
-def _hash(texts: Sequence[str]) -> str:
-    digest = hashlib.sha256()
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
-        digest.update(f"{len(data)} ".encode() + data)
-    return digest.hexdigest()[:32]

@@ -11,14 +11,14 @@ import numpy as np
 
 from ctx_embed import progress
 from ctx_embed.errors import InputError
+from ctx_embed.eval.cache import EmbeddingCache, StoredScores
 from ctx_embed.eval.cost import cost_of, sample_of
-from ctx_embed.eval.encoders import EmbeddingCache, Encoder, as_encoder, load_encoder
+from ctx_embed.eval.encoders import Encoder, as_encoder, load_encoder
 from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
 from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
 from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
 from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOLS
 from ctx_embed.eval.scoring.score import Examples, Score, from_json, score_collection, score_probe, score_similarity
-from ctx_embed.eval.stored_scores import StoredScores
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task

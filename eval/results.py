@@ -16,9 +16,8 @@ from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.reports.files import FORMAT_VERSION
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, ProtocolName, title_of
-from ctx_embed.eval.scoring.retrieval import RetrievalScore
+from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference
-from ctx_embed.eval.scoring.similarity import SimilarityScore
 from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, mean_interval
 from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES
 from ctx_embed.eval.tasks.data import TaskData

@@ -11,7 +11,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import EmbeddingCache, as_encoder
+from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.encoders import as_encoder
 from ctx_embed.eval.scoring.protocols import PROTOCOLS, ProtocolName
 from ctx_embed.eval.scoring.score import Examples, score_probe
 from ctx_embed.rows import read_labelled

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.eval.tasks.probe import SENTIMENT
+from ctx_embed.eval.tasks.catalogue import SENTIMENT
 from ctx_embed.progress import Meter
 from ctx_embed.systems import AttentionWeights, attention_weights
 from papers.classifier_cells import quick_training, single_part, trained

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ctx_embed.eval.tasks.catalogue import TASKS
-from ctx_embed.eval.tasks.probe import CONTEXTUALIZER, USE
+from ctx_embed.eval.tasks.catalogue import CONTEXTUALIZER, TASKS, USE
 from papers.classifier_cells import (
     accuracy_summary,
     fold_parts,

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import EmbeddingCache
-from ctx_embed.eval.scoring.cosines import paired
+from ctx_embed.eval.cache import EmbeddingCache
 from ctx_embed.eval.scoring.probes import Features, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
-from ctx_embed.eval.scoring.retrieval import RetrievalScore, score_retrieval
-from ctx_embed.eval.scoring.similarity import SimilarityScore, spearman
+from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.eval.tasks.task import Row

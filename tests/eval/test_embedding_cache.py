@@ -9,7 +9,8 @@ import torch
 
 from ctx_embed.encoders import embed
 from ctx_embed.errors import InputError
-from ctx_embed.eval.encoders import EmbeddingCache, Encoder, load_encoder
+from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.encoders import Encoder, load_encoder
 
 TEXTS = ["a longer text", "", "short", "the longest text of them all", "short", "\ud800 alone"]
 

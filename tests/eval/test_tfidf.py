@@ -5,7 +5,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tfidf import WORD, Tfidf
+from ctx_embed.eval.encoders import WORD, Tfidf
 from tests.conftest import SENTENCES
 
 TEXTS = [*SENTENCES, "the cat sat", "", "nowhere-else word"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ctx_embed import stores
-from ctx_embed.eval.scoring.retrieval import ndcg
+from ctx_embed.eval.scoring.ranking import ndcg
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,7 @@ import pytest
 from ctx_embed.errors import InputError
 from ctx_embed.eval.reports.comparison import compare, difference
 from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.retrieval import RetrievalScore
-from ctx_embed.eval.scoring.similarity import SimilarityScore
+from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
 
 
 def test_the_second_less_the_first_of_every_shared_task(report):

@@ -38,17 +38,17 @@ def liblinear(C: float, X, y):
     return OneVsRestClassifier(LogisticRegression(C=C, solver="liblinear", tol=1e-8, max_iter=10_000)).fit(X, y)
 
 
-def nested(X, labels) -> tuple[list[float], list[float]]:
-    """Return accuracies and C of stratified nested 10-fold, C of 2^-2..2^3 by the rounded mean inner accuracy."""
+def nested(X, labels, folds: int) -> tuple[list[float], list[float]]:
+    """Return accuracies and C of stratified nested cross-validation, C of 2^-2..2^3 by the rounded mean accuracy."""
     accuracies, chosen = [], []
-    for train, test in StratifiedKFold(10, shuffle=True, random_state=1111).split(X, labels):
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=1111).split(X, labels):
         means = []
         for t in range(-2, 4):
             scores = [
                 liblinear(2.0**t, X[train][inner], labels[train][inner]).score(
                     X[train][held_out], labels[train][held_out]
                 )
-                for inner, held_out in StratifiedKFold(10, shuffle=True, random_state=1111).split(
+                for inner, held_out in StratifiedKFold(folds, shuffle=True, random_state=1111).split(
                     X[train], labels[train]
                 )
             ]
@@ -61,8 +61,10 @@ def nested(X, labels) -> tuple[list[float], list[float]]:
 @pytest.mark.parametrize("y", [["0", "1"] * 70, ["a", "b", "c"] * 40], ids=["two", "three"])
 def test_senteval_cross_validation(y):
     X = problem(y)
-    accuracies, chosen = nested(X, np.array(y))
-    score = PROTOCOLS["senteval"].score(frozen(X), y, 5)
+    protocol = PROTOCOLS["senteval"]
+    assert protocol.folds == protocol.inner_folds == 10
+    accuracies, chosen = nested(X, np.array(y), 4)
+    score = replace(protocol, folds=4, inner_folds=4).score(frozen(X), y, 5)
     assert score.folds == pytest.approx(accuracies)
     assert score.Cs == tuple(chosen)
     assert len(set(chosen)) > 1
@@ -169,7 +171,7 @@ def test_a_development_part_stops_the_final_network_too():
 
 @pytest.mark.parametrize(("name", "hidden"), [("senteval-adam", 0), ("senteval-mlp", 50)])
 def test_networks_learn_separable_classes(name, hidden):
-    protocol = replace(PROTOCOLS[name], fit=mlp(hidden, max_passes=8))
+    protocol = replace(PROTOCOLS[name], fit=mlp(hidden, max_passes=8), folds=3, inner_folds=2)
     y = ["no", "yes"] * 50
     X = np.array([[3.0, 1.0] if label == "yes" else [-3.0, 1.0] for label in y])
     score = protocol.score(frozen(X), y, 0)

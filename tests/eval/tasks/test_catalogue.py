@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, PUBLISHED_SOURCES, TASKS, find_tasks
-from ctx_embed.eval.tasks.checksums import SHA256
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, PUBLISHED_SOURCES, SHA256, TASKS, find_tasks
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask
 from tests.eval.conftest import write_collection
 

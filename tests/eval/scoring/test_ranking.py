@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sqlite3
 from contextlib import closing
 
@@ -11,11 +12,60 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.scoring.retrieval import ndcg, retrieve, score_retrieval
+from ctx_embed.eval.scoring.ranking import (
+    SimilarityScore,
+    between,
+    ndcg,
+    paired,
+    retrieve,
+    score_retrieval,
+    spearman,
+    unit,
+)
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.index.searching.bm25 import expression
 from ctx_embed.index.storage.database import TOKENIZER
+
+A = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]])
+B = np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]])
+
+
+def test_cosines_by_hand_dense_and_sparse():
+    for of in (np.asarray, sparse.csr_array):
+        np.testing.assert_allclose(paired(of(A), of(B)), [24 / 25, 0.0, -1.0])
+        np.testing.assert_allclose(between(unit(of(A)), unit(of(B)))[0], [24 / 25, 7 / 50**0.5, -3 / 5])
+
+
+def test_the_length_of_a_row_does_not_matter():
+    for length in (1e-40, 1e30):
+        np.testing.assert_allclose(paired(length * A, B), [24 / 25, 0.0, -1.0])
+
+
+def test_half_precision_is_widened_first():
+    wide = np.array([[300.0, 300.0]], np.float16)
+    np.testing.assert_allclose(paired(wide, wide), [1.0])
+
+
+def test_ranks_by_hand():
+    assert spearman([0.1, 0.2, 0.9], [1, 2, 3]) == pytest.approx(100.0)
+    assert spearman([0.9, 0.2, 0.1], [1, 2, 3]) == pytest.approx(-100.0)
+    # Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4.
+    assert spearman([0.0, 0.5, 0.5, 1.0], [1, 2, 3, 4]) == pytest.approx(100 * 4.5 / (4.5 * 5) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("cosines", "scores", "what"),
+    [([0.5, 0.5], [1, 2], "cosine"), ([0.1, 0.2], [3, 3], "score"), ([0.1], [1], "score")],
+)
+def test_nothing_to_rank(cosines, scores, what):
+    message = f"all {len(scores)} pairs have the same {what}; there is nothing to rank"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+        spearman(cosines, scores)
+
+
+def test_subsets_weigh_the_same():
+    assert SimilarityScore({"a": 60.0, "b": 70.0}).mean == 65.0
 
 
 def test_ndcg_by_hand():

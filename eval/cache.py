@@ -1,14 +1,19 @@
-"""Results of a run, stored one by one so that an interrupted run resumes where it stopped."""
+"""Results stored one by one, so that an interrupted run resumes: the embeddings of each encoder, and the scores."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ctx_embed import __version__
+from ctx_embed.encoders import Encoder, embed
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
@@ -66,3 +71,44 @@ class StoredScores:
         made = make()
         write_sealed(path, json.dumps(made).encode())
         return made
+
+
+class EmbeddingCache:
+    """The embeddings of one encoder: a text is embedded once per run, and the texts of a task once for all runs.
+
+    Args:
+        encoder: embeddings are stored only if it has a key.
+        folder: where to store them, in ``FOLDER/<encoder's key>/<hash of the texts>.npy``; None stores none.
+    """
+
+    def __init__(self, encoder: Encoder, folder: Path | None = None) -> None:
+        self.encoder = encoder
+        self.folder = folder / encoder.key[:32] if folder is not None and encoder.key else None
+        self._rows: dict[str, NDArray[np.float32]] = {}
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """Return the embeddings of ``texts``, (n, d), see :func:`embed`; sparse if the encoder is fitted on them."""
+        if self.encoder.fit is not None:
+            rows = np.arange(len(texts))
+            return self.encoder.fit(texts)(rows, rows)[1]
+        path = None if self.folder is None else self.folder / f"{_hash(texts)}.npy"
+        if path is not None and (content := read_sealed(path)) is not None:
+            return np.load(io.BytesIO(content))
+        unseen = [text for text in dict.fromkeys(texts) if text not in self._rows]
+        if unseen:
+            self._rows.update(zip(unseen, embed(self.encoder, unseen), strict=True))
+        embeddings = np.stack([self._rows[text] for text in texts])
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stream = io.BytesIO()
+            np.save(stream, embeddings)
+            write_sealed(path, stream.getvalue())
+        return embeddings
+
+
+def _hash(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(data)} ".encode() + data)
+    return digest.hexdigest()[:32]

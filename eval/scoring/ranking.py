@@ -1,20 +1,72 @@
-"""Retrieval: are the documents nearest to a query by cosine relevant to it?"""
+"""Scores by cosine: do cosines rank pairs of texts as people do, and the relevant documents of a query first?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.stats import spearmanr
+from sklearn.preprocessing import normalize
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.scoring.cosines import between, unit
 from ctx_embed.eval.scoring.probes import Matrix
+from ctx_embed.vectors import unit_rows
 
 CUTOFF = 10
 RECALL_CUTOFF = 100
 BLOCK_SCORES = 1 << 24
+
+
+def unit(X: Matrix) -> Matrix:
+    """Return the rows of ``X`` (n, d) scaled to length 1 in float64; zero rows stay zero."""
+    if sparse.issparse(X):
+        return normalize(X)
+    # scikit-learn would not scale very short rows.
+    return unit_rows(np.asarray(X, np.float64))
+
+
+def paired(A: Matrix, B: Matrix) -> NDArray[np.float64]:
+    """Return cos(A_i, B_i) for each row, (n,)."""
+    A, B = unit(A), unit(B)
+    product: Any = A.multiply(B) if sparse.issparse(A) else A * B
+    return np.asarray(product.sum(axis=1), np.float64).ravel()
+
+
+def between(A: Matrix, B: Matrix) -> NDArray[np.float64]:
+    """Return the dot products of all rows of ``A`` (q, d) and ``B`` (n, d), dense (q, n)."""
+    product: Any = A @ B.T
+    dense: NDArray[np.float64] = product.toarray() if sparse.issparse(product) else product
+    return dense
+
+
+@dataclass(frozen=True)
+class SimilarityScore:
+    """Spearman's rank correlation times 100 of each subset, and the cosines of its pairs in order."""
+
+    subsets: Mapping[str, float]
+    cosines: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        """The mean over the subsets, each of equal weight."""
+        return float(np.mean(list(self.subsets.values())))
+
+
+def spearman(cosines: Sequence[float], scores: Sequence[float]) -> float:
+    """Return Spearman's rank correlation times 100 between n cosines and n judgements.
+
+    Raises:
+        InputError: all cosines or all judgements are equal, so that there is no ranking.
+    """
+    if len(set(scores)) < 2 or len(set(cosines)) < 2:
+        what = "cosine" if len(set(scores)) > 1 else "score"
+        raise InputError(f"all {len(scores)} pairs have the same {what}; there is nothing to rank")
+    return 100.0 * float(spearmanr(cosines, scores).statistic)
 
 
 @dataclass(frozen=True)
