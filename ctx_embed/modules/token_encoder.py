@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ NO_LIMIT = 2**31 - 1
 # A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
+# Arguments of encoders that are saved in other files than the configuration, or last in it.
+NOT_SAVED = ("tokenizer", "phrases", "weights", "max_seq_length")
 
 
 def require_size(name: str, value: int) -> None:
@@ -118,6 +121,7 @@ class TokenEncoder(InputModule):
         InputError: a size below 1, a table of another shape, a tokenizer of another kind, phrases of no entries.
     """
 
+    # The arguments of ``__init__`` that are saved as the module's configuration; each subclass has its own.
     config_keys = ["dimension", "max_seq_length"]
     # The axes of :meth:`attention_weights`, and the tables, which do not count as parameters of the method.
     weight_axes: tuple[str, ...] = ("head", "token")
@@ -159,6 +163,11 @@ class TokenEncoder(InputModule):
             weights = torch.randn(shape) * DRAWN_DEVIATION
         table = torch.as_tensor(weights).to(torch.get_default_dtype(), copy=True)
         self.embedding = nn.Embedding(*shape, _weight=table)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        options = [option.name for option in signature(cls).parameters.values() if option.kind != option.VAR_KEYWORD]
+        cls.config_keys = [*(name for name in options if name not in NOT_SAVED), "max_seq_length"]
 
     @property
     def ids_may_be_renumbered(self) -> bool:

@@ -47,7 +47,6 @@ class AttentivePooling(HeadsEncoder):
     """
 
     config_file_name = "attentive_config.json"
-    config_keys = ["dimension", "score", "locations", "hidden", "output_dimension", "max_seq_length"]
 
     def __init__(
         self,

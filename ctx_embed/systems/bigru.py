@@ -35,7 +35,6 @@ class BiGru(SystemEncoder):
     """
 
     config_file_name = "bigru_config.json"
-    config_keys = ["dimension", "hidden", "output_dimension", "max_seq_length"]
     weight_axes = ("share", "token")
 
     def __init__(

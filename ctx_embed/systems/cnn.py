@@ -42,7 +42,6 @@ class Convolution(SystemEncoder):
     """
 
     config_file_name = "cnn_config.json"
-    config_keys = ["dimension", "filters", "widths", "dropout", "output_dimension", "max_seq_length"]
     weight_axes = ("share", "token")
 
     def __init__(

@@ -61,7 +61,6 @@ class DeepAveraging(TokenEncoder):
     """
 
     config_file_name = "dan_config.json"
-    config_keys = ["dimension", "layers", "hidden", "buckets", "max_seq_length"]
     tables = ("embedding", "bigrams")
 
     def __init__(

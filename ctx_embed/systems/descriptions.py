@@ -1,8 +1,10 @@
-"""One line on each system: formula, parameters, complexity and source."""
+"""One line on each system: formula, parameters, complexity and source; and the list of them all."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from ctx_embed.systems.registry import SYSTEMS, option_defaults, parameter_count, without_vocabulary
 
 
 class Description(NamedTuple):
@@ -98,3 +100,31 @@ EVALUATION_BASELINES = {
     "tfidf": "tf-idf vectors, fitted inside each training fold",
     "majority": "the training fold's most frequent class",
 }
+
+
+def listing(dimension: int) -> list[dict[str, Any]]:
+    """Return each system's name, kind, formula, parameters, their count by default, complexity, source and options.
+
+    Args:
+        dimension: m, for the count.
+
+    Raises:
+        InputError: a dimension that the default heads of a Transformer do not divide.
+    """
+    return [
+        {
+            "name": name,
+            "kind": "system",
+            **DESCRIPTIONS[name]._asdict(),
+            "parameter_count": parameter_count(without_vocabulary(name, dimension)),
+            "options": option_defaults(name),
+        }
+        for name in SYSTEMS
+    ]
+
+
+def baselines() -> list[dict[str, Any]]:
+    """Return the baselines that evaluation offers besides the systems."""
+    return [
+        {"name": name, "kind": "evaluation baseline", "formula": line} for name, line in EVALUATION_BASELINES.items()
+    ]

@@ -102,12 +102,8 @@ class SystemEncoder(TokenEncoder):
     Subclasses define :attr:`natural_dimension` and :meth:`pooled`, and call :meth:`begin_output` last in ``__init__``.
     """
 
+    ids_may_be_renumbered = True
     output_dimension: int | None = None
-
-    @property
-    def ids_may_be_renumbered(self) -> bool:
-        """True: the encoder reads only the rows of the table."""
-        return True
 
     @property
     @abstractmethod

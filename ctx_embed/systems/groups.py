@@ -53,16 +53,12 @@ def groups_of(lengths: list[int], device: torch.device, group_tokens: int = GROU
     while len(order):
         longest = int(length[order[0]])
         alike = int((length[order] >= LIKE_LENGTH * longest).sum())
-        documents, order = order.split_with_sizes(_head(alike, len(order), max(1, group_tokens // longest)))
+        taken = min(alike, max(1, group_tokens // longest))
+        documents, order = order[:taken], order[taken:]
         within = torch.arange(longest)
         mask = within < length[documents, None]
         places = start[documents, None] + torch.where(mask, within, 0)
         yield Group(documents.to(device), places.to(device), mask.to(device))
-
-
-def _head(alike: int, count: int, most: int) -> list[int]:
-    taken = min(alike, most)
-    return [taken, count - taken]
 
 
 def rows_of_documents(

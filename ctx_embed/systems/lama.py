@@ -58,7 +58,6 @@ class Lama(_AskedByContext):
     """
 
     config_file_name = "lama_config.json"
-    config_keys = ["dimension", "heads", "context", "hidden", "output_dimension", "max_seq_length"]
 
     def __init__(
         self,
@@ -151,7 +150,6 @@ class Bilinear(_AskedByContext):
     """
 
     config_file_name = "bilinear_config.json"
-    config_keys = ["dimension", "context", "hidden", "output_dimension", "max_seq_length"]
 
     def __init__(
         self,

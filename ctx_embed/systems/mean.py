@@ -22,11 +22,7 @@ class MeanEmbedding(TokenEncoder):
     """
 
     config_file_name = "mean_config.json"
-
-    @property
-    def ids_may_be_renumbered(self) -> bool:
-        """True: the mean needs only the rows."""
-        return True
+    ids_may_be_renumbered = True
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the mean of each packed document, (B, m); arguments as for :meth:`TokenEncoder.embed`."""

@@ -44,15 +44,6 @@ class StructuredSelfAttention(HeadsEncoder):
     """
 
     config_file_name = "san_config.json"
-    config_keys = [
-        "dimension",
-        "heads",
-        "attention_dimension",
-        "penalty",
-        "hidden",
-        "output_dimension",
-        "max_seq_length",
-    ]
 
     def __init__(
         self,

@@ -29,12 +29,8 @@ class SelfAttention(TokenEncoder):
     """
 
     config_file_name = "self_attention_config.json"
+    ids_may_be_renumbered = True
     weight_axes = ("token", "token")
-
-    @property
-    def ids_may_be_renumbered(self) -> bool:
-        """True: only the rows are attended to."""
-        return True
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
         """Return the mean of Y of packed documents, (B, m); arguments as for :meth:`TokenEncoder.embed`."""

@@ -111,16 +111,7 @@ class TransformerEncoder(TokenEncoder):
     """
 
     config_file_name = "transformer_config.json"
-    config_keys = [
-        "dimension",
-        "layers",
-        "heads",
-        "feedforward",
-        "dropout",
-        "norm_first",
-        "pooling",
-        "max_seq_length",
-    ]
+    ids_may_be_renumbered = True
     weight_axes = ("layer", "head", "token", "token")
 
     def __init__(
@@ -154,11 +145,6 @@ class TransformerEncoder(TokenEncoder):
         self.pooling = pooling
         self.input_dropout = nn.Dropout(dropout)
         self.stack = nn.ModuleList(Layer(dimension, heads, feedforward, dropout, norm_first) for _ in range(layers))
-
-    @property
-    def ids_may_be_renumbered(self) -> bool:
-        """True: only the rows and their positions are read."""
-        return True
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
@@ -229,7 +215,6 @@ class UseTransformer(TransformerEncoder):
     """
 
     config_file_name = "use_transformer_config.json"
-    config_keys = [key for key in TransformerEncoder.config_keys if key != "pooling"]
 
     def __init__(
         self,
