@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,12 +130,18 @@ def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | 
     folder = DEFAULT_MODEL if str(path) == "default" else Path(path)
     if device is None and folder.is_dir():
         try:
-            return SavedEncoder(folder)
+            return _shipped_encoder(folder) if folder == DEFAULT_MODEL else SavedEncoder(folder)
         except UnsupportedModelError:
             pass
     from ctx_embed.loading import load
 
     return TorchEncoder(load(path, device))
+
+
+@cache
+def _shipped_encoder(folder: Path) -> SavedEncoder:
+    """Return the encoder of the shipped model, opened once for all classifiers over it."""
+    return SavedEncoder(folder)
 
 
 def _packed(folder: Path) -> dict[str, bytes]:
