@@ -110,7 +110,7 @@ def run(*arguments: str) -> None:
 
 def test_a_classifier():
     digests = labelled("mine|a.tsv", 40), labelled("test.tsv", 8)
-    run("train", "mine|a.tsv", "-o", "model", "--from", "default", "--epochs", "1", "--test", "test.tsv")
+    run("train", "mine|a.tsv", "-o", "model", "--from", "default", "--epochs", "1", "--runs", "1", "--test", "test.tsv")
     text = card("model")
     assert "# model\n\nA text classifier" in text
     assert "trained on labelled texts from ctx-embed/default" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from datasets import Dataset, DatasetDict
 
-from ctx_embed.eval.scoring.similarity import spearman
+from ctx_embed.eval.scoring.ranking import spearman
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load
 from ctx_embed.systems import untrained
@@ -64,11 +64,11 @@ def test_the_default_model_on_a_local_task():
     assert score(model) == pytest.approx(expected(model))
 
 
-def test_no_two_models_share_a_score_through_one_cache(tmp_path, tiny_model_path):
+def test_no_two_models_share_a_score_through_one_cache(tmp_path, tokenizer, tiny_model_path):
     from mteb.cache import ResultCache
 
     cache = ResultCache(tmp_path)
-    models = [load(), untrained("san"), load(tiny_model_path), load(tiny_model_path, truncate_dim=2)]
+    models = [load(), untrained("san", tokenizer, 8), load(tiny_model_path), load(tiny_model_path, truncate_dim=2)]
     scores = [score(model, cache) for model in models]
     assert scores == pytest.approx([expected(model) for model in models])
     assert len(set(scores)) > 1
