@@ -171,7 +171,7 @@ def test_a_development_part_stops_the_final_network_too():
 
 @pytest.mark.parametrize(("name", "hidden"), [("senteval-adam", 0), ("senteval-mlp", 50)])
 def test_networks_learn_separable_classes(name, hidden):
-    protocol = replace(PROTOCOLS[name], fit=mlp(hidden, max_passes=8), folds=3, inner_folds=2)
+    protocol = replace(PROTOCOLS[name], fit=mlp(hidden, max_passes=8), inner_folds=2)
     y = ["no", "yes"] * 50
     X = np.array([[3.0, 1.0] if label == "yes" else [-3.0, 1.0] for label in y])
     score = protocol.score(frozen(X), y, 0)

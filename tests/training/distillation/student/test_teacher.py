@@ -73,7 +73,7 @@ def test_a_killed_run_goes_on(tmp_path, teacher, blocks, asked, monkeypatch):
 def test_a_damaged_shard_is_computed_again(tmp_path, teacher, blocks, asked, damage):
     whole = embeddings(tmp_path, teacher, blocks)
     cache = TeacherCache(tmp_path, teacher)
-    path, other = cache._path(blocks[1]), cache._path(blocks[0])
+    path, other = (cache.folder / f"{block.key}.safetensors" for block in (blocks[1], blocks[0]))
     contents = {"cut": path.read_bytes()[:-1], "other": other.read_bytes()}
     path.write_bytes(contents[damage] if isinstance(damage, str) else damage)
     del asked[:]
