@@ -21,9 +21,9 @@ def options_of(
     A field may state ``flag``, ``metavar``, ``default_is`` (the default in words) and ``command=False`` (no option).
 
     Args:
-        *kinds: the dataclasses, or instances that hold the defaults, in the order of their options.
+        *kinds: dataclasses, or instances that hold the defaults, in the order in which the help lists their options.
         but: fields that do not become options.
-        cases: instances by the case in which their values are the defaults; the option's own default is then None.
+        cases: instances that hold the defaults in each named case; the options themselves then default to None.
     """
 
     def add(command: Command) -> Command:
@@ -39,7 +39,7 @@ def options_of(
 
 
 def section(title: str | None, *classes: type) -> list[str]:
-    """Return the names of the options that state this section of the help; None: that state none."""
+    """Return the names of the options in a section of the help; None: of those that name no section."""
     return [
         known.name
         for options in classes

@@ -17,18 +17,26 @@ _SHARE = click.FloatRange(0, 1, min_open=True)
 @command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, metavar="OUT", type=OUTPUT, help="Where to write; - is standard output.")
-@click.option("--groups", metavar="FILE", type=OUTPUT, help="Also write what was dropped for which row, as JSONL.")
+@click.option("--groups", metavar="FILE", type=OUTPUT, help="Also write the dropped rows of each kept one, as JSONL.")
 @field_option
 @encoding_option
 @click.option(
-    "--threshold", default=0.6, type=_SHARE, help="Least Jaccard similarity of two texts' sets of four characters."
+    "--threshold",
+    default=0.6,
+    type=_SHARE,
+    help="Minimum Jaccard similarity of near-duplicates, between their sets of four consecutive characters.",
 )
-@click.option("--meaning", metavar="COSINE", type=_SHARE, help="Also compare embeddings: least cosine, e.g. 0.95.")
-@click.option("--model", metavar="NAME|PATH", help="The model of --meaning.  [default: default]")
+@click.option(
+    "--meaning",
+    metavar="COSINE",
+    type=_SHARE,
+    help="Also compare embeddings: minimum cosine of near-duplicates, e.g. 0.95.",
+)
+@click.option("--model", metavar="NAME|PATH", help="The model for --meaning.  [default: default]")
 def dedupe(
     sources: tuple[str, ...], output: Path, field: str | None, meaning: float | None, model: str | None, **options: Any
 ) -> None:
-    """Keep the first of each group of near-duplicate rows of FILE, in order, as they are.
+    """Keep the first of each group of near-duplicate rows in FILEs, in order and unchanged.
 
     FILE is text (a row per line), JSONL, CSV, TSV or Parquet, plain or gzip, a folder of such files, or - for standard
     input; OUT has the same format. Rows are near-duplicates if they are equal apart from case, accents, punctuation

@@ -1,4 +1,4 @@
-"""`ctx-embed demo`: index and search text that every machine has, the docstrings of Python's standard library."""
+"""`ctx-embed demo`: index and search the docstrings of Python's standard library, which every machine has."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from ctx_embed.training.distillation.options import (
 )
 from ctx_embed.training.options import ContextualizerOptions
 
-# The sections of the help, in the order in which one meets their options.
+# The sections of the help.
 SECTIONS = {
     FILES: (
         *("corpus", "output", "recipe", "data", "field", "label_field", "sentences"),
@@ -46,7 +46,7 @@ SECTIONS = {
     OBJECTIVES: section(OBJECTIVES, DistillationOptions, DistillationJob),
     "Other": (),
 }
-# Options of the command that are not the recipe's.
+# Options of the command that a recipe cannot have.
 NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score", "device"}
 
 
@@ -57,7 +57,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 
         names = {option.name or "" for option in context.command.params} - NOT_OF_RECIPE | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
-        # Numbers are parsed from text as on the command line, so that 1.5 epochs are refused, not cut to 1.
+        # Pass numbers as text, as on the command line, so that 1.5 epochs are refused rather than cut to 1.
         context.default_map = {
             name: option if isinstance(option, list) else str(option)
             for name, option in recipe.items()
@@ -85,7 +85,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @field_options
 @data_option
-@click.option("--sentences", type=click.IntRange(min=1), help="Number of sentences to read, roughly.  [default: all]")
+@click.option(
+    "--sentences", type=click.IntRange(min=1), help="Approximate number of sentences to read.  [default: all]"
+)
 @click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
 @encoder_options
 @options_of(ContextualizerOptions, DistillationJob, DistillationOptions)
@@ -123,7 +125,7 @@ def distill(
         sources = [Source(**{**table, "files": corpus_files(tuple(table["files"]), data)}) for table in tables]
     if not sources:
         raise click.UsageError("Missing option '--corpus'.")
-    # Before the slow imports: a missing model is the most frequent mistake.
+    # Check before the slow imports: a missing model is the most frequent mistake.
     for model in (options["teacher"], options["second_teacher"], options["start"]):
         if model is not None:
             model_folder(model)

@@ -35,8 +35,14 @@ BLOCK = 4096
 @click.option(
     "--engine", type=click.Choice(["local", "ray"]), default="local", help="With --to, what runs the workers."
 )
-@click.option("--ray-address", metavar="ADDRESS", help="A Ray cluster, or auto.  [default: start Ray on this machine]")
-@click.option("--workers", type=click.IntRange(min=1), help="With --to, workers of one thread.  [default: one a core]")
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="Address of a Ray cluster, or auto.  [default: start Ray on this machine]"
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="With --to, number of workers, each with one thread.  [default: one per core]",
+)
 @click.pass_context
 def encode(
     context: click.Context,
@@ -51,12 +57,11 @@ def encode(
 
     INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for
     standard input. The suffix of OUT names its format: .npy holds only the float32 array (texts, dimension); .jsonl and
-    .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has one column for
-    each dimension; - prints JSONL, each row as it
-    arrives if INPUT is - too. A file is written whole or not at all.
+    .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has a column for each
+    dimension; - prints JSONL, each row as it arrives if INPUT is - too. A file is written whole or not at all.
 
-    With --to, there may be any number of files, folders, globs and URIs (s3://bucket/folder), embedded by several
-    workers. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,
+    With --to, INPUT may be any number of files, folders, globs and URIs (s3://bucket/folder); several workers embed
+    them. TARGET is a directory, which gets Parquet files, postgresql://USER@HOST/DATABASE#TABLE,
     lancedb:FOLDER#TABLE or qdrant:http://HOST:6333#COLLECTION. Rows are stored by id; without one, a row's id is
     FILE:NUMBER. Repeat an interrupted command to resume it. Rows that cannot be embedded are counted and named.
 

@@ -1,4 +1,4 @@
-"""The boundary at which errors of users and of the system become one line; bugs keep their traceback."""
+"""Turn errors of users and of the system into one line; bugs keep their traceback."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ctx_embed.errors import InputError, installation
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
-# Seconds after Ctrl-C in which a command may tidy up; then it ends wherever it is, as if it had been killed.
+# Seconds after Ctrl-C in which a command may clean up; then the process ends, as if it had been killed.
 GRACE = 0.7
 # Packages of the default installation that requirements-light.txt leaves out.
 LEFT_OUT = {"datasets", "pyarrow", "rich", "scipy", "sentence_transformers", "sklearn", "torch", "transformers"}
 
 
 class _Interruption:
-    """What a command says after Ctrl-C, once."""
+    """The message after Ctrl-C, which is printed only once."""
 
     def __init__(self, resume: Callable[[], str]) -> None:
         self.resume = resume
@@ -35,7 +35,7 @@ class _Interruption:
     def say(self) -> None:
         with self._lock:
             if not self._said:
-                # The first line end moves off a progress bar.
+                # The line end at the start leaves the line of a progress bar.
                 click.echo(f"\nInterrupted; {self.resume()}.", err=True)
             self._said = True
 
@@ -71,7 +71,7 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
             f"this needs {package}, which the light installation leaves out: {installation()}"
         ) from None
     except OSError as error:
-        # A full disk or a name that is too long; click quietly ends on a closed pipe.
+        # A full disk or a name that is too long, for example; click itself exits quietly on a closed pipe.
         if error.errno in (None, errno.EPIPE):
             raise
         where = f"{error.filename}: " if error.filename else ""
@@ -80,13 +80,13 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
 
 
 def open_closed_streams() -> None:
-    """Give standard streams that were closed at the start a file, so that no file of ours gets their numbers.
+    """Replace standard streams that were closed at the start, so that no file of ours gets their numbers.
 
     Writing results to a closed standard output is an error; messages to a closed standard error are dropped.
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            # Writing to a descriptor that is open for reading fails. Unbuffered, it fails only once.
+            # A descriptor that is open only for reading makes writing fail; without a buffer it fails only once.
             raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
 
@@ -94,8 +94,8 @@ def open_closed_streams() -> None:
 def answer_interrupts() -> None:
     """Let Ctrl-C end the process within a second, even while it waits for threads or runs compiled code.
 
-    Python raises KeyboardInterrupt only when compiled code returns, which may take many seconds. What is on disk is
-    whole at any moment, so that ending there loses no more than a kill.
+    Python raises KeyboardInterrupt only when compiled code returns, which may take many seconds. Files on disk are
+    complete at any moment, so ending the process is as safe as a kill.
     """
     hears, rings = os.pipe()
     os.set_blocking(rings, False)

@@ -1,4 +1,4 @@
-"""`ctx-embed explain`: the attention that each token gets."""
+"""`ctx-embed explain`: how much attention each token gets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def explain(
     Example: ctx-embed explain "a dull film without one good idea" -o film.html
     """
     if as_json and output:
-        raise click.UsageError("give either --json or -o, not both")
+        raise click.UsageError("--json and -o cannot be combined")
     if texts == ("-",):
         texts, source = (), source or "-"
     if bool(texts) == (source is not None):

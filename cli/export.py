@@ -27,8 +27,8 @@ _output_option = click.option("-o", "--output", required=True, metavar="DIR", ty
 def onnx(model: str, output: Path) -> None:
     """Write a Contextualizer as an ONNX graph, with its tokenizer and phrases.
 
-    MODEL is a folder or 'default'. DIR/model.onnx takes token ids and offsets and gives embeddings. It is compared with
-    the model in onnxruntime before DIR is written.
+    MODEL is a folder or 'default'. DIR/model.onnx takes token ids and offsets and returns embeddings. Before DIR is
+    written, the graph is compared with the model in onnxruntime.
 
     Example: ctx-embed export onnx default -o onnx-model
     """

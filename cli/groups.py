@@ -1,4 +1,4 @@
-"""Commands whose help reads well, and groups that suggest names and know which command is running."""
+"""Commands with readable help, and groups that suggest names and record which command is running."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-# Under this name a click context holds the command that is running, as a list of names.
+# The key under which a click context stores the names of the running command.
 RUNNING = "ctx_embed.running"
-# Stands for a hyphen while help is wrapped: a line does not end within `ctx-embed` or `all-MiniLM-L6-v2`.
+# Replaces hyphens while help is wrapped, so that no line ends within `ctx-embed` or `all-MiniLM-L6-v2`.
 _HYPHEN = "\u2011"
-# The end of an option's help: what click says of the range, as 0<=x<1.
-# No count is larger; libraries fail on numbers past 64 bits.
+# Maximum count that an option takes: libraries fail on numbers of more than 64 bits.
 LARGEST = 2**31 - 1
+# The range at the end of an option's help as click writes it, such as 0<=x<1.
 _RANGE = re.compile(r"(?:(?<=[\[ ])([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
 
 
 class Formatter(click.HelpFormatter):
-    """Wraps help between words only."""
+    """Wraps help only between words."""
 
     def write_text(self, text: str) -> None:
         """Write a paragraph."""
@@ -43,7 +43,7 @@ class Context(click.Context):
 
 
 class Count(click.IntRange):
-    """An integer that libraries can count to; click alone would take one of any length."""
+    """An integer of at most 31 bits; click alone would accept any integer."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; raise a usage error for one that is out of range."""
@@ -57,7 +57,7 @@ class CliCommand(click.Command):
     """A command whose help lists its options in sections, with defaults and with ranges in words.
 
     Args:
-        sections: for each title the names of its options; the last section also gets options that are not named.
+        sections: the names of the options below each title; the last section also gets all other options.
     """
 
     context_class = Context
@@ -101,16 +101,16 @@ def _readable(text: str) -> str:
         lower = least and f"{'at least' if above == '<=' else 'above'} {least}"
         upper = most and f"{'at most' if operator == '<=' else 'below'} {most}"
         words = ", ".join(filter(None, (lower, upper)))
-    # Everybody knows that a count is not negative.
+    # Minimums of 0 and 1 are left out, as nobody would expect a negative count.
     text = text[: found.start()] + ("" if words in ("at least 0", "at least 1") else words) + "]"
     return text.removesuffix("  []").replace("; ]", "]")
 
 
 class Group(click.Group):
-    """A group that knows other names of its commands and suggests the nearest one for an unknown name.
+    """A group with aliases of its commands, which suggests the nearest command for an unknown name.
 
     Attributes:
-        aliases: for another name, the command and perhaps options that it stands for.
+        aliases: the command, perhaps with options, that each other name stands for.
     """
 
     context_class = Context
@@ -137,7 +137,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return what to suggest for names that are no commands here; called only for an unknown name."""
+        """Return commands elsewhere that may be meant, by name; called only for an unknown name."""
         return {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -148,6 +148,6 @@ class Group(click.Group):
 
 
 def running(ctx: click.Context) -> str:
-    """Return the names of the command that is running, as they are typed."""
+    """Return the running command as it was typed."""
     names: list[Any] = ctx.meta.get(RUNNING, [])
     return " ".join(names)

@@ -1,4 +1,4 @@
-"""The command `ctx-embed`: its subcommands, imported on demand, and the one place where errors become one line."""
+"""The command `ctx-embed`, which imports its subcommands on demand and turns errors into one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctx_embed.cli.errors import answer_interrupts, errors_in_one_line, open_clo
 from ctx_embed.cli.groups import Group, running
 from ctx_embed.progress import restart
 
-# Each command, named as its module, with its line in the help text, so that `--help` imports none of them.
+# The commands, named like their modules, with their lines in the help, so that `--help` imports none of them.
 COMMANDS = {
     "dedupe": "Write files without near-duplicate rows.",
     "demo": "Index the docstrings of the Python standard library and answer a few queries.",
@@ -61,7 +61,7 @@ class LazyGroup(Group):
         return command
 
     def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return the commands of the index: people leave out its name."""
+        """Return the commands of `index`, whose name people leave out."""
         from ctx_embed.cli.index import index
 
         names = {name: [name] for name in index.list_commands(ctx)} | dict(index.aliases)
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def run() -> None:
-    """Run the installed command; like Ctrl-C, a signal to terminate leaves no temporary files behind."""
+    """Run the installed command; SIGTERM, like Ctrl-C, leaves no temporary files behind."""
     open_closed_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     answer_interrupts()

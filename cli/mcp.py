@@ -11,7 +11,9 @@ from ctx_embed.errors import missing_extra
 @command()
 @click.argument("path", metavar="INDEX")
 @click.option(
-    "--model", metavar="NAME|PATH", help="Where the index's model is now.  [default: where it was at the build]"
+    "--model",
+    metavar="NAME|PATH",
+    help="The index's model, if it has moved.  [default: its place when the index was built]",
 )
 def mcp(path: str, model: str | None) -> None:
     """Offer the search of INDEX to assistants, by the Model Context Protocol over standard input and output.

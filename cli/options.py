@@ -31,7 +31,7 @@ class Finite(click.FloatRange):
 
 
 def data_option(command: Command) -> Command:
-    """Add ``--data``: the folder of real data."""
+    """Add ``--data``: the folder of data sets."""
     return click.option(
         "--data",
         envvar="CTX_EMBED_DATA",
@@ -53,13 +53,13 @@ def field_option(command: Command) -> Command:
 
 
 def encoding_option(command: Command) -> Command:
-    """Add ``--encoding``: that of files of text."""
+    """Add ``--encoding``: the encoding of text files."""
     help_text = "The encoding of the text, e.g. cp1252.  [default: UTF-8, or detected]"
     return click.option("--encoding", metavar="NAME", help=help_text)(command)
 
 
 def backend_option(command: Command) -> Command:
-    """Add ``--backend``: what runs the model."""
+    """Add ``--backend``: the library that runs the model."""
     return click.option(
         "--backend",
         type=click.Choice(["numpy", "torch"]),
@@ -76,7 +76,7 @@ def dtype_option(default: str) -> Callable[[Command], Command]:
     )
 
 
-# The key in a click context under which the recipe of a command is stored.
+# The key under which a click context stores the recipe of a command.
 OF_RECIPE = "ctx_embed.recipe"
 SCORES = ["additive", "content", "dot", "general", "location", "scaled-dot"]
 
@@ -101,9 +101,11 @@ def named_values(context: click.Context, parameter: click.Parameter, given: tupl
 
 
 def encoder_options(command: Command) -> Command:
-    """Add ``--encoder`` and the options of any system; the Contextualizer's own are :class:`.ContextualizerOptions`."""
+    """Add ``--encoder`` and the options of all systems; the Contextualizer's are :class:`.ContextualizerOptions`."""
     for option in (
-        click.option("--score", type=click.Choice(SCORES), help="Score of `attentive`; same as --option score=NAME."),
+        click.option(
+            "--score", type=click.Choice(SCORES), help="Score of the system `attentive`; same as --option score=NAME."
+        ),
         click.option(
             "--option",
             "encoder_options",
@@ -124,11 +126,11 @@ def encoder_options(command: Command) -> Command:
 
 
 def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | None) -> dict[str, Any]:
-    """Return the system's own options: those given, then those of a recipe if it is for the same system.
+    """Return the options of a system: from the command line, else from a recipe for the same system.
 
     Raises:
         InputError: an unknown system or option.
-        click.UsageError: options that only the Contextualizer has were given to another system.
+        click.UsageError: the command line has options of the Contextualizer for another system.
     """
     from ctx_embed.systems import require_options
     from ctx_embed.training.options import ContextualizerOptions
@@ -145,9 +147,7 @@ def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | N
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ]
         if given:
-            raise click.UsageError(
-                f"{', '.join(given)}: only for the contextualizer; {encoder} needs --option instead."
-            )
+            raise click.UsageError(f"{', '.join(given)}: only for the contextualizer; use --option for {encoder}.")
     return options
 
 
@@ -155,7 +155,7 @@ def corpus_files(names: tuple[str, ...], data: Path | None) -> list[Path]:
     """Return the named files, or those that match a pattern under the data folder, in order.
 
     Raises:
-        InputError: a name that is not a file and matches none.
+        InputError: a name is not a file and matches none.
     """
     from ctx_embed.errors import InputError
 

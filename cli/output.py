@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from ctx_embed.index import Hit
     from ctx_embed.index.following.location import Location
 
-# The most characters of a passage that a hit shows, and the fewest on a line of a narrow terminal.
+# Maximum characters of a passage that a hit shows, and minimum characters on a line of a narrow terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 240, 20
 ID_CHARACTERS, PLACE_CHARACTERS, CELL_CHARACTERS = 40, 80, 24
 INDENT = "    "
 SHOWN_FIELDS = 4
 CONTEXT_CHARACTERS = 600
-# The place of a hit says what these metadata fields say.
+# Metadata fields that the place of a hit repeats.
 _SOURCE_FIELDS = ("source", "line", "page", "modified")
-# Marks around the words of the query in a snippet, later replaced by colours; printed text never contains them.
+# Marks around the words of the query in a snippet, which colours replace; printed text never contains them.
 _OPENING, _CLOSING = "\x02", "\x03"
 
 
@@ -40,10 +40,10 @@ def one_line(text: str, length: int) -> str:
 
 
 def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] = ()) -> None:
-    """Print hits: scores, id, place and metadata on one line, and below it the passage's part with the query's words.
+    """Print hits: scores, id, place and metadata on one line, and below it the part of the passage that fits the query.
 
-    Hits of one document stand together, where the best of them does. In a terminal the query's words are coloured,
-    places link to their files, and passages are wrapped to its width; control characters are removed.
+    Hits of one document are printed together, at the rank of the best one. In a terminal the query's words are
+    coloured, places link to their files, and passages are wrapped to its width. Control characters are removed.
 
     Args:
         query: the text of the query.
@@ -71,7 +71,7 @@ def _heading(hit: Hit, source: Location | None) -> str:
     if source is not None:
         place = one_line(source.label, PLACE_CHARACTERS)
         linked = place if source.url is None or not sys.stdout.isatty() else _linked(place, source.url)
-        # The ids of files are their names, which the place repeats.
+        # The id of a file is its name, which the place repeats.
         shown = [linked] if source.label.startswith(str(hit.id)) else [*shown, linked]
     own = () if source is None else _SOURCE_FIELDS
     fields = [(name, value) for name, value in hit.metadata.items() if name not in own and _is_shown(value)]
@@ -80,7 +80,7 @@ def _heading(hit: Hit, source: Location | None) -> str:
 
 
 def _wrapped(text: str, width: int | None) -> list[str]:
-    """Return text in lines of at most ``width`` characters with their indent, of which escape sequences are none."""
+    """Return text in lines of at most ``width`` characters, counting the indent but no escape sequences."""
     if width is None:
         return [text]
     lines, room = [""], 0
@@ -95,7 +95,7 @@ def _wrapped(text: str, width: int | None) -> list[str]:
 
 
 def _linked(text: str, url: str) -> str:
-    """Return text as a terminal's link (OSC 8); terminals that know no links show the text alone."""
+    """Return text as a link in a terminal (OSC 8); terminals without links show only the text."""
     return f"\x1b]8;;{url}\x1b\\{text}\x1b]8;;\x1b\\"
 
 

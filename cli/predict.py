@@ -23,14 +23,14 @@ from ctx_embed.texts import Document, well_formed
 if TYPE_CHECKING:
     from ctx_embed.training.supervised.predictor import Predictor
 
-# Texts that are read and predicted at a time.
+# Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
 
 Row = dict[str, Any]
 
 
 def _line(row: Row) -> str:
-    """Return label, probability and text with tabs between them; several labels have commas between them."""
+    """Return label, probability and text separated by tabs; several labels are separated by commas."""
     if row["probabilities"] is None:
         return ""
     labels = row["labels"] if "labels" in row else [row["label"]]
@@ -86,7 +86,7 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.option(
     "--device",
     metavar="NAME",
-    help="As in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]",
+    help="Device as in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]",
 )
 def predict(
     model: str,
@@ -106,8 +106,8 @@ def predict(
     has a row for each row of INPUT, in order: the label, its probability and the text, separated by tabs; a blank line
     stays blank. JSON has the probabilities of all labels. Several labels of a text are separated by commas.
 
-    With --evaluate, INPUT has lines label<TAB>text or is a table with labels, as for `ctx-embed train`; -o also writes
-    the predictions.
+    With --evaluate, INPUT has lines label<TAB>text or is a table with labels, as for `ctx-embed train`, and the report
+    is printed; -o FILE also writes the predictions.
 
     \b
     Example: ctx-embed predict reviews-model new.txt
@@ -115,7 +115,7 @@ def predict(
     Example: ctx-embed predict reviews-model test.tsv --evaluate
     """
     if as_json and as_jsonl:
-        raise click.UsageError("--json and --jsonl exclude each other")
+        raise click.UsageError("--json and --jsonl cannot be combined")
     if output and (as_jsonl or (as_json and not evaluate)):
         raise click.UsageError("the name of FILE sets the format; leave out --json and --jsonl")
     if evaluate and as_jsonl:
@@ -141,7 +141,7 @@ def predict(
         map(Document, data.texts) if data else iter(read_documents(source, field, blank_lines=True, encoding=encoding))
     )
     if (document := next(documents, None)) is None:
-        raise InputError(f"{source_name(source)}: no texts to predict the labels of")
+        raise InputError(f"{source_name(source)}: no texts to label")
     found: list[Any] = []
     predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None)
     tally = count()
@@ -149,7 +149,7 @@ def predict(
     if output:
         with replaced_file(output) as beside, beside.open("w", encoding="utf-8", newline="") as file:
             WRITERS[output.suffix.lower()](file, rows)
-        # The report is all that --evaluate prints on standard output.
+        # With --evaluate, standard output has the report alone.
         click.echo(f"{counted(next(tally), 'prediction')} in {output}", err=evaluate)
     elif not evaluate:
         (_write_json if as_json else _write_jsonl if as_jsonl else _write_lines)(sys.stdout, rows)
@@ -165,9 +165,9 @@ def predict(
 def predicted_rows(
     predictor: Predictor, documents: Iterable[Document], found: list[Any] | None = None, at_once: int = AT_ONCE
 ) -> Iterator[Row]:
-    """Yield a row for each document; one without text has no label. Each prediction is added to ``found``.
+    """Yield a row for each document, without a label if the text is blank; append each prediction to ``found``.
 
-    Users are warned if the model knows few tokens of the first texts.
+    Warns on standard error if the model knows few tokens of the first texts.
     """
     from ctx_embed.text.unknown import sample, unknown_share, warning
 

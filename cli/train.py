@@ -27,7 +27,7 @@ from ctx_embed.training.supervised.options import (
 )
 
 OF_SYSTEM = ("encoder_options", "score", "dimension", *vars(PAPER))
-# Flags whose name differs from that of their parameter.
+# Flags that are not named like their parameters.
 FLAGS = {"encoder_options": "option"}
 
 
@@ -128,7 +128,7 @@ def train(
         for part in ("valid", "test"):
             if f"{part}_accuracy" in result:
                 accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]
-                # Of several runs without --valid: each on what it held out.
+                # Several runs without --valid: each one holds out other texts.
                 mean = (
                     "mean " if part == "valid" and not job["valid"] and len(result.get("best_epochs", ())) > 1 else ""
                 )
@@ -143,7 +143,7 @@ def _is_from_scratch(job: dict[str, Any]) -> bool:
 
 
 def _check(job: dict[str, Any], named: set[str], in_training: dict[str, Any]) -> None:
-    """Refuse options that do not go together.
+    """Refuse options that cannot be combined.
 
     Raises:
         click.UsageError: naming them.
@@ -156,9 +156,9 @@ def _check(job: dict[str, Any], named: set[str], in_training: dict[str, Any]) ->
     if job["frozen"] and from_scratch:
         raise click.UsageError("--frozen needs a model to start from: an encoder from scratch must be trained.")
     if job["frozen"] and in_training:
-        raise click.UsageError(f"{_flags(in_training)}: for a training of the encoder, which --frozen leaves as it is.")
+        raise click.UsageError(f"{_flags(in_training)}: only for training the encoder, which --frozen leaves as it is.")
     if "runs" in in_training and from_scratch:
-        raise click.UsageError("--runs needs a model to start from: encoders from scratch have no useful mean.")
+        raise click.UsageError("--runs needs a model to start from: the mean of encoders from scratch is useless.")
 
 
 def _flags(names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 walking.py      the files of a folder: .gitignore, globs, hidden files
 formats/        a reader for each format; :mod:`ctx_embed.documents.formats` chooses it by the suffix
-extraction.py   risky formats in worker processes with limits on time and memory
+extraction.py   read risky formats in worker processes with limits on time and memory
 blocks.py       paragraphs, headings, functions and code blocks: where a text may be cut
-units.py        a file, a paragraph, a line or a record as a document, with its id and metadata
+units.py        documents from files, paragraphs, lines or records, with their ids and metadata
 """

@@ -1,4 +1,4 @@
-"""The structure of a text: blocks that belong together, and how well a cut before each of them would be."""
+"""The structure of a text: blocks that belong together, and how good a cut before each would be."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import NamedTuple
 
 from ctx_embed.documents.grammars import LANGUAGES, definitions
 
-# Depths: a cut before a block of a smaller depth is better. Every page begins a passage.
+# Depths: the smaller the depth of a block, the better a cut before it. Every page begins a new passage.
 PAGE, SECTION, NONE = 0, 1, 9
-# Larger files are cut at blank lines: parsing takes 100 times their size in memory.
+# Longer code is cut at blank lines only: parsing takes 100 times its size in memory.
 _LARGEST_PARSED = 1_000_000
 
 _LINE = re.compile(r"[^\n\f]+")
-# Lines that are not blank, one below the other.
+# Consecutive lines that are not blank.
 _RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n\f]*)*", re.MULTILINE)
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
 _FRONT_MATTER = re.compile(r"---\n.*?\n(?:---|\.\.\.)(?:\n|$)", re.DOTALL)
-# Lines that end a block of code, or continue the one above, never begin one.
+# Lines that end a block of code or continue the one above; no passage should begin with them.
 _CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|catch\b)")
 
 
 class Block(NamedTuple):
-    """A part of a text that is cut only if it is too long by itself.
+    """A part of a text that is cut only if it alone is too long for a passage.
 
     Args:
-        start: where it starts, in characters.
-        stop: where it stops.
-        depth: how well a cut before it would be: 0 at a page, 1 to 8 at a heading or function of that depth,
-            9 elsewhere.
-        prose: whether it has sentences; if not, it is cut between lines.
+        start: its first character.
+        stop: the character after its last.
+        depth: how good a cut before it would be, best first: 0 at a page, 1 to 8 at a heading or function of that
+            depth, 9 elsewhere.
+        prose: whether it consists of sentences; if not, it is cut between lines.
     """
 
     start: int
@@ -56,7 +56,7 @@ def rows(text: str) -> list[Block]:
 
 
 def code(text: str) -> list[Block]:
-    """Return the parts of source code between blank lines; the less one is indented, the better a cut before it."""
+    """Return the parts of source code between blank lines; the less a part is indented, the better a cut before it."""
     found = []
     for match in _RUN.finditer(text):
         indent = len(match[0].expandtabs()) - len(match[0].expandtabs().lstrip())
@@ -71,7 +71,7 @@ def python(text: str) -> list[Block]:
         return code(text)
     try:
         with warnings.catch_warnings():
-            # Old escapes in strings are no concern of ours.
+            # Outdated escapes in strings do not matter here.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -94,7 +94,7 @@ def parsed(text: str, language: str) -> list[Block]:
 
 
 def _cut(text: str, depths: dict[int, int]) -> list[Block]:
-    """Return the parts between blank lines, cut at these places, too; ``depths`` are those of cuts before the parts."""
+    """Return the parts between blank lines, also cut at the places in ``depths``, which has the depth of each cut."""
     cuts = sorted(depths)
     found: list[Block] = []
     at = 0
@@ -110,14 +110,14 @@ def _cut(text: str, depths: dict[int, int]) -> list[Block]:
 
 
 def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], depths: dict[int, int]) -> None:
-    """Add where functions and classes of a body begin, and where other statements begin after them."""
+    """Add to ``depths`` where functions and classes of a body begin, and the statements after them."""
     after = False
     for node in body:
         defines = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         if defines or after:
             decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
             line = min([node.lineno, *decorators]) - 1
-            # Comments right above belong to it.
+            # Comments right above belong to the definition.
             while line and text[begins[line - 1] : begins[line]].lstrip().startswith("#"):
                 line -= 1
             depths.setdefault(begins[line], depth)
@@ -144,7 +144,7 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
                 fence = ""
             continue
         opening, heading = _FENCE.match(line), _HEADING.match(line)
-        # A blank line is missing between two lines that follow each other.
+        # Whether the line continues the block above, without a blank line between.
         follows = start >= 0 and match.start() == stop + 1 and depth == NONE
         if follows and not table and (underline := _UNDERLINE.match(line)) and not _blank(line):
             yield Block(start, match.end(), SECTION if underline[1][0] == "=" else SECTION + 1)
@@ -172,7 +172,7 @@ def _blank(line: str) -> bool:
 
 
 def _paged(text: str, blocks: Iterator[Block]) -> list[Block]:
-    """Return blocks with the depth of a page for the first one after each form feed."""
+    """Return blocks; the first one after each form feed gets the depth of a page."""
     if "\f" not in text:
         return list(blocks)
     found: list[Block] = []

@@ -1,4 +1,4 @@
-"""Bytes to text: unpack gzip, detect the encoding, refuse what is not text."""
+"""Bytes to text: unpack gzip, detect the encoding, refuse files that are not text."""
 
 from __future__ import annotations
 

@@ -1,24 +1,24 @@
-"""What a reader returns: the text of a file and what is known of it, or why there is none."""
+"""Results of reading a file: its text with a title and metadata, or the reason why there is none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-# Characters of one document. More is not a text that people read, and would need much memory everywhere.
+# Maximum characters of a document: longer ones are no texts that people read, and would need much memory everywhere.
 MOST_CHARACTERS = 64_000_000
-# Bytes read from one file, unpacked.
+# Maximum bytes of an unpacked file.
 MOST_BYTES = 256 << 20
-# What reading a single file may take.
+# Maximum time and memory for reading a file.
 SECONDS, MEGABYTES = 60.0, 2048
 
 
 class UnreadableFileError(Exception):
-    """A file has no text that can be read; the message is the reason, a few words that follow the file's name.
+    """A file has no text that can be read; the message is the reason, in a few words that follow the file's name.
 
     Args:
         reason: what is wrong with it.
-        counted: whether such files are counted rather than named: binary and empty ones are no mistakes.
+        counted: whether reports count such files rather than name them: binary and empty files are no mistakes.
     """
 
     def __init__(self, reason: str, *, counted: bool = False) -> None:
@@ -34,9 +34,9 @@ class Extracted:
         text: the text.
         kind: its structure, a name in :data:`ctx_embed.documents.blocks.KINDS`.
         title: the title, if it has one.
-        line: the number of its first line in the file; None if lines of the text are not lines of the file.
+        line: the number in the file of the text's first line; None if its lines are not those of the file.
         pages: whether form feeds separate numbered pages.
-        metadata: what else is known.
+        metadata: further fields.
     """
 
     text: str

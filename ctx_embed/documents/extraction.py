@@ -21,12 +21,12 @@ from ctx_embed.documents.formats import extract, format_of
 Item = TypeVar("Item")
 
 MOST_WORKERS = 4
-# Files that workers read ahead, each.
+# Files that each worker reads ahead.
 _AHEAD = 8
 
 
 class _Worker:
-    """A process that reads one file at a time, started when it is first needed, and again when it was ended."""
+    """A process that reads one file at a time; it is started when it is needed, and again after it was ended."""
 
     def __init__(self, seconds: float, megabytes: int) -> None:
         self.seconds = seconds
@@ -38,7 +38,7 @@ class _Worker:
         """Return the texts of a file.
 
         Raises:
-            UnreadableFileError: there are none, or reading takes too long or too much memory.
+            UnreadableFileError: the file has none, or reading takes too much time or memory.
         """
         if self._closed:
             raise UnreadableFileError("not read")
@@ -87,18 +87,18 @@ class _Worker:
         )
 
     def end(self) -> None:
-        """End the process, at once."""
+        """End the process at once."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             for pipe in (process.stdin, process.stdout):
-                # What is still to be written is of no use.
+                # Whatever is still to be written no longer matters.
                 with suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]
             process.wait()
 
     def close(self) -> None:
-        """End the process for good; a reader that waits for it is told that it ended."""
+        """End the process for good; a waiting :meth:`read` raises an error."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -110,8 +110,8 @@ class Extraction:
 
     Args:
         workers: the number of processes; None: one for each core, at most four.
-        seconds: what a file may take in a worker.
-        megabytes: the memory that a worker may have.
+        seconds: the maximum time for a file in a worker.
+        megabytes: the maximum memory of a worker.
     """
 
     def __init__(self, workers: int | None = None, seconds: float = SECONDS, megabytes: int = MEGABYTES) -> None:
@@ -140,7 +140,7 @@ class Extraction:
         """Yield each item with the texts of its file, in order.
 
         Args:
-            files: items with the path to read; None for an item that only keeps its place.
+            files: items with the path to read; None yields the item in its place without texts.
 
         Yields:
             The item, and the texts or the :class:`UnreadableFileError`.

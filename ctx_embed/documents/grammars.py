@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Tree
 
-# The package of each language's grammar, and the function there that returns it.
+# For each language the package of its grammar, and the function there that returns the grammar.
 LANGUAGES = {
     "c": ("tree_sitter_c", "language"),
     "cpp": ("tree_sitter_cpp", "language"),
@@ -40,7 +40,7 @@ LANGUAGE_OF = {
     ".ts": "typescript",
 }
 
-# Broken code can take endless time to parse.
+# Parsing broken code can take forever.
 PARSING_SECONDS = 5.0
 _READ_BYTES = 1 << 16
 
@@ -49,17 +49,17 @@ _DEFINITION = re.compile(
     r"|method|mod|namespace|property|record|struct|trait|type|union)_(?:declaration|definition|item|specifier)"
     r"|class|internal_module|method|module|singleton_method"
 )
-# What may hold further definitions.
+# Definitions that may contain further definitions.
 _CONTAINER = re.compile(r".*(?:class|enum|impl|interface|mod|module|namespace|record|struct|trait).*")
-# What is before a definition and around it.
+# Nodes that wrap a definition together with what stands before it.
 _PREFIX = {"export_statement", "ambient_declaration", "template_declaration"}
-# What holds definitions of the same depth: bodies, and C's conditions around a whole header.
+# Nodes whose children are definitions of the same depth: bodies, and the #if around a whole C header.
 _WRAPPER = re.compile(
     r".*(?:_body|_list|_block|_declarations|body_statement)|linkage_specification|preproc_(?:if|ifdef|else|elif)"
     r"|expression_statement"
 )
 _FUNCTION_VALUES = {"arrow_function", "function_expression", "generator_function"}
-# What belongs to the definition right below it.
+# Nodes that belong to the definition right below them.
 _ABOVE = re.compile(r".*comment|attribute_item|attribute_list|decorator|annotation")
 
 
@@ -80,8 +80,8 @@ def definitions(text: str, language: str, deepest: int, seconds: float = PARSING
     Args:
         text: source code; broken code has the definitions that are still recognised.
         language: one of :data:`LANGUAGES`.
-        deepest: deeper definitions are left out.
-        seconds: what parsing may take.
+        deepest: the maximum depth; deeper definitions are left out.
+        seconds: the maximum time for parsing.
 
     Returns:
         None if the grammar is not installed, or parsing takes too long.
@@ -93,7 +93,7 @@ def definitions(text: str, language: str, deepest: int, seconds: float = PARSING
     if tree is None:
         return None
     found: dict[int, int] = {}
-    # The parts to look into, with their depth and the first line of the comments right above them.
+    # Nodes still to search, with their depth and the first line of the comments right above them.
     waiting: list[tuple[Node, int, int | None]] = [(tree.root_node, 1, None)]
     while waiting:
         node, depth, above = waiting.pop()
@@ -112,7 +112,7 @@ def definitions(text: str, language: str, deepest: int, seconds: float = PARSING
 
 
 def _parsed(parser: Parser, content: bytes, seconds: float) -> Tree | None:
-    """Return the tree of source code; None if parsing takes longer, as that of some broken code does."""
+    """Return the tree of source code; None if parsing takes longer than ``seconds``, as some broken code does."""
     end = time.monotonic() + seconds
     try:
         return parser.parse(

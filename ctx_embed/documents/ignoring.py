@@ -1,4 +1,4 @@
-"""Rules that choose files as .gitignore does, matched in time that is linear in the path and in the rule."""
+"""Rules like those of .gitignore, matched in time that is linear in the lengths of path and rule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-# A longer rule is left out: no path is so long.
+# Longer rules are ignored: no path is that long.
 LONGEST_RULE = 1000
 _BRACKETS = re.compile(r"\[(!|\^)?(\]?(?:\\.|[^\]\\])*)\]")
 
@@ -20,8 +20,8 @@ class Rule:
     """A line of a .gitignore file.
 
     Args:
-        parts: what the names along a path must match, from the folder of the rule on.
-        negated: whether it takes matching files back in.
+        parts: what each name in a path must match, starting in the folder of the rule.
+        negated: whether matching files are included again.
         only_folders: whether it matches folders only.
     """
 
@@ -33,9 +33,9 @@ class Rule:
         """Return whether a path matches.
 
         Args:
-            names: of the folders and of the file along the path.
-            is_folder: whether the last name is that of a folder.
-            within: whether the path matches, too, if a folder along it does.
+            names: the names in the path: of its folders, and of the file.
+            is_folder: whether the last name is a folder.
+            within: whether the path also matches if one of its folders does.
         """
         end = len(self.parts)
         places = self._after_stars({0})
@@ -54,7 +54,7 @@ class Rule:
         return False
 
     def _after_stars(self, places: set[int]) -> set[int]:
-        """Return places in the rule with those behind ``**``, which may stand for no folder at all."""
+        """Return places in the rule and those after each ``**``, which may stand for no folder at all."""
         for place in sorted(places):
             while place < len(self.parts) and self.parts[place] is None:
                 place += 1
@@ -70,7 +70,7 @@ class Rules:
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> Rules:
-        """Return the rules of some lines; lines without one, blank or a comment, are left out."""
+        """Return the rules in some lines; blank lines and comments have none."""
         return cls(tuple(rule for line in lines if (rule := _rule(line)) is not None))
 
     def check(self, path: str, *, within: bool = False) -> bool | None:
@@ -108,16 +108,16 @@ def _rule(line: str) -> Rule | None:
         # Everything in a folder, but not the folder itself.
         names.append("*")
     parts = [None if name == "**" else _matcher(name) for name in names]
-    # Two in a row say no more than one.
+    # Two ``**`` in a row mean the same as one.
     parts = [part for place, part in enumerate(parts) if part is not None or not place or parts[place - 1] is not None]
     return Rule(tuple(parts), negated, only_folders)
 
 
 def _matcher(name: str) -> Callable[[str], object]:
-    """Return a function that tells whether a name matches a glob."""
+    """Return a function that returns whether a name matches a glob."""
     if not any(character in name for character in "*?[\\"):
         return name.__eq__
-    # Python's expressions for globs do not go back, whatever the number of stars.
+    # The expressions that Python makes of globs never backtrack, whatever the number of stars.
     return re.compile(fnmatch.translate(_python_glob(name))).match
 
 
@@ -135,7 +135,7 @@ def _python_glob(glob: str) -> str:
             found.append(_letter(glob[place + 1]))
             place += 2
         else:
-            # A bracket without an end is a letter.
+            # A bracket that is never closed stands for itself.
             found.append("[[]" if glob[place] == "[" else glob[place])
             place += 1
     return "".join(found)

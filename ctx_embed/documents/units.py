@@ -1,4 +1,4 @@
-"""What becomes a document: a file, a paragraph, a line or a record, with its id and metadata."""
+"""Documents from files, paragraphs, lines or records, with their ids and metadata."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
 UNITS = (FILES, PARAGRAPHS, LINES, RECORDS)
-# Formats whose records may be documents, as those of a build from single files are.
+# Formats whose records may each become a document, as in an index built from single files.
 RECORD_SUFFIXES = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}
 
 
 @dataclass(frozen=True)
 class Structured(Document):
-    """A document that knows where it may be cut.
+    """A document with the places where it may be cut.
 
     Args:
         blocks: its blocks in order, see :mod:`ctx_embed.documents.blocks`; none if it is one passage.
@@ -45,10 +45,10 @@ def checked_unit(unit: str | None) -> str | None:
 
 
 def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
-    """Return whether the records of a file are documents: of tables and JSONL, if asked for or if they have a text.
+    """Return whether each record of a file becomes a document: in tables and JSONL, if asked for or if it has a text.
 
     Raises:
-        UnreadableFileError: records are asked for, and cannot be read.
+        UnreadableFileError: records were asked for and cannot be read.
     """
     if suffix_of(path) not in RECORD_SUFFIXES or unit not in (None, RECORDS):
         return False
@@ -62,7 +62,7 @@ def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
 
 
 def record_documents(file: File, text_field: str | None) -> Callable[[], Iterator[Document]]:
-    """Return a function that yields the records of a file as documents, after checking that all can be read.
+    """Check all records of a file, and return a function that yields them as documents.
 
     Raises:
         UnreadableFileError: a record cannot be read, or two have the same id.
@@ -139,5 +139,5 @@ def modified(nanoseconds: int) -> str:
 
 
 def _unreadable(error: InputError, path: str) -> UnreadableFileError:
-    """Return an error without the path that its message begins with."""
+    """Return an error whose message lacks the path at its beginning."""
     return UnreadableFileError(str(error).removeprefix(path).lstrip(":, "))

@@ -1,4 +1,4 @@
-"""The files of a folder, in order and in bounded memory, without hidden, ignored and excluded ones."""
+"""The files of a folder, sorted and in bounded memory, without hidden, ignored and excluded ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LEAVING = "link out of the folder"
 NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}
-# The rest of a longer .gitignore file is not read.
+# Maximum lines that are read of a .gitignore file.
 _MOST_RULES = 10_000
-# What a time in nanoseconds is stored in: a file dated 2262 or later counts as of then.
+# Times are stored as 64-bit nanoseconds: later dates than the year 2262 become the latest.
 _LATEST = 2**63 - 1
 
 
@@ -30,7 +30,7 @@ class File(NamedTuple):
     """A file of a folder.
 
     Args:
-        path: where it is.
+        path: where the file is.
         source: its path within the folder, with ``/`` between the parts.
         size: in bytes.
         modified: the time of its last change, in nanoseconds since 1970.
@@ -48,8 +48,8 @@ class Skipped(NamedTuple):
     Args:
         source: its path within the folder.
         reason: why.
-        unreadable: whether it is a folder that could not be listed, so that nothing is known of its files.
-        failed: whether it should have been read and could not be, so that a message names it.
+        unreadable: whether it is a folder that could not be listed; its files are then unknown.
+        failed: whether it should have been read but could not be; a message then names it.
     """
 
     source: str
@@ -63,12 +63,12 @@ _Rules = tuple[tuple[str, Rules], ...]
 
 
 def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
-    """Return a function that tells whether a path within a folder matches globs, written as in .gitignore.
+    """Return a function that returns whether a path within a folder matches globs, written as in .gitignore.
 
     None without globs.
 
     Raises:
-        InputError: a glob says nothing.
+        InputError: a glob is empty or a comment.
     """
     if not globs:
         return None
@@ -92,8 +92,8 @@ def walk(
 ) -> Iterator[File | Skipped]:
     """Yield the regular files of a folder and what is skipped, sorted by ``source`` (by code points).
 
-    Hidden files, search indexes and what .gitignore files of the folder name are skipped. Links to files in the
-    folder are followed, links to folders are not.
+    Skips hidden files, search indexes and files that a .gitignore in the folder names. Follows links to files in the
+    folder, but no links to folders.
 
     Args:
         folder: an existing folder.
@@ -158,14 +158,14 @@ def _gitignore(path: str, prefix: str) -> _Rules:
             lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
             return ((prefix, Rules.of(islice(lines, _MOST_RULES))),)
     except OSError:
-        # git, too, goes on without a file of rules that it cannot read.
+        # git, too, ignores a file of rules that it cannot read.
         return ()
 
 
 def _reason(
     entry: os.DirEntry[str], source: str, is_folder: bool, rules: _Rules, excluded: Callable[[str], bool] | None
 ) -> str | None:
-    # ~$ begins the lock files of office programs.
+    # Names of lock files of office programs begin with ~$.
     if entry.name.startswith((".", "~$")):
         return HIDDEN
     try:
@@ -188,7 +188,7 @@ def modified_of(found: os.stat_result) -> int:
 
 
 def _file(entry: os.DirEntry[str], source: str, root: str | None) -> File | Skipped:
-    """Return a file, or why it is skipped, as is a link to a file outside ``root``."""
+    """Return a file, or the reason to skip it; a link to a file outside ``root`` is skipped."""
     try:
         if root is not None and entry.is_symlink() and not os.path.realpath(entry.path).startswith(root):
             return Skipped(source, LEAVING)

@@ -1,4 +1,4 @@
-"""A process that reads files: a path in JSON on each line of its input, the texts in JSON on each line of its output.
+"""A process that reads files: for each path on its input it writes the texts to its output, as lines of JSON.
 
 It is started with ``python -m ctx_embed.documents.worker MEGABYTES`` and ends with its input.
 """
@@ -32,12 +32,12 @@ def answer(path: str, megabytes: int) -> dict[str, object]:
     except UnreadableFileError as error:
         return {"reason": str(error), "counted": error.counted}
     except MemoryError:
-        # What the file took is not all given back: the next file needs a new process.
+        # Not all memory that the file took is freed: the next file needs a new process.
         return {"reason": f"needs more than {megabytes} MB of memory", "spent": True}
     except RecursionError:
         return {"reason": "nested too deeply"}
     except Exception as error:
-        # A library met something in a broken file that it does not expect.
+        # A library met something unexpected in a broken file.
         said = " ".join(str(error).split())
         return {"reason": f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"}
 
@@ -45,10 +45,10 @@ def answer(path: str, megabytes: int) -> dict[str, object]:
 def main() -> None:
     """Answer until the input ends."""
     megabytes = int(sys.argv[1])
-    # Ctrl-C goes to all processes of a terminal; this one ends when its parent closes the pipe.
+    # Ctrl-C reaches all processes of a terminal; this one ends when its parent closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.simplefilter("ignore")
-    # Libraries may print; their words must not mix with the answers.
+    # Libraries may print; their output must not mix with the answers.
     output = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1 << 16)
     os.dup2(2, 1)
     limit_memory(megabytes)

@@ -7,6 +7,6 @@
     from ctx_embed.integrations.mteb import model_meta
 
 Each takes a model by its name (``default``, ``minilm``, a name on the hub) or a folder, as :func:`ctx_embed.load` does.
-They store that string as it was given, never a place on this machine, and load the model once a process, when it is
-first needed.
+They store that string as it was given, never a path that it resolves to, and load the model once per process, at its
+first use.
 """

@@ -14,8 +14,8 @@ from ctx_embed.integrations.shared import shared_model
 class CtxEmbeddingFunction(EmbeddingFunction[Documents]):
     """Embeddings of a model of ctx_embed, compared by their cosines.
 
-    A collection stores the model's name. A process that opens it again imports this module first, so that Chroma knows
-    the function, or passes the function to ``get_collection``.
+    A collection stores the model's name. To open it in another process, import this module first, so that Chroma knows
+    the function, or pass the function to ``get_collection``.
 
     Args:
         model: a name or a folder, as :func:`ctx_embed.load` takes it.
@@ -44,16 +44,16 @@ class CtxEmbeddingFunction(EmbeddingFunction[Documents]):
         return "cosine"
 
     def get_config(self) -> dict[str, Any]:
-        """Return what a collection stores: the options as they were given."""
+        """Return the options as they were given; a collection stores them."""
         return {"model": self.model, "batch_size": self.batch_size}
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> CtxEmbeddingFunction:
-        """Make the function from what a collection has stored."""
+        """Make the function from the options that a collection has stored."""
         return CtxEmbeddingFunction(**config)
 
     def validate_config_update(self, old_config: dict[str, Any], new_config: dict[str, Any]) -> None:
-        """Refuse another model for vectors that are there.
+        """Refuse to change the model of stored vectors.
 
         Raises:
             ValueError: the models differ.

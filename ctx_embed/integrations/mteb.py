@@ -12,8 +12,8 @@ from ctx_embed.identity import revision
 from ctx_embed.integrations.shared import shared_model
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
 
-# What the model's own files do not say in MTEB's terms; its card has the sources. MTEB adds the training sets of the
-# model that `adapted_from` names, its teacher.
+# Facts for MTEB that the model's own files do not state in its terms; the model card has the sources. MTEB adds the
+# training sets of the teacher, which `adapted_from` names.
 DEFAULT = {
     "languages": ["eng-Latn"],
     "license": "multiple",
@@ -29,7 +29,7 @@ def _encoder(_: str, *, model: str, revision: str | None = None, **options: Any)
 
 
 def model_meta(model: str = "default") -> ModelMeta:
-    """Return what ``mteb.evaluate(model_meta(), tasks)`` needs: a complete description, and how to load the model.
+    """Return the description of a model for ``mteb.evaluate(model_meta(), tasks)``, which also loads the model.
 
     ``mteb.evaluate(ctx_embed.load(), tasks)`` gives the same scores under the same name and revision.
 

@@ -25,9 +25,9 @@ def shared_model(name: str) -> SentenceTransformer:
     """Return the model of that name, loaded at the first call in this process.
 
     Raises:
-        InputError: ``name`` is no string, or names no model.
+        InputError: ``name`` is not a string, or no model has it.
     """
     if not isinstance(name, str):
-        raise InputError(f"model must be a name or a path, as 'default', got {type(name).__name__}")
+        raise InputError(f"model must be a name or a path, such as 'default', got {type(name).__name__}")
     with _lock:
         return _loaded(name)

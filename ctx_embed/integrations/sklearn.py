@@ -15,7 +15,7 @@ from ctx_embed.modules.token_encoder import require_size
 
 
 def _columns(X: Any) -> list[list[Any]]:
-    """Return the columns of texts: of a data frame, an array of one or two axes, or a sequence of strings."""
+    """Return the columns of a data frame, of an array with one or two axes, or of a sequence of strings."""
     if isinstance(X, str):
         raise InputError("X must be a sequence of texts, got one string; put it into a list")
     if hasattr(X, "columns"):  # a data frame of pandas or polars
@@ -26,14 +26,14 @@ def _columns(X: Any) -> list[list[Any]]:
 
 
 class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts in, embeddings out, for a pipeline, a ColumnTransformer or a grid search.
+    """Turns texts into embeddings in a pipeline, a ColumnTransformer or a grid search.
 
-    It holds a model's name and never the model: a clone or a pickle of it is a few hundred bytes, and the model is
-    loaded once a process.
+    It holds the name of a model rather than the model, so a clone or a pickle has a few hundred bytes. The model is
+    loaded once per process.
 
     Args:
         model: a name or a folder, as :func:`ctx_embed.load` takes it.
-        truncate_dim: only the first features of each embedding, at unit length again; None for all.
+        truncate_dim: keep only the first features of each embedding, scaled to unit length; None keeps all.
         batch_size: texts embedded at a time.
     """
 
@@ -58,7 +58,7 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """Return the embeddings, those of several columns side by side.
+        """Return the embeddings; those of several columns are concatenated.
 
         Args:
             X: n texts: a list, a Series, an array (n,) or (n, columns), or a data frame of texts.

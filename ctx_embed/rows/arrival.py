@@ -1,4 +1,4 @@
-"""Rows in blocks: of a size, or as they arrive."""
+"""Rows in blocks: of a given size, or as they arrive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def in_blocks(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
 
 
 def arriving(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
-    """Yield the items that have arrived by now, at most ``most``: nothing waits for the rest of a pipe.
+    """Yield lists of the items that have arrived so far, at most ``most``, without waiting for the rest of a pipe.
 
     Errors of ``items`` are raised after the items before them.
     """
@@ -33,7 +33,7 @@ def arriving(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
         except BaseException as error:
             queue.put(error)
 
-    # It may wait for a pipe for ever, and must not keep the process alive.
+    # A daemon, because it may wait for a pipe forever and must not keep the process alive.
     Thread(target=read, daemon=True).start()
     while True:
         block: list[Item] = []

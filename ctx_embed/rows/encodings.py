@@ -1,4 +1,4 @@
-"""The encoding of text: that of a byte order mark, UTF-8, or one that is detected."""
+"""The encoding of text: named by a byte order mark, UTF-8, or detected."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 from ctx_embed.errors import InputError
 
 UTF_8 = "utf-8"
-# Bytes that an encoding is detected from.
+# Bytes from which an encoding is detected.
 SAMPLE_BYTES = 1 << 16
-# Longer marks first: that of UTF-16 begins that of UTF-32.
+# Longer marks first: the mark of UTF-32 begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, UTF_8),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -19,16 +19,16 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _LOOKED_AT = 8192
-# Of the lines that are not ASCII, up to this number of bytes is analysed.
+# Maximum bytes that are analysed of the lines that are not ASCII.
 _ANALYSED = 16384
-# The encoding to prefer, unless another one fits the language better by this much (0 to 1).
+# The preferred encoding, unless another one fits the language better by more than this (0 to 1).
 _USUAL, _DOUBTFUL = "cp1252", 0.2
-# Control characters that hardly occur in text; tabs, line ends, form feeds and escapes do.
+# Control characters that hardly occur in text, unlike tabs, line ends, form feeds and escapes.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def require_encoding(encoding: str) -> None:
-    """Raise an error for the name of an encoding that Python does not know.
+    """Raise an error for an encoding whose name Python does not know.
 
     Raises:
         InputError: with a few names.
@@ -65,7 +65,7 @@ def detected(sample: bytes) -> str | None:
     best = matches.best()
     if best is None:
         return None
-    # Short texts fit many encodings: the one of western Windows, nearly Latin-1, is by far the most usual.
+    # Short texts fit many encodings; that of western Windows, nearly Latin-1, is by far the most common.
     usual = any(
         _USUAL in match.could_be_from_charset
         and match.chaos <= best.chaos
@@ -79,11 +79,11 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
     """Return the encoding of a file.
 
     Args:
-        sample: the file from its first line that is not ASCII on, perhaps cut; :data:`SAMPLE_BYTES` are enough.
+        sample: the part of the file that begins with its first line that is not ASCII; :data:`SAMPLE_BYTES` are enough.
         fallback: the encoding of a file that is not UTF-8; None: detected.
 
     Returns:
-        UTF-8 if that line, or half of those that are not ASCII, are UTF-8, or if the sample is not text.
+        UTF-8 if that line, or at least half of all lines that are not ASCII, are UTF-8, or if the sample is not text.
     """
     *whole, cut = sample.split(b"\n")
     lines = [line for line in whole if not line.isascii()] or [cut]
@@ -94,7 +94,7 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
 
 
 def is_utf8(line: bytes, *, cut: bool = False) -> bool:
-    """Return whether a line is UTF-8; a ``cut`` one may end within a character."""
+    """Return whether a line is UTF-8; a line that was ``cut`` may end within a character."""
     try:
         codecs.getincrementaldecoder(UTF_8)().decode(line, final=not cut)
     except UnicodeDecodeError:

@@ -11,7 +11,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, is_utf8, marked, require_encoding, settled
 from ctx_embed.rows.opening import BROKEN_GZIP, said
 
-# The most bytes of a line, so that memory stays bounded whatever a file holds.
+# Maximum bytes of a line, so that memory stays bounded for any file.
 LONGEST_LINE = 256 << 20
 
 _Line = tuple[str, InputError | None]
@@ -20,13 +20,13 @@ _Line = tuple[str, InputError | None]
 class Lines(Iterator[str]):
     r"""The lines of a stream, without their ends; only ``\n`` ends a line.
 
-    A line that cannot be decoded has lone surrogates in place of the wrong bytes, and sets ``error``.
+    A line that cannot be decoded sets ``error``, and has lone surrogates in place of the wrong bytes.
 
     Args:
         name: the name of the source, for messages.
         stream: bytes, not compressed.
-        encoding: the name of their encoding. None: that of a byte order mark; else the first line that is not ASCII
-            decides, with what follows in the buffer: UTF-8, or ``fallback``.
+        encoding: the name of their encoding. None: the one that a byte order mark names; without a mark, UTF-8 or
+            ``fallback``, decided by the first line that is not ASCII and the buffered bytes after it.
         fallback: the encoding of a stream that is not UTF-8; None: detected.
         first: the number of the first line.
 
@@ -76,7 +76,7 @@ class Lines(Iterator[str]):
             raise InputError(f"{self.name}: cannot be read after line {after} ({said(error)})") from None
 
     def first_text(self) -> str | None:
-        """Return the first line that is not blank, which is still to be read; None if there is none."""
+        """Return the first line that is not blank without consuming it; None if there is none."""
         with suppress(StopIteration):
             while not self._ahead or not self._ahead[-1][0].strip():
                 self._ahead.append(self._line())
@@ -96,7 +96,7 @@ class Lines(Iterator[str]):
                 raise InputError(f"{self.name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
             line = raw.removesuffix(b"\n").removesuffix(b"\r")
             if encoding is None and not line.isascii():
-                # Looking ahead waits for a pipe, so only where it is needed.
+                # Look ahead only where needed, because it waits for a pipe.
                 ahead = b"" if is_utf8(line) else stream.peek(SAMPLE_BYTES)
                 encoding = settled(raw + ahead[:SAMPLE_BYTES], fallback)
             try:

@@ -67,7 +67,7 @@ def said(error: BaseException) -> str:
 
 @contextmanager
 def opened(source: str | Path) -> Iterator[io.BufferedReader]:
-    """Yield a source as a buffered binary stream; it can seek unless it is standard input or a pipe.
+    """Yield a source as a buffered binary stream, which can seek unless it is standard input or a pipe.
 
     Raises:
         InputError: there is no such file, it is a folder, or it cannot be read.
@@ -76,7 +76,7 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         if sys.stdin is None:
             raise InputError("standard input is closed")
         try:
-            # A buffer of its own: a thread may still wait for a line in it when the interpreter closes its own.
+            # A separate buffer: a thread may still wait for a line when the interpreter closes sys.stdin's own.
             stdin: Any = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         except (OSError, ValueError):
             stdin = sys.stdin.buffer
@@ -89,7 +89,7 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         elif os.path.isdir(source):
             raise InputError(f"{source}: must be a file, got a folder")
         else:
-            # A regular file, as in /proc, may have nothing to read for ever; a pipe is waited for.
+            # Reading a regular file, as in /proc, might block forever; a pipe may be waited for.
             stream = open_regular(source) if os.path.isfile(source) else open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
         raise InputError(f"{source}: no such file") from None

@@ -1,6 +1,6 @@
-"""Files cut into pieces that workers read each on its own.
+"""Files cut into pieces, each of which a worker reads on its own.
 
-The cut depends on the files alone, so that a run that is repeated finds the same pieces. Lines of uncompressed text and
+The cut depends only on the files, so that a repeated run finds the same pieces. Lines of uncompressed text and
 JSONL are cut by bytes, Parquet by row groups; a file of CSV or of gzip is one piece.
 """
 
@@ -21,7 +21,7 @@ from ctx_embed.rows.sources import Source
 from ctx_embed.rows.table import JSONL, PARQUET, TEXT, Raw, Table, kind_of, open_parquet, open_rows
 from ctx_embed.texts import Document, well_formed
 
-# A part is stored at once: these many rows at most, or fewer long ones.
+# A part is stored in one step: it has at most this many rows, or fewer if they are long.
 PART_ROWS = 16_384
 PART_BYTES = 1 << 24
 _READ_BYTES = 1 << 23
@@ -33,12 +33,12 @@ class Piece:
 
     Args:
         source: the file.
-        key: what the names of its parts begin with.
+        key: the prefix of the names of its parts.
         start: its first byte, or row group.
         stop: the byte or row group after its last; None for the whole file.
         first: the number of its first line or row.
-        rows: about how many it has; None if unknown.
-        encoding: of its lines; None: to be found out, or only ASCII.
+        rows: its approximate number of rows; None if unknown.
+        encoding: the encoding of its lines; None: only ASCII, or still to be detected.
     """
 
     source: Source
@@ -73,7 +73,7 @@ class Piece:
         return Document(well_formed(found.text), identifier, found.metadata)
 
     def derived_id(self, number: int) -> str:
-        """Return the id of a row that has none; one that was given may occur twice."""
+        """Return an id for a row that has none, made of its file and number."""
         return f"{self.source.name}:{number}"
 
 
@@ -91,10 +91,10 @@ def pieces(
     Args:
         source: the file.
         number: its place among the inputs.
-        part_rows: the most rows of a part.
-        encoding: of its text, see :class:`ctx_embed.rows.lines.Lines`.
-        part_bytes: the size of a part that ends it with the line that reaches it.
-        read_bytes: what is read at a time.
+        part_rows: maximum rows of a part.
+        encoding: the encoding of its text, see :class:`ctx_embed.rows.lines.Lines`.
+        part_bytes: a part ends with the line that reaches this size.
+        read_bytes: the bytes that are read at a time.
 
     Raises:
         InputError: the file cannot be read.
@@ -144,7 +144,7 @@ def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iter
 def _stretches(
     whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: int, read_bytes: int
 ) -> Iterator[Piece]:
-    """Yield stretches that end with a line's end."""
+    """Yield stretches that end where a line ends."""
     start = read = first = lines = 0
     encoding, complete, tail = whole.encoding, True, b""
     while block := stream.read(read_bytes):
@@ -153,7 +153,7 @@ def _stretches(
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + read + 1
         place = 0
         while place < len(ends):
-            # The last line that fits: by rows, or the first that reaches the most bytes.
+            # The last line of the part: the one that completes its rows or reaches its bytes, whichever is first.
             last = min(place + part_rows - lines - 1, int(np.searchsorted(ends, start + part_bytes)))
             if last >= len(ends):
                 break

@@ -19,7 +19,7 @@ TEXT_FIELD, LABEL_FIELD = "text", "label"
 
 @dataclass(frozen=True)
 class Fields:
-    """Which fields of a row are its text and its id; None: ``text``, and ``id`` or ``_id`` if there is one."""
+    """The names of the fields with a row's text and id; None: ``text``, and ``id`` or ``_id`` if there is one."""
 
     text: str | None = None
     id: str | None = None
@@ -68,7 +68,7 @@ def read_documents(
     Args:
         source: a path or URI, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``, of text files the line.
-        blank_lines: a blank line of a text file is a document too, an empty one.
+        blank_lines: whether a blank line of a text file is a document, with an empty text.
         encoding: as for :func:`read_lines`.
 
     Raises:
@@ -82,7 +82,7 @@ def read_documents(
 def read_numbered_documents(
     source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
 ) -> Iterator[tuple[int, Document]]:
-    """Yield the documents of a file with the number of their line (the last one, in CSV), or of their row in Parquet.
+    """Yield the documents of a file with their line numbers (in CSV of the last line), or in Parquet row numbers.
 
     Arguments and errors are those of :func:`read_documents`.
     """
@@ -157,8 +157,8 @@ def read_labelled_rows(
         source: a path or URI, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``.
         label_field: the field that holds the label; None: ``label``.
-        several: a text has any number of labels, with commas between them or as a list of JSONL or Parquet: labels are
-            tuples of strings, which may be empty.
+        several: whether a text has any number of labels, separated by commas, or in JSONL and Parquet as a list; labels
+            are then tuples of strings, which may be empty.
         encoding: as for :func:`read_lines`.
 
     Raises:
@@ -226,7 +226,7 @@ def read_columns(source: str | Path) -> Iterator[str]:
         InputError: as :func:`read_lines`; a row that cannot be read.
     """
     if kind_of(source) in (TEXT, TSV):
-        # A TSV file may have no header here.
+        # Here a TSV file needs no header.
         for _, line in read_lines(source):
             yield from line.split("\t")
         return
@@ -249,7 +249,7 @@ def _label(where: str, value: Any, field: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        # A column of integers with gaps comes from pandas as floats.
+        # pandas writes a column of integers with gaps as floats.
         return str(int(value))
     if not isinstance(value, str | int | float) or value != value:
         raise InputError(f"{where}: the label {field!r} must be a string or a number, got {_got(value)}")

@@ -14,7 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.rows.opening import GZIP_MAGIC, STANDARD_INPUT, filesystem, is_remote, opened, said, suffix_of
 from ctx_embed.rows.table import PARQUET, kind_of, open_parquet
 
-# The files of a folder that are read; a .json file there is more often a configuration than documents.
+# Suffixes of the files that are read in a folder; a .json file there is usually a configuration.
 FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _SAMPLED_BYTES = 1 << 20
 
@@ -26,7 +26,7 @@ class Source:
     Args:
         name: its path or URI; ids derived from rows begin with it.
         size: in bytes.
-        modified: when, in nanoseconds.
+        modified: the time of its last change, in nanoseconds.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Source:
 def expanded(inputs: Sequence[str | Path]) -> list[str]:
     """Return the files that inputs name: files, folders, globs and URIs; ``-`` is standard input.
 
-    The files of a folder come sorted and without hidden ones.
+    The files of a folder are sorted; hidden ones are left out.
 
     Raises:
         InputError: no input, a folder without files that can be read, a glob that matches none, or standard input named
@@ -55,7 +55,7 @@ def expanded(inputs: Sequence[str | Path]) -> list[str]:
 
 
 def find_sources(inputs: Sequence[str | Path]) -> list[Source]:
-    """Return the files that inputs name, each once, as :func:`expanded` does.
+    """Return the files that inputs name, as :func:`expanded` does, but each only once.
 
     Raises:
         InputError: as :func:`expanded`; a file that does not exist, or standard input.
@@ -153,7 +153,7 @@ def _hidden(path: str, root: str) -> bool:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """Return the expression of a glob in which ``*`` stays within a folder and ``**/`` does not."""
+    """Return the regular expression of a glob, in which ``*`` matches within a folder and ``**/`` across folders."""
     parts = re.split(r"(\*\*/|\*|\?)", path)
     meanings = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(meanings.get(part, re.escape(part)) for part in parts))

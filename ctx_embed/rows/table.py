@@ -1,7 +1,7 @@
-"""The rows of one file: lines of text and JSONL, rows of CSV, TSV and Parquet, whole or a stretch of them.
+"""The rows of a file or of a stretch of it: lines of text and JSONL, rows of CSV, TSV and Parquet.
 
-:func:`open_rows` is the one way to them. A row comes with its number, as it stands in the file (``Raw``): a line, or
-the cells of a table. One that cannot be read comes as an :class:`InputError`, and those after it can still be read.
+:func:`open_rows` opens all of them. It yields each row with its number and as it stands in the file (``Raw``): a line,
+or the cells of a table. A row that cannot be read is an :class:`InputError`, and the rows after it can still be read.
 :meth:`Table.fields` returns the fields of a row as JSON values.
 """
 
@@ -30,19 +30,19 @@ KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv":
 SUFFIXES = {TEXT: ".txt", JSONL: ".jsonl", CSV: ".csv", TSV: ".tsv", PARQUET: ".parquet"}
 # Cells of TSV have no quotes and no line ends.
 DIALECTS: dict[str, dict[str, Any]] = {CSV: {}, TSV: {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
-# A cell is read as a number if it is written in the usual way: 007 and 1e5 stay strings.
+# Cells that look like this become numbers; 007 and 1e5 stay strings.
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(\.\d+)?")
 _ROWS_AT_ONCE = 2048
-# The most fields that an error message lists.
+# Maximum number of fields that an error message lists.
 _NAMED_FIELDS = 20
-# A cell of a table may hold a whole book.
+# A cell may hold a whole book.
 csv.field_size_limit(LONGEST_LINE)
 
 Raw: TypeAlias = str | dict[str, Any] | InputError
 
 
 class FieldError(InputError):
-    """A table or a row has no field of the name that is needed."""
+    """A table or a row lacks a field that is needed."""
 
 
 def kind_of(source: str | Path) -> str:
@@ -52,9 +52,9 @@ def kind_of(source: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """An open file of rows; iterating yields each with its number: of its (last) line, in Parquet of the row.
+    """An open file of rows; iterating yields each row with the number of its last line, in Parquet of the row.
 
-    Number 0 comes with an error that concerns the whole file, such as a field that its header lacks.
+    Number 0 marks an error of the whole file, such as a field that its header lacks.
 
     Args:
         name: the name of the source, for messages.
@@ -148,7 +148,7 @@ def open_rows(
             decides for standard input, too, and for files of unknown suffix if ``columns`` are given.
         columns: the columns that make a first line the header of CSV or TSV.
         needed: see :class:`Table`.
-        encoding: of all but Parquet, see :class:`Lines`.
+        encoding: the encoding of any format but Parquet, see :class:`Lines`.
         fallback: the encoding of a file that is not UTF-8; None: detected.
         start: the first byte to read, or the first row group.
         stop: the byte or row group after the last one; None: the end of the file.
@@ -270,7 +270,7 @@ def _header_error(header: Sequence[str], needed: Mapping[str, str]) -> InputErro
 
 
 def _lacking(names: Iterable[str], needed: Mapping[str, str]) -> str | None:
-    """Return what is wrong with a row of fields without one that is needed, or None."""
+    """Return an error message if a needed field is missing among the names, or None."""
     for name, option in needed.items():
         if name not in names:
             known = [repr(field)[:80] for field in islice(names, _NAMED_FIELDS + 1)]

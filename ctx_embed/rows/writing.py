@@ -1,4 +1,4 @@
-"""Writing embeddings: one file, in the format that its suffix names, or lines of JSON on standard output."""
+"""Writing embeddings: to one file in the format that its suffix names, or as JSONL to standard output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write_embeddings(path: Path, documents: Sequence[Document], embeddings: NDAr
     standard output. ``ctx-embed index build --embedding-field embedding`` reads JSONL and Parquet.
 
     Args:
-        path: see above.
+        path: the file, or ``-``.
         documents: at least one.
         embeddings: (documents, dimension).
 
@@ -65,7 +65,7 @@ def print_embeddings(documents: Sequence[Document], embeddings: NDArray[np.float
 
 
 def _rows(documents: Sequence[Document]) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each document, the same in all."""
+    """Yield the fields of each document; all documents have the same ones."""
     with_ids = any(document.id is not None for document in documents)
     with_metadata = any(document.metadata for document in documents)
     for document in documents:
@@ -83,14 +83,14 @@ def _json(value: Any) -> str:
 def _write_npy(file: IO[bytes], documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
     import numpy as np
 
-    # numpy.save writes past the file object, and does not say why it could not.
+    # numpy.save bypasses the file object, and its errors lack the reason.
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(embeddings))
     file.write(np.ascontiguousarray(embeddings).data)
 
 
 def _write_jsonl(file: IO[bytes], documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
     for row, embedding in zip(_rows(documents), embeddings, strict=True):
-        # repr() of a float32's nearest float has up to 17 digits, of which 9 decide it.
+        # 9 digits identify a float32; repr() of the float would have up to 17.
         numbers = ", ".join(f"{value:.9g}" for value in embedding.tolist())
         file.write(f'{_json(row)[:-1]}, "{EMBEDDING}": [{numbers}]}}\n'.encode())
 

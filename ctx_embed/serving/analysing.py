@@ -1,4 +1,4 @@
-"""Long work on an index: computed once for each state of it, in a process of its own that ends when nobody waits."""
+"""Analyses of an index: computed once for each state of it, in a separate process that ends when nobody waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import anyio.to_process
 from ctx_embed.index import SearchIndex
 from ctx_embed.serving.json import json_list
 
-# Results kept.
+# Maximum number of stored results.
 KEPT = 64
 
 
@@ -36,11 +36,11 @@ def duplicates(path: Path, most_bytes: int, threshold: float, most: int) -> byte
 
 
 def _start() -> None:
-    """Do nothing, in the process that the next analysis takes."""
+    """Do nothing: calling this starts the process that the next analysis uses."""
 
 
 class Analyses:
-    """The results of analyses, shared by all who ask for the same one."""
+    """The results of analyses, shared by all requests for the same one."""
 
     def __init__(self) -> None:
         self._running: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()
@@ -48,7 +48,7 @@ class Analyses:
         self._limiter = anyio.CapacityLimiter(1)
 
     async def shared(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the result of work, which runs once for all who ask with the same key, and ends with the last one."""
+        """Return the result of work, which runs once per key and is cancelled when all who wait have left."""
         if (task := self._running.get(key)) is None:
             task = self._running[key] = asyncio.ensure_future(work())
         self._running.move_to_end(key)
@@ -65,7 +65,7 @@ class Analyses:
             self._forget()
 
     def _forget(self) -> None:
-        """Drop the results that nobody has asked for the longest."""
+        """Drop the results that were requested longest ago."""
         done = [key for key, task in self._running.items() if task.done() and key not in self._waiting]
         for key in done[: max(len(done) - KEPT, 0)]:
             del self._running[key]
@@ -74,7 +74,7 @@ class Analyses:
         """Return the result of a function of this module, computed in another process."""
 
         async def run() -> bytes:
-            # A process whose task is cancelled while it starts would stay: it starts in a task of its own.
+            # Cancelling a task while its process starts would leave the process behind: the start has its own task.
             await asyncio.shield(asyncio.ensure_future(anyio.to_process.run_sync(_start, limiter=self._limiter)))
             return await anyio.to_process.run_sync(work, *arguments, cancellable=True, limiter=self._limiter)
 

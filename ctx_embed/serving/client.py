@@ -35,16 +35,16 @@ try:
 except ModuleNotFoundError:
     raise missing_extra("ctx_embed.Client", "server") from None
 
-# Number of times that a busy server is asked.
+# Maximum attempts to get an answer from a busy server.
 ATTEMPTS = 5
-# Documents to ask for at a time.
+# Documents to fetch at a time.
 PAGE = 1000
 
 
 class Client(Collection):
     """A search index that `ctx-embed serve` serves; it has the methods of :class:`ctx_embed.SearchIndex`.
 
-    Only what belongs to the folder is left out: building, syncing, tuning, compacting, re-embedding, verifying and
+    Methods that work on the folder are missing: building, syncing, tuning, compacting, re-embedding, verifying and
     exporting. A client may be used by several threads.
 
     Args:
@@ -131,7 +131,7 @@ class Client(Collection):
             yield from (Document(**document) for document in found)
             if not found:
                 return
-            # The server sends fewer where they would fill its answer.
+            # The server sends fewer documents if more would make its answer too large.
             offset, limit = offset + len(found), None if limit is None else limit - len(found)
 
     def facets(
@@ -285,10 +285,10 @@ def _error(answer: httpx.Response) -> Exception:
 
 
 def _json(body: dict[str, Any]) -> bytes:
-    """Return JSON in UTF-8; lone surrogates become U+FFFD, as in an index.
+    """Return JSON in UTF-8; lone surrogates become U+FFFD, as they do in an index.
 
     Raises:
-        InputError: something is no JSON value.
+        InputError: a value cannot be written as JSON.
     """
     try:
         return well_formed(json.dumps(body, ensure_ascii=False, allow_nan=False, default=_plain)).encode()

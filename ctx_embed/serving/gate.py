@@ -1,4 +1,4 @@
-"""The gate of the server: who may come in, how much at a time, how large and for how long."""
+"""Access to the server: whose requests are let in, how many at a time, how large, and for how long."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ctx_embed.serving.errors import RETRY_AFTER, ApiError, error_response
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import LOOPBACK, Key
 
-# Routes without a key: probes have none, and the page asks for one itself.
+# Routes that need no key: probes have none, and the page asks the user for one.
 PROBES = ("/healthz", "/readyz")
 OPEN = ("/", "/docs", "/openapi.json", "/v1/server", "/v1/access")
-# Routes that are answered however busy the server is.
+# Routes that are answered even when the server is busy.
 ALWAYS = (*PROBES, "/metrics")
-# The last parts of the paths that change an index.
+# Endings of the paths that change an index.
 WRITES = ("/add", "/upsert", "/delete", "/update_metadata")
-# The last parts of the paths whose bodies hold texts; other bodies are short.
+# Endings of the paths whose bodies hold texts; bodies of other paths have at most SHORT_BODY bytes.
 TEXTS = ("/add", "/upsert", "/embeddings", "/rerank", "/classify")
 SHORT_BODY = 1 << 20
-# Memory for the bodies of all requests, in multiples of the largest one.
+# The bodies of all requests together may take this many times the largest body.
 AT_A_TIME = 8
-# Time in which a body must arrive, unless the limit of a request is lower.
+# Seconds in which a body must arrive, unless the time limit of a request is lower.
 BODY_SECONDS = 30.0
-# The most commas and opening brackets in a body; parsing more values would delay other requests.
+# Maximum numbers of commas and of opening brackets in a body: parsing more values would delay other requests.
 MOST_COMMAS, MOST_BRACKETS = 700_000, 200_000
 
 
@@ -44,10 +44,10 @@ def busy(message: str = "the server is busy; ask again") -> ApiError:
 
 
 class Bodies:
-    """The request bodies in memory; when there are too many, the one that has taken longest to arrive gives way.
+    """The request bodies in memory; when they are too large together, the one that began to arrive first is dropped.
 
     Args:
-        most: bytes of all bodies together.
+        most: maximum bytes of all bodies together.
         seconds: time in which a body must arrive.
     """
 
@@ -58,10 +58,10 @@ class Bodies:
         self._arriving: dict[anyio.CancelScope, None] = {}
 
     async def read(self, receive: Receive, most: int) -> bytes:
-        """Return the body of a request; :meth:`release` it after use.
+        """Return the body of a request; call :meth:`release` after use.
 
         Raises:
-            ApiError: it is larger than ``most`` bytes (413), takes too long (408) or had to give way (429).
+            ApiError: it is larger than ``most`` bytes (413), takes too long (408) or was dropped for others (429).
         """
         parts: list[bytes] = []
         size = 0
@@ -106,7 +106,7 @@ class Gate:
 
     Args:
         app: the application behind it.
-        service: the keys and limits.
+        service: has the keys and limits.
     """
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -120,11 +120,12 @@ class Gate:
         """Return the key of a request.
 
         Raises:
-            ApiError: the request may not come in.
+            ApiError: the request is not allowed.
         """
         keys = self.service.keys
         if not keys:
-            # Without keys only this machine may ask; a page elsewhere must not reach it under a name of its own.
+            # Without keys only this machine may send requests. A page on the web could reach it by a host name that
+            # resolves to this machine, so the Host is checked.
             if self.settings.host in LOOPBACK and not self.settings.no_keys:
                 self._require_loopback(scope)
             return None
@@ -151,12 +152,12 @@ class Gate:
         """Return the body of a request, once it is complete.
 
         Raises:
-            ApiError: it is no JSON, too large or too slow.
+            ApiError: it is not JSON, too large or too slow.
         """
         if scope["method"] != "POST":
             return b""
         headers = dict(scope["headers"])
-        # A form on a foreign page could send anything else without asking.
+        # A form on another site's page could send any other type without the browser asking first.
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise ApiError(415, "the body must be JSON; send Content-Type: application/json", "not_json")
         most = self.settings.body_bytes if path.endswith(TEXTS) else min(SHORT_BODY, self.settings.body_bytes)
@@ -215,7 +216,7 @@ class Gate:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that hands out a body that has been read."""
+    """Return a ``receive`` that first returns a body that was already read."""
     read = False
 
     async def replayed() -> Message:

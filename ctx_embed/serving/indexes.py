@@ -1,4 +1,4 @@
-"""The search indexes of a server: shared by its requests, and opened anew when another index takes a folder."""
+"""The search indexes of a server: shared by its requests, and reopened when another index replaces one."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from ctx_embed.serving.observing import BATCHES
 
 Result = TypeVar("Result")
 
-# The most queries and hits of a batch; a search of more hits is done by itself.
+# Maximum queries and hits of a batch; a search for more hits runs alone.
 BATCH_QUERIES, BATCH_HITS = 256, 1000
-# Seconds until an index is closed after another one has taken its folder.
+# Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
-# The most lines with # that are checked for a heading: source code may have many of them.
+# Maximum number of lines with # that are checked for a heading: source code may have many of them.
 MOST_HEADINGS = 20
 HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
@@ -70,7 +70,7 @@ class SharedModels:
 
 
 class OpenIndex:
-    """An index in a folder, opened again when another index has taken the folder.
+    """An index in a folder, reopened when another index has replaced it there.
 
     Args:
         path: the folder.
@@ -129,7 +129,7 @@ class ServedIndex:
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
         self._searches: Batcher[Options, str, Found] = Batcher(self._search, _batch_queries)
-        # Searches that take long, such as those with a reranker: others do not wait for them.
+        # Slow searches, such as those with a reranker, have a thread of their own.
         self._long = ThreadPoolExecutor(1, "ctx-embed-search")
         self._reading = ThreadPoolExecutor(2, "ctx-embed-read")
         self._writing = ThreadPoolExecutor(1, "ctx-embed-write")
@@ -230,18 +230,18 @@ class ServedIndex:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def describe(self) -> dict[str, Any]:
-        """Return what describes the index."""
+        """Return the properties of the index."""
         return await self._in(self._reading, self.facts)
 
     def facts(self) -> dict[str, Any]:
-        """Return what describes the index, with its name instead of its path; no other work keeps this waiting."""
+        """Return the properties of the index, with its name instead of its path; this waits for no other work."""
         with SearchIndex.open(self.path) as index:
             facts = index.describe()
         del facts["path"]
         return {"name": self.name, **facts}
 
     def close(self) -> None:
-        """Finish the changes at work and close the index."""
+        """Finish running changes and close the index."""
         self._searches.close()
         for threads in (self._long, self._reading, self._analysing):
             threads.shutdown(cancel_futures=True)
@@ -252,14 +252,14 @@ class ServedIndex:
 
 
 def _batch_queries(options: Options) -> int:
-    """Return the most queries of a batch."""
+    """Return the maximum number of queries in a batch."""
     chosen: dict[str, Any] = dict(options)
     hits: int = chosen.get("k", 10) + chosen.get("offset", 0)
     return max(1, min(BATCH_QUERIES, BATCH_HITS // max(hits, 1)))
 
 
 def knows(index: SearchIndex, queries: list[str], options: dict[str, Any]) -> list[bool]:
-    """Return for each query whether the model knows a token of it, where the search needs the model."""
+    """Return for each query whether the model knows any of its tokens; True where the search does not use the model."""
     model = index.embedder.model
     if options.get("mode") == "words" or not isinstance(model, Embedder):
         return [True] * len(queries)
@@ -271,9 +271,9 @@ def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:
 
     Args:
         hits: the hits.
-        marks: stand around the query's words in a snippet of each hit; None makes no snippets.
+        marks: go before and after each of the query's words in a snippet; None makes no snippets.
         document: whether each hit has the whole text of its document.
-        most: largest answer in bytes.
+        most: maximum size of the answer in bytes.
 
     Raises:
         ApiError: it would be larger (413).
@@ -306,7 +306,7 @@ def _location(hit: Hit) -> dict[str, Any] | None:
 
 
 def _heading(document: str, start: int) -> str | None:
-    """Return the heading of a place in Markdown: the one that begins there, or the last one before; code has none."""
+    """Return the heading that begins at a place in Markdown, or the last one before it that is not in code."""
     if found := HEADING.match(document, start):
         return found[1]
     place = start

@@ -1,4 +1,4 @@
-"""JSON in and out of requests, quickly."""
+"""Fast JSON for requests and answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Item = TypeVar("Item")
 
 
 class _FirstError(FailFast):
-    """Ends the check of a list at its first wrong item: a million errors take seconds."""
+    """Stops checking a list at its first wrong item: collecting a million errors would take seconds."""
 
-    # Types with metadata must be hashable to be alternatives of others.
+    # pydantic hashes the metadata of the types in a union.
     __hash__ = object.__hash__
 
 
@@ -30,10 +30,10 @@ Listed = Annotated[list[Item], _FirstError()]
 
 
 def loads(body: bytes) -> Any:
-    """Return the JSON values of a body, without the garbage collector, which would look at all of them many times.
+    """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
 
     Raises:
-        orjson.JSONDecodeError: it is no JSON, or it has NaN, lone surrogates or too many levels.
+        orjson.JSONDecodeError: it is not JSON, or it has NaN, lone surrogates or too many levels.
     """
     gc.disable()
     try:
@@ -43,11 +43,11 @@ def loads(body: bytes) -> Any:
 
 
 def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:
-    """Return a JSON array, made piece by piece, so that other threads run meanwhile.
+    """Return a JSON array, written item by item so that other threads can run in between.
 
     Args:
         values: the items; bytes are JSON already.
-        most: largest array in bytes.
+        most: maximum size of the array in bytes.
         part: stop before an item that does not fit, unless it is the first.
 
     Raises:
@@ -85,12 +85,12 @@ class Body(BaseModel):
 
 
 class JsonRequest(Request):
-    """A request whose body orjson reads."""
+    """A request whose body is parsed by orjson."""
 
     async def json(self) -> Any:
         """Return the body as JSON values; a JSONDecodeError is reported by FastAPI."""
         values = loads(await self.body())
-        # Other requests come between the reading of a large body and its check.
+        # Let other requests run between the parsing of a large body and its validation.
         await asyncio.sleep(0)
         return values
 

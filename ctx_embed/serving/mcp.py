@@ -16,7 +16,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.documents import Id
 
-# An assistant reads what it gets: not more than this.
+# Limits on what an assistant is sent, because it reads all of it.
 MOST_HITS = 50
 VALUES = 20
 CHARACTERS = 20_000

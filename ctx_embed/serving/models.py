@@ -20,8 +20,8 @@ from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
 from ctx_embed.training.supervised.predictor import Predictor
 
-# Most requests of a batch. A request of more characters than this has a batch of its own in another thread: short
-# ones do not wait for a book.
+# Maximum requests in a batch, and maximum characters of a short request. Longer ones are computed one by one in another
+# thread, so that short ones do not wait for them.
 BATCH_TEXTS = 4096
 SHORT_CHARACTERS = 65_536
 
@@ -121,7 +121,7 @@ class ServedClassifier:
 
 
 class ServedReranker:
-    """A model that scores passages for queries, for searches and for `/v1/rerank`; it does one thing at a time.
+    """A model that scores passages for queries, for searches and for `/v1/rerank`; it runs one call at a time.
 
     Args:
         name: name or folder of a SentenceTransformer or a CrossEncoder.
@@ -130,7 +130,7 @@ class ServedReranker:
     def __init__(self, name: str) -> None:
         self.names = names_of(name)
         self._reranker = reranker_of(name)
-        # A tokenizer that pads cannot be used by two threads at a time.
+        # A tokenizer that pads must not be used by two threads at a time.
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
 

@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOG = logging.getLogger("ctx_embed.serving")
-# The folder in which the metrics of all worker processes come together.
+# The environment variable that names the folder with the metrics of all worker processes.
 SHARED_METRICS = "PROMETHEUS_MULTIPROC_DIR"
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -34,7 +34,7 @@ BATCHES = Histogram("ctx_embed_batch_requests", "Requests in a batch.", ["work"]
 DEATHS = Counter("ctx_embed_worker_deaths", "Worker processes that ended by themselves.", ["status"])
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-# Ids that a request may bring; others could forge lines of other logs.
+# Request ids that are accepted from clients; other characters could forge lines in logs.
 REQUEST_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.ASCII)
 
@@ -52,7 +52,7 @@ LOG_CONFIG: dict[str, Any] = {
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as a line of JSON, which has the fields of a message that is a dictionary."""
+    """Formats a record as one line of JSON; a message that is a dictionary contributes its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -68,7 +68,7 @@ class IndexMetrics(Collector):
     """The metrics of indexes.
 
     Args:
-        indexes: what describes each index, see :meth:`ctx_embed.SearchIndex.describe`, with its name.
+        indexes: the properties of each index, see :meth:`ctx_embed.SearchIndex.describe`, with its name.
     """
 
     def __init__(self, indexes: Iterable[dict[str, Any]]) -> None:
@@ -94,7 +94,7 @@ def metrics(indexes: Iterable[dict[str, Any]]) -> bytes:
 
 
 def forget_process(pid: int) -> None:
-    """Take the requests at work in a process out of the shared metrics; call it at its end."""
+    """Remove the running requests of a process from the shared metrics; call this when the process ends."""
     if SHARED_METRICS in os.environ:
         multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
@@ -120,7 +120,7 @@ class Observer:
         self._routes = routes
 
     def _route(self, scope: Scope) -> str:
-        """Return the route of a request, refused or not; ``other`` if there is none, so that labels stay few."""
+        """Return the route of any request, even a refused one; ``other`` for unknown paths, so that labels stay few."""
         route = scope.get("route")
         if route is None:
             route = next((route for route in self._routes if route.matches(scope)[0] != Match.NONE), None)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-# The limits of a request's head; a slower or larger one ends its connection.
-HEAD_SECONDS, HEAD_BYTES = 10.0, 65_536
-# Seconds after which a client that reads nothing of its answer loses its connection.
-READ_SECONDS = 10.0
+from ctx_embed.serving.settings import Settings
+
+# A request with a larger head ends its connection.
+HEAD_BYTES = 65_536
+
+
+class Config(uvicorn.Config):
+    """uvicorn's configuration, with the settings of the server.
+
+    Args:
+        settings: limits on connections, and how the server stops.
+        app, options: of ``uvicorn.Config``.
+    """
+
+    def __init__(self, settings: Settings, app: Any, **options: Any) -> None:
+        super().__init__(app, **options)
+        self.settings = settings
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which itself waits without end for clients that neither send nor read."""
+    """uvicorn's protocol, with limits on the time that a client takes to send a request and to read its answer."""
 
+    config: Config
     _arriving: asyncio.TimerHandle | None = None
     _leaving: asyncio.TimerHandle | None = None
     _head_bytes = 0
@@ -22,7 +38,7 @@ class Protocol(HttpToolsProtocol):
     def _await_head(self) -> None:
         self._head_arrived()
         self._head_bytes = 0
-        self._arriving = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+        self._arriving = self.loop.call_later(self.config.settings.head_seconds, self.transport.close)
 
     def _head_arrived(self) -> None:
         if self._arriving is not None:
@@ -32,7 +48,7 @@ class Protocol(HttpToolsProtocol):
     def _await_reader(self) -> None:
         """Give the client time to read what is written."""
         if self._leaving is None:
-            self._leaving = self.loop.call_later(READ_SECONDS, self.transport.abort)
+            self._leaving = self.loop.call_later(self.config.settings.read_seconds, self.transport.abort)
 
     def _was_read(self) -> None:
         if self._leaving is not None:

@@ -19,16 +19,16 @@ import uvicorn
 from uvicorn.supervisors import multiprocess
 
 from ctx_embed.errors import InputError
-from ctx_embed.serving.protocol import Protocol
+from ctx_embed.serving.protocol import Config, Protocol
 from ctx_embed.serving.settings import Settings
 
-# Seconds that requests at work get to finish once the server listens no more.
+# Seconds that running requests get to finish once the server has stopped listening.
 GRACE = 30
-# Seconds in which connections that came last can still send their request.
+# Seconds that the last accepted connections get to send their request.
 LAST = 3.0
-# Connections that wait to be accepted.
+# Maximum number of connections that wait to be accepted.
 BACKLOG = 2048
-# Seconds after which a worker that says nothing is started anew; on a busy machine it takes long to load its model.
+# Seconds after which a worker that does not answer is restarted; on a busy machine it takes long to load its model.
 SILENCE = 120
 # Whether the system spreads connections among the sockets bound to a port.
 SPREADS = sys.platform == "linux"
@@ -37,17 +37,17 @@ SPREADS = sys.platform == "linux"
 class Server(uvicorn.Server):
     """uvicorn's server, which loses no request when it is told to stop.
 
-    On SIGTERM it goes on for a while, in which `/readyz` answers 503 and each answer closes its connection. Then it
-    accepts the connections that wait, stops listening, and finishes what is at work.
+    On SIGTERM it keeps serving for a while, during which `/readyz` answers 503 and each answer closes its connection.
+    Then it accepts the waiting connections, stops listening, and finishes the running requests.
 
     Args:
-        config: of uvicorn.
-        drain: seconds from SIGTERM to the end of listening.
+        config: has the seconds from SIGTERM to the end of listening.
     """
 
-    def __init__(self, config: uvicorn.Config, drain: float) -> None:
+    config: Config
+
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._drain = drain
         self._ends = float("inf")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -57,7 +57,7 @@ class Server(uvicorn.Server):
         elif self._ends == float("inf"):
             # Requests see it in the state of their scope.
             self.lifespan.state["draining"] = True
-            self._ends = time.monotonic() + self._drain
+            self._ends = time.monotonic() + self.config.settings.drain
 
     async def on_tick(self, counter: int) -> bool:
         """Return whether to stop now."""
@@ -66,14 +66,14 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept the connections that wait, then stop listening and finish what is at work."""
+        """Accept the waiting connections, then stop listening and finish the running requests."""
         self.lifespan.state["draining"] = True
         waiting = []
         for listening in sockets or []:
             with contextlib.suppress(OSError):
                 while True:
                     waiting.append(listening.accept()[0])
-        # Nothing may come between the last connection and this: the system resets those that it still holds.
+        # Close at once: the system resets connections that arrive after the last one was accepted.
         for server in self.servers:
             server.close()
         for listening in sockets or []:
@@ -93,12 +93,6 @@ class Server(uvicorn.Server):
         return Protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
-class Config(uvicorn.Config):
-    """uvicorn's configuration with the seconds that :class:`Server` needs."""
-
-    drain = 0.0
-
-
 class Worker(multiprocess.Process):
     """A worker process."""
 
@@ -107,7 +101,7 @@ class Worker(multiprocess.Process):
     @cached_property
     def server(self) -> Server:
         """The server, in the process itself."""
-        return Server(self.config, self.config.drain)
+        return Server(self.config)
 
 
 # The supervisor starts processes by this name.
@@ -117,7 +111,7 @@ multiprocess.Process = Worker  # type: ignore[misc]
 class OwnSocket:
     """An address that becomes a socket of its own in each worker process it is sent to.
 
-    From a socket that they share, one worker may take all connections; among sockets the kernel spreads them.
+    With a shared socket, one worker may accept all connections; with a socket each, the kernel spreads them.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -131,8 +125,8 @@ class Workers(multiprocess.Multiprocess):
     """The worker processes.
 
     Args:
-        config: of uvicorn.
-        sockets: for each process.
+        config: uvicorn's configuration.
+        sockets: what the processes listen on.
         ready: called once all processes accept connections.
         died: called with the process id and the exit status of a worker that ended by itself.
     """
@@ -160,7 +154,7 @@ class Workers(multiprocess.Multiprocess):
 
 
 def run(settings: Settings, port: int, workers: int) -> None:
-    """Serve until a signal says to stop; requests at work are finished.
+    """Serve until a signal to stop; running requests are finished.
 
     Args:
         settings: what to serve.
@@ -170,14 +164,14 @@ def run(settings: Settings, port: int, workers: int) -> None:
     Raises:
         InputError: something cannot be served, or the port is taken.
     """
-    # uvicorn sends itself the signal again after it has stopped as asked; this is then no failure.
+    # After it has stopped, uvicorn sends itself the signal again; the process then exits normally.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: sys.exit(0))
     if workers == 1:
         _run(settings, port, workers)
         return
     with tempfile.TemporaryDirectory(prefix="ctx-embed-metrics-") as folder:
-        # prometheus_client reads it when it is imported.
+        # prometheus_client reads this variable when it is imported.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
         _run(settings, port, workers)
 
@@ -186,10 +180,11 @@ def _run(settings: Settings, port: int, workers: int) -> None:
     from ctx_embed.serving.app import create_app
     from ctx_embed.serving.observing import LOG_CONFIG, note_death
 
-    # Errors come before the socket and the workers.
+    # Errors of the models and indexes come before any socket is opened or worker started.
     app = create_app(settings)
     several = workers > 1
     config = Config(
+        settings,
         partial(create_app, settings) if several else app,
         factory=several,
         host=settings.host,
@@ -205,7 +200,6 @@ def _run(settings: Settings, port: int, workers: int) -> None:
         timeout_worker_healthcheck=SILENCE,
         timeout_graceful_shutdown=GRACE,
     )
-    config.drain = settings.drain
     listening = _socket(settings.host, port)
     port = listening.getsockname()[1]
     address = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -216,12 +210,12 @@ def _run(settings: Settings, port: int, workers: int) -> None:
 
     if not several:
         announce()
-        Server(config, settings.drain).run(sockets=[listening])
+        Server(config).run(sockets=[listening])
         return
     app.state.service.close()
     if SPREADS:
         listening.close()
-        # It keeps the port while workers are started anew.
+        # Bound but not listening, it reserves the port while workers restart.
         listening = _socket(settings.host, port, shared=True)
     sockets = [OwnSocket(settings.host, port) if SPREADS else listening]
     Workers(config, sockets, announce, note_death).run()
@@ -232,10 +226,10 @@ def _socket(host: str, port: int, shared: bool = False) -> socket.socket:
 
     Args:
         host, port: the address.
-        shared: bind it where others are bound too, and do not listen yet.
+        shared: share the port with other sockets, and do not listen yet.
 
     Raises:
-        InputError: the address is taken or is none of this machine.
+        InputError: the address is taken or does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)

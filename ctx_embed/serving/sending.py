@@ -1,4 +1,4 @@
-"""How answers leave the server: in pieces, within bounds of memory and time."""
+"""Sending answers: in pieces, within limits on memory and time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ctx_embed.serving.errors import RETRY_AFTER, error_response
 from ctx_embed.serving.settings import Settings
 
-# An answer waits here, piece by piece, for a reader that is slow, and not in the memory of its connection.
+# Bytes that a connection gets at a time: the rest of an answer waits here for a slow reader, not in the connection's
+# buffer.
 PIECE = 1 << 16
-# Memory for the answers that are being sent, in multiples of the largest one.
+# The answers that are being sent may together take this many times the largest answer.
 AT_A_TIME = 4
 
 
 class Sender:
-    """Middleware that sends answers in pieces; those that nobody reads neither fill the memory nor stay.
+    """Middleware that sends answers in pieces; answers that nobody reads are dropped before they fill the memory.
 
     Args:
         app: the application behind it.
-        settings: the largest answer, and the time to send one.
+        settings: limits the size of an answer and the time to send it.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -40,7 +41,7 @@ class Sender:
         refused = False
 
         async def closing(message: Any) -> None:
-            # A server that is about to stop says so: clients then open a new connection, elsewhere.
+            # A server that is about to stop closes connections, so that clients open new ones to another server.
             if message["type"] == "http.response.start" and scope["state"].get("draining"):
                 MutableHeaders(raw=message["headers"])["Connection"] = "close"
             await send(message)

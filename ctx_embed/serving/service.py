@@ -31,7 +31,7 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        # Probes and metrics wait for nothing else.
+        # Probes and metrics have a thread of their own, so that they wait for no other work.
         self.probing = ThreadPoolExecutor(1, "ctx-embed-probe")
         self.keys = Keys.of_file(settings.api_key_file)
         self.started = int(time.time())
@@ -61,7 +61,7 @@ class Service:
         return self.indexes[name]
 
     async def facts(self) -> list[dict[str, Any]]:
-        """Return what describes each index.
+        """Return the properties of each index.
 
         Raises:
             InputError: an index cannot be read.
@@ -115,7 +115,7 @@ class Service:
         return _named("reranker", name, self.rerankers, "--reranker MODEL")
 
     def models(self) -> list[dict[str, Any]]:
-        """Return what `GET /v1/models` says of each model."""
+        """Return the entries of `GET /v1/models`."""
         facts = {"object": "model", "created": self.started, "owned_by": "ctx-embed"}
         embedding = [{"id": name, **facts, "dimensions": self.model.dimension} for name in self.model.names]
         classifying = [
@@ -127,7 +127,7 @@ class Service:
         return embedding + classifying + reranking
 
     def close(self) -> None:
-        """Finish what is at work and close everything."""
+        """Finish running work and close everything."""
         self.model.close()
         self.probing.shutdown(cancel_futures=True)
         for classifier in self.classifiers.values():

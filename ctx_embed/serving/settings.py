@@ -84,6 +84,11 @@ class Settings:
         metavar="SECONDS",
     )
 
+    head_seconds: float = option(10.0, "Time for the head of a request to arrive.", above=0, command=False)
+    read_seconds: float = option(
+        10.0, "Time after which a client that reads nothing loses its connection.", above=0, command=False
+    )
+
     def __post_init__(self) -> None:
         require_valid(self)
 
@@ -128,7 +133,7 @@ class Key:
     """A key that clients send.
 
     Args:
-        secret: what they send.
+        secret: the string that clients send.
         writes: whether it may change indexes; every key may read.
         name: its name in the log.
     """
@@ -176,6 +181,6 @@ class Keys:
         return bool(self.known)
 
     def find(self, secret: bytes) -> Key | None:
-        """Return the key that a client has sent, in a time that does not depend on it; None if it is unknown."""
+        """Return the key that a client has sent, compared in constant time; None if it is unknown."""
         matching = [key for key in self.known if hmac.compare_digest(secret, key.secret)]
         return max(matching, key=lambda key: key.writes, default=None)

@@ -1,8 +1,8 @@
-"""Metadata as columns of a table: a type for each field, chosen from samples, and the rest as JSON.
+"""Metadata as columns of a table: each field has a type chosen from samples, and the rest is JSON.
 
 A table has the columns ``id``, ``text``, ``embedding`` and one for each field that samples agree on: ``bool``, ``int``,
 ``float``, ``string``, or lists of these. Whatever does not fit its column, and every other field, is in the column
-``metadata`` as JSON, so that nothing is lost. Only fields with a column can be filtered by.
+``metadata`` as JSON, so that nothing is lost. Filters can use only fields with a column.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     found: dict[str, str | None] = {}
     for metadata in samples:
         for name, value in metadata.items():
-            # An empty list tells nothing about its column.
+            # An empty list does not determine a type.
             if value is None or value == [] or not _nameable(name):
                 continue
             kind = _type(value)
@@ -162,7 +162,7 @@ def vectors_of(column: Any) -> Floats:
 
 
 def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Return the metadata of a table's row: its columns that are not null, and those of the JSON."""
+    """Return the metadata of a row: its columns that are not null, and the fields in its JSON."""
     found = {name: row[name] for name in fields if row.get(name) is not None}
     return {**found, **json.loads(row.get(METADATA) or "{}")}
 
@@ -189,7 +189,7 @@ def column_of(name: str, path: Path, fields: Mapping[str, str]) -> tuple[str, st
 
 
 def comparable(values: Sequence[Value], kind: str) -> list[Value]:
-    """Return the values that a column of this type can equal."""
+    """Return those of the values that a column of this type can equal."""
     if kind in ("int", "float"):
         return [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     wanted = bool if kind == "bool" else str

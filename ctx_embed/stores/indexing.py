@@ -1,4 +1,4 @@
-"""From directories of embeddings back into a search index, without embedding again."""
+"""Directories of embeddings as a search index, without embedding again."""
 
 from __future__ import annotations
 
@@ -43,22 +43,23 @@ def index_parquet(
     dtype: str | None = None,
     progress: bool = False,
 ) -> Built:
-    """Index what ``ctx-embed encode --to DIRECTORY`` wrote, with its vectors; ``path`` changes once, at the end.
+    """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; ``path`` changes only at the end.
 
-    Until then, finished work is stored in ``path`` + ``.partial``. Of rows with one id, the last is indexed.
+    Until then, finished work is stored in ``path`` + ``.partial``. Of rows with the same id, the last is indexed.
 
     Args:
-        directories: one or several, or URIs of an object store.
+        directories: one or several folders, or URIs of an object store.
         path: the folder of the index.
         mode: as in :func:`ctx_embed.index.building.build.build_index`.
         resume: as there.
-        model: what embeds queries; None: the model that the directories name, or that of the index which is added to.
-        factory: the kind of FAISS index of a new one, by default ``auto``.
-        dtype: the data type of the vectors of a new one.
+        model: embeds queries; None: the model that the directories name, or that of the index that is extended.
+        factory: the kind of a new FAISS index, by default ``auto``.
+        dtype: the data type of the vectors in a new index.
         progress: whether to show a bar on standard error, if that is a terminal.
 
     Raises:
-        InputError: no directory of embeddings, one that is incomplete, several models, or the index cannot be written.
+        InputError: there is no directory of embeddings, one is incomplete, several models made them, or the index
+            cannot be written.
     """
     listed = [directories] if isinstance(directories, str | Path) else list(directories)
     stores = [Parquet(directory) for directory in listed]

@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 NOTES = "_ctx_embed"
-# With fewer rows LanceDB compares with all of them, which takes milliseconds.
+# With fewer rows LanceDB compares a query with all of them, which takes milliseconds.
 LEAST_INDEXED = 20_000
-# One byte a dimension: LanceDB's own client finds 98.6 % of the ten nearest of 30,000 vectors. With the default,
+# Stores one byte per dimension: LanceDB alone finds 98.6 % of the ten nearest of 30,000 vectors. With its default,
 # IVF_PQ, it finds 57 %, and building takes a minute instead of a second.
 INDEX_TYPE = "IVF_SQ"
-# Candidates of the index that we compare again by their vectors, for tables with LanceDB's default index, too.
+# Candidates from the index whose exact vectors are compared again; helps tables with LanceDB's default index, too.
 CANDIDATES, LEAST_REFINED = 500, 10
-# Commits after which small files are joined.
+# Number of commits after which small files are joined.
 OPTIMIZED = 256
 
 
 class LanceDB(Store):
-    """A table of LanceDB; its commits are made one at a time, so that they never conflict.
+    """A table of LanceDB; it is written by one process at a time, so that commits never conflict.
 
     Args:
-        folder: of the database: a path or a URI that LanceDB reads.
-        table: its name.
+        folder: the database: a path or a URI that LanceDB reads.
+        table: the name of the table.
         model: see :class:`Store`.
-        least_indexed: the rows from which a table gets an index.
+        least_indexed: the number of rows from which a table gets an index.
     """
 
     parallel = False
@@ -170,7 +170,7 @@ class LanceDB(Store):
     def finish(self, *, unique: bool = False) -> None:
         """Build or extend an index of vectors, if the table is large, and join small files."""
         with self._reporting_errors(), warnings.catch_warnings():
-            # The call that older versions know too.
+            # The deprecated call works with older versions, too.
             warnings.simplefilter("ignore", DeprecationWarning)
             if self.count() >= self.least_indexed and not self._rows.list_indices():
                 self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING, index_type=INDEX_TYPE)
@@ -206,7 +206,7 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     """Return a filter as SQL over the columns of a table; it is never null.
 
     Args:
-        name: the table's, for messages.
+        name: the name of the table, for messages.
         tree: the filter.
         fields: the types of the table's columns.
 

@@ -1,4 +1,4 @@
-"""From an address to the store that it names."""
+"""Open the store that an address names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
             - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
 
             The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
-        model: what embeds queries; None: the model that made the vectors.
+        model: embeds queries; None: the model that made the vectors.
 
     Returns:
         The store, which is a context manager.

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 PART, SUFFIX = "part-", ".parquet"
-# Rows whose vectors are compared with the queries at a time: 21 MB of 320 dimensions.
+# Rows whose vectors are compared with the queries at a time: 21 MB with 320 dimensions.
 ROWS_AT_ONCE = 16_384
-# Ids whose hashes are in memory at a time while duplicates are looked for.
+# Maximum number of ids whose hashes are in memory at a time in the search for duplicates.
 IDS_AT_ONCE = 50_000_000
 
 Mask = NDArray[np.bool_]
@@ -127,9 +127,9 @@ class Parquet(Store):
         self._write(f"_{name}.json", json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
 
     def _write(self, name: str, content: bytes | pyarrow.Table) -> None:
-        """Write a file so that it is there whole or not at all, and durable."""
+        """Write a file, durably; it exists either whole or not at all."""
         target = f"{self.folder}/{name}"
-        # An object store shows a file when it is closed; on a disk it is renamed.
+        # In an object store a file appears when it is closed; on a disk a finished file is renamed.
         path = f"{self.folder}/_{uuid.uuid4().hex}.tmp" if self._is_local else target
         try:
             with self.fs.open_output_stream(path) as stream:
@@ -187,7 +187,7 @@ class Parquet(Store):
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[parquet.ParquetFile]:
-        """Yield a file of Parquet; report an error in reading it in one line."""
+        """Yield a Parquet file; report errors of reading it in one line."""
         import pyarrow
         from pyarrow import parquet
 
@@ -202,7 +202,7 @@ class Parquet(Store):
             ) from None
 
     def _batches(self, columns: list[str]) -> Iterator[tuple[str, int, pyarrow.RecordBatch]]:
-        """Yield file, first row in it, and columns of every batch of rows."""
+        """Yield each batch of rows with its file and the number of its first row there."""
         for path in self.parts():
             with self._opened(path) as file:
                 first = 0
@@ -220,7 +220,7 @@ class Parquet(Store):
                 yield Embedded(row[TEXT], row[ID], metadata_of(row, fields), vector)
 
     def finish(self, *, unique: bool = False) -> None:
-        """Remove the rows whose ids later rows have too, unless there can be none."""
+        """Remove each row whose id a later row has too, unless all ids are known to be unique."""
         if unique:
             return
         for path, rows in self._replaced().items():
@@ -228,7 +228,7 @@ class Parquet(Store):
 
     def _replaced(self) -> dict[str, list[int]]:
         """Return the rows of each file whose id a later row has."""
-        # Hashes in memory find the candidates, in several passes if there are very many; their ids decide.
+        # Hashes in memory find candidates, in several passes if there are very many; then the ids are compared.
         total = self.count()
         passes = -(-total // IDS_AT_ONCE)
         dropped: dict[str, list[int]] = {}
@@ -268,7 +268,7 @@ class Parquet(Store):
         """Return the k nearest rows to each query; always exact."""
         fields = self.require_collection().fields
         read_by_filter = [] if tree is None else [column_of(self.name, path, fields)[0] for path in paths(tree)]
-        # Of each query: score, and the place of its row among those found so far.
+        # For each query the best rows so far: score, file and row.
         best: list[list[tuple[float, str, int]]] = [[] for _ in queries]
         for path, first, batch in self._batches([EMBEDDING, *dict.fromkeys(read_by_filter)]):
             rows = np.arange(batch.num_rows)
@@ -302,7 +302,7 @@ class Parquet(Store):
 def _write_table(stream: Any, table: pyarrow.Table) -> None:
     from pyarrow import parquet
 
-    # Vectors look random: compressing them, or a dictionary of them, takes time and saves nothing.
+    # Vectors look random: compressing them or storing them in a dictionary takes time and saves nothing.
     others = [name for name in table.column_names if name != EMBEDDING]
     compression = dict.fromkeys(others, "zstd") | {f"{EMBEDDING}.list.element": "none"}
     parquet.write_table(table, stream, compression=compression, use_dictionary=others, row_group_size=ROWS_AT_ONCE)

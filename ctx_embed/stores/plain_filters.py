@@ -1,4 +1,4 @@
-"""Filters in the words that every store has: comparisons, `contains` and `is null`, joined by `and`, `or` and `not`."""
+"""Filters reduced to what every store has: comparisons, `contains` and `is null`, with `and`, `or` and `not`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _DATE_LENGTH = len("2024-01-31")
 
 
 def plain(tree: Filter) -> Filter:
-    """Return a filter without lists of values and negated conditions, in which a date stands for its whole day.
+    """Return an equal filter without `in`, negated conditions, and dates that mean a whole day.
 
-    Other stores than ours compare ISO dates as strings, which sort as their times do if all have one offset.
+    Other stores compare ISO dates as strings, which sort like their times if all have the same offset.
     """
     if isinstance(tree, Not):
         return Not(plain(tree.part))

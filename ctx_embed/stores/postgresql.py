@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 DEFAULT_TABLE = "passages"
 NOTES = "_ctx_embed"
-# pgvector indexes no longer vectors.
+# pgvector cannot index longer vectors.
 MOST_INDEXED_DIMENSIONS = 2000
-# The candidates that a search of the index tracks (pgvector's own default, 40, misses one hit in twelve), and the most.
+# Candidates that a search of the index tracks (pgvector's default, 40, misses one hit in twelve), and their maximum.
 EF_SEARCH, MOST_EF_SEARCH = 100, 1000
 
 # SQL and its parameters.
@@ -36,8 +36,8 @@ class PostgreSQL(Store):
     """A table with the columns ``id``, ``text``, ``metadata`` (jsonb) and ``embedding`` (vector).
 
     Args:
-        address: of the database, a URI that libpq reads.
-        table: its name, in the connection's schema; or ``SCHEMA.TABLE``.
+        address: the URI of the database, as libpq reads it.
+        table: the name of the table in the connection's schema, or ``SCHEMA.TABLE``.
         model: see :class:`Store`.
     """
 
@@ -71,7 +71,7 @@ class PostgreSQL(Store):
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(connection)
         except psycopg.errors.UniqueViolation:
-            # Another process has made the extension at the same moment.
+            # Another process has created the extension at the same moment.
             register_vector(connection)
         except psycopg.Error as error:
             connection.close()
@@ -139,7 +139,7 @@ class PostgreSQL(Store):
         )
 
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Copy the rows to a temporary table and from there over those with their ids, in one commit with the note."""
+        """Copy the rows to a temporary table, and from there into the table, in one commit with the note."""
         from pgvector import Vector
 
         with self._transaction() as connection:
@@ -155,7 +155,7 @@ class PostgreSQL(Store):
                     columns = (latest.ids, latest.texts, latest.metadata, latest.vectors)
                     for identifier, text, metadata, vector in zip(*columns, strict=True):
                         copy.write_row((_text(identifier), _text(text), _Json(_json(metadata)), Vector(vector)))
-                # In one order, so that processes that store the same ids wait for each other instead of deadlocking.
+                # Sorted, so that processes that store the same ids wait for each other instead of deadlocking.
                 connection.execute(
                     f"INSERT INTO {self._quoted} SELECT * FROM arriving ORDER BY id ON CONFLICT (id) DO UPDATE SET "
                     "text = EXCLUDED.text, metadata = EXCLUDED.metadata, embedding = EXCLUDED.embedding"
@@ -194,7 +194,7 @@ class PostgreSQL(Store):
                 connection.execute("SET LOCAL enable_indexscan = off")
             else:
                 connection.execute(f"SET LOCAL hnsw.ef_search = {min(max(k, EF_SEARCH), MOST_EF_SEARCH)}")
-                # With a filter, go on until k rows are found.
+                # With a filter, continue until k rows are found.
                 connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             for query in queries:
                 vector = Vector(query)
@@ -270,7 +270,7 @@ def _typed(value: Value) -> tuple[str, str, Any]:
 def _compared(field: str, path: list[Any], tree: Comparison) -> Sql:
     kind, cast, value = _typed(tree.value)
     parameter = "%s::text" if kind == "string" else f"%s{cast}"
-    # CASE, because PostgreSQL may otherwise cast before it has looked at the type.
+    # Without CASE, PostgreSQL may cast before it has checked the type.
     sql = f"(CASE WHEN jsonb_typeof({field}) = '{kind}' THEN ({field} #>> '{{}}'){cast} {tree.operator} {parameter}"
     return f"{sql} ELSE false END)", [*path, *path, value]
 

@@ -1,11 +1,11 @@
 """A collection of Qdrant: ``qdrant:http://HOST:6333#COLLECTION``, or ``qdrant:FOLDER#COLLECTION`` for small ones.
 
-A folder is the client's local mode: one process at a time, every search exact.
+A folder uses the client's local mode: one process at a time, and every search is exact.
 
-A point's payload has ``id``, ``text``, ``metadata`` without lists, ``lists`` with only these, and ``present``, the
-paths of all fields; ``undirected`` marks a point whose vector is zeros. Qdrant compares a value with each element of a
-list: stored apart, lists are found by `contains` alone, as the filter language says. In a string Qdrant finds words, in
-any case, where other stores find any part.
+A point's payload has ``id``, ``text``, ``metadata`` without its lists, ``lists`` with only the lists, and ``present``,
+the paths of all fields; ``undirected`` marks a point whose vector is zeros. Qdrant would compare a value with each
+element of a list; stored separately, lists match only `contains`, as the filter language says. In strings `contains`
+finds whole words in upper or lower case, where other stores find any substring.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ DEFAULT_COLLECTION = "passages"
 NOTES = "_ctx_embed"
 # In the payload of a point whose vector is zeros.
 UNDIRECTED = "undirected"
-# The environment variable with the key of a server that asks for one.
+# The environment variable with the API key of the server.
 API_KEY = "QDRANT_API_KEY"
-# Points of one request: 3 MB of 320 dimensions as JSON; a server refuses more than 32 MB.
+# Points in a request: 3 MB of JSON with 320 dimensions; a server refuses more than 32 MB.
 POINTS_AT_ONCE = 512
 NOTES_AT_ONCE = 1000
-# Names of points: Qdrant takes integers and UUIDs alone.
+# The namespace of the UUIDs that name points: Qdrant accepts only integers and UUIDs.
 _NAMESPACE = uuid.UUID("8a1d1f9c-5a0e-4f0b-9d52-3c2f6d1b7e10")
 
 
@@ -73,13 +73,13 @@ class Qdrant(Store):
             if self.is_server:
                 key = os.environ.get(API_KEY)
                 return QdrantClient(url=self.place, api_key=key, timeout=60, check_compatibility=False)
-            # It advises a server for more than 20,000 points.
+            # The client warns about more than 20,000 points in a folder.
             warnings.simplefilter("ignore", UserWarning)
             return QdrantClient(path=self.place)
 
     @contextmanager
     def _reporting_errors(self) -> Iterator[None]:
-        """Report errors of the client in one line; it lets those of its HTTP libraries through."""
+        """Report errors of the client, and of its HTTP libraries, in one line."""
         try:
             yield
         except InputError:
@@ -161,7 +161,7 @@ class Qdrant(Store):
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         from qdrant_client import models
 
-        # The local mode is exact, and warns about the option.
+        # The local mode is always exact, and warns about the option.
         options = models.SearchParams(exact=True) if exact and self.is_server else None
         chosen = None if tree is None else models.Filter(must=[condition(self.name, tree)])
         found = []
@@ -173,7 +173,7 @@ class Qdrant(Store):
             )
             with self._reporting_errors():
                 points = ask(query_filter=chosen).points
-                # To Qdrant the cosine with zeros is 0. Asking for others alone is slower, and rarely needed.
+                # Qdrant gives vectors of zeros the cosine 0. Excluding them is slower and rarely needed.
                 if any(point.payload.get(UNDIRECTED) for point in points):
                     points = ask(query_filter=others).points
             found.append([_hit(point.payload, float(point.score)) for point in points])
@@ -190,7 +190,7 @@ def _point(identifier: str) -> str:
 
 
 def _split(fields: Mapping[str, Any], path: str, present: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an object without lists, and with nothing but these; add the paths of its fields to ``present``."""
+    """Return an object without its lists, and one of its lists alone; add the paths of all fields to ``present``."""
     plain: dict[str, Any] = {}
     lists: dict[str, Any] = {}
     for name, value in fields.items():
@@ -237,11 +237,11 @@ def condition(name: str, tree: Filter) -> Any:
     """Return a filter as a condition of Qdrant.
 
     Args:
-        name: the store's, for messages.
+        name: the name of the store, for messages.
         tree: the filter.
 
     Raises:
-        InputError: it orders strings that are not dates, or booleans, which Qdrant cannot.
+        InputError: it compares by order strings that are not dates, or booleans, which Qdrant cannot.
     """
     from qdrant_client import models
 
@@ -283,8 +283,8 @@ def _compared(name: str, key: str, tree: Comparison) -> Any:
     date = _date(tree.value)
     if date is None:
         raise InputError(
-            f"{name}: Qdrant orders numbers and ISO dates alone, so {'.'.join(tree.path)} {tree.operator} "
-            f"{tree.value!r} cannot be asked; compare with =, in or contains"
+            f"{name}: Qdrant can order only numbers and ISO dates, so {'.'.join(tree.path)} {tree.operator} "
+            f"{tree.value!r} is not possible; compare with =, in or contains"
         )
     return models.FieldCondition(key=key, range=models.DatetimeRange(**{bound: date}))
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Index(Store):
-    """A :class:`ctx_embed.SearchIndex`. It has one writer, so that encoding runs fill it through Parquet.
+    """A :class:`ctx_embed.SearchIndex`. It has only one writer, so encoding runs write Parquet first.
 
     Args:
-        path: its folder.
+        path: the folder of the index.
         model: see :class:`Store`.
     """
 
@@ -41,7 +41,7 @@ class Index(Store):
 
     @property
     def collection(self) -> Collection | None:
-        """What the index's manifest says of its vectors."""
+        """The record of the vectors in the manifest of the index."""
         if not (self.path / MANIFEST).is_file():
             return None
         manifest = read_manifest(self.path)
@@ -54,7 +54,7 @@ class Index(Store):
         made.require(self.name, collection)
 
     def ensure(self, collection: Collection) -> Collection:
-        """Make the index, or check that the one that is there has the same model."""
+        """Make the index, or check that an existing one has the same model."""
         there = self.collection
         if there is None:
             self._create(collection)

@@ -34,14 +34,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Collection:
-    """What a store records about its vectors, so that no other model's are added or compared.
+    """A store's record of its vectors, which keeps vectors of other models from being added or compared.
 
     Args:
         model_fingerprint: the fingerprint of the model, see :func:`ctx_embed.fingerprint.fingerprint`.
         dimension: the length of each vector; its norm is 1.
-        model: the name or path that loads the model again: ``default``, a path or a name; None if unknown.
-        metric: how vectors are compared; always the cosine.
-        fields: metadata fields with a column of their own, and its type, see :mod:`ctx_embed.stores.columns`.
+        model: what loads the model again: ``default``, a path or a name; None if unknown.
+        metric: the similarity of vectors; always the cosine.
+        fields: the metadata fields that have a column, with its type, see :mod:`ctx_embed.stores.columns`.
     """
 
     model_fingerprint: str
@@ -64,11 +64,11 @@ class Collection:
         """Return the collection that :meth:`as_json` described.
 
         Args:
-            name: the store's name, for messages.
+            name: the name of the store, for messages.
             note: the JSON values.
 
         Raises:
-            InputError: they are not a collection's, or its metric is not the cosine.
+            InputError: the values do not describe a collection, or its metric is not the cosine.
         """
         try:
             found = cls(**note)
@@ -82,7 +82,7 @@ class Collection:
         return found
 
     def require(self, name: str, other: Collection) -> None:
-        """Raise an error unless vectors of ``other`` can be added to this collection.
+        """Raise an error unless the vectors of ``other`` come from the same model.
 
         Raises:
             InputError: they come from another model; the message names both.
@@ -133,27 +133,27 @@ class Batch:
             yield self.take(range(start, min(start + size, len(self))))
 
     def latest(self) -> Batch:
-        """Return the rows with the last one of each id alone, sorted by id, so that writers lock rows in one order."""
+        """Return only the last row of each id, sorted by id, so that all writers lock rows in the same order."""
         last = {identifier: place for place, identifier in enumerate(self.ids)}
         places = [last[identifier] for identifier in sorted(last)]
         return self if places == list(range(len(self))) else self.take(places)
 
 
 class Store(ABC):
-    """Documents and vectors in a place that people search; :func:`ctx_embed.stores.open` returns one.
+    """Documents and their vectors in a database or a folder; :func:`ctx_embed.stores.open` returns one.
 
-    A document without tokens that the model knows is stored with zeros, and is no hit of a search.
+    A document without tokens that the model knows is stored with a vector of zeros, which no search finds.
 
-    A subclass stores rows by id, and small JSON notes by name: the collection's, and those of encoding runs.
+    A subclass stores rows by id, and small notes in JSON by name: of the collection, and of encoding runs.
 
     Args:
-        name: the store in messages, which leave its passwords out.
-        model: what embeds queries, as for :meth:`ctx_embed.SearchIndex.open`; None: what the collection names.
+        name: the name of the store in messages, which leave out its passwords.
+        model: embeds queries, as for :meth:`ctx_embed.SearchIndex.open`; None: the model that the collection names.
     """
 
     # Whether several processes may upsert at once.
     parallel = True
-    # Whether encoding runs can record here which parts are done.
+    # Whether encoding runs can record their finished parts here.
     resumable = True
 
     def __init__(self, name: str, model: str | Path | Model | None = None) -> None:
@@ -162,15 +162,15 @@ class Store(ABC):
 
     @property
     def collection(self) -> Collection | None:
-        """What is recorded about the vectors; None before :meth:`ensure` has made the collection."""
+        """The record of the vectors; None before :meth:`ensure` has made the collection."""
         note = self.notes(COLLECTION).get(COLLECTION)
         return None if note is None else Collection.from_json(self.name, note)
 
     def ensure(self, collection: Collection) -> Collection:
-        """Make the collection, or check that the one that is there has the same model.
+        """Make the collection, or check that an existing one has the same model.
 
         Returns:
-            The one that is there now; its columns may differ from those asked for.
+            The stored collection; the columns of an existing one may differ from those of ``collection``.
 
         Raises:
             InputError: its vectors come from another model; the message names both.
@@ -182,7 +182,7 @@ class Store(ABC):
             there = collection
         else:
             there.require(self.name, collection)
-        # A run that was killed may have left the note alone.
+        # A killed run may have left the note without its collection.
         self._create(there)
         return there
 
@@ -191,7 +191,7 @@ class Store(ABC):
         """The model that made the vectors, loaded at the first search; by NumPy alone where it can.
 
         Raises:
-            InputError: there is no collection, or ``model`` is another one than made it.
+            InputError: there is no collection, or ``model`` is not the model that made its vectors.
         """
         collection = self.require_collection()
         try:
@@ -225,14 +225,14 @@ class Store(ABC):
     def search(
         self, query: str | Iterable[str], k: int = 10, where: str | None = None, *, exact: bool = False
     ) -> Hits | list[Hits]:
-        """Return the documents nearest to a query, which is embedded here.
+        """Embed a query and return the documents nearest to it.
 
         Args:
             query: a text or several.
             k: the number of hits for each query, at least 1; there may be fewer.
             where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, see
                 :mod:`ctx_embed.index.storage.filters` for the grammar.
-            exact: compare with every vector, whatever index the store has.
+            exact: whether to compare the query with every vector, even if the store has a vector index.
 
         Returns:
             Hits whose scores are cosines; a list of such lists for several queries.
@@ -257,7 +257,7 @@ class Store(ABC):
         if not texts:
             return []
         queries = self.embedder.queries(texts)
-        # A query without known tokens is embedded as zeros, and near to nothing.
+        # A query without known tokens is embedded as zeros and finds nothing.
         known = np.flatnonzero(queries.any(axis=1))
         found: list[list[Hit]] = [[] for _ in texts]
         if len(known):
@@ -266,27 +266,27 @@ class Store(ABC):
         return found
 
     def _require_free(self) -> None:  # noqa: B027
-        """Raise an error if something else has the collection's name.
+        """Raise an error if the collection's name is taken by anything else.
 
         Raises:
             InputError: it is taken.
         """
 
     def _create(self, collection: Collection) -> None:  # noqa: B027
-        """Make the empty collection that a note describes, if there is none yet."""
+        """Make an empty collection if there is none yet."""
 
     @abstractmethod
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
-        """Return the k nearest documents to each query (Q, dimension), those without a direction left out."""
+        """Return the k nearest documents to each query (Q, dimension), without those whose vectors are zeros."""
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Store documents; each replaces the one that has its id. When this returns, they are durable.
 
         Args:
-            rows: the documents; of several with one id, the last is stored.
-            part: the name of the part of an encoding run that they are; its note is stored after its documents.
-            note: what to store about the part, JSON values.
+            rows: the documents; of several with the same id, the last is stored.
+            part: in an encoding run, the name of the part that the documents form; its note is stored after them.
+            note: the note of the part, JSON values.
         """
 
     @abstractmethod
@@ -299,18 +299,18 @@ class Store(ABC):
 
     @abstractmethod
     def write_note(self, name: str, note: Mapping[str, Any]) -> None:
-        """Store a note, replacing the one of this name."""
+        """Store a note; it replaces an earlier one of this name."""
 
     def finish(self, *, unique: bool = False) -> None:  # noqa: B027
         """Complete a run of upserts, for example by building the store's vector index.
 
         Args:
-            unique: whether no id of the run can have been there before, nor twice in the run.
+            unique: whether each id of the run is certain to be new and to occur only once.
         """
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other runs out while the block lasts, where the store can.
+        """Keep other runs from writing during the block, where the store can.
 
         Raises:
             InputError: another run is writing.

@@ -356,7 +356,7 @@ def test_options_that_a_system_cannot_use(here):
     )
     assert line("--steps", "3", encoder="lama") == (
         2,
-        "Error: --steps: only for the contextualizer; lama needs --option instead.",
+        "Error: --steps: only for the contextualizer; use --option for lama.",
     )
     assert line("--option", "output_dimension=4", encoder="lama") == (
         1,

@@ -88,5 +88,5 @@ def test_long_texts_are_refused_before_the_model_is_loaded(tmp_path):
 def test_usage(tmp_path):
     assert fails(code=2) == "give either TEXT or --input FILE"
     assert fails("cat", "--input", "-", code=2) == "give either TEXT or --input FILE"
-    assert fails("cat", "--json", "-o", tmp_path / "out.html", code=2) == "give either --json or -o, not both"
+    assert fails("cat", "--json", "-o", tmp_path / "out.html", code=2) == "--json and -o cannot be combined"
     assert "Example: ctx-embed explain" in run("--help").stdout

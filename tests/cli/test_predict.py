@@ -184,7 +184,7 @@ def test_mistakes(model, tiny_model_path):
     assert fails(tiny_model_path, source) == (
         f"{tiny_model_path}: not a classifier (no classifier.safetensors); make one with ctx-embed train"
     )
-    assert fails(model, source, "--json", "--jsonl", code=2) == "--json and --jsonl exclude each other"
+    assert fails(model, source, "--json", "--jsonl", code=2) == "--json and --jsonl cannot be combined"
     assert fails(model, source, "-o", "a.json", "--json", code=2) == (
         "the name of FILE sets the format; leave out --json and --jsonl"
     )
@@ -196,8 +196,8 @@ def test_mistakes(model, tiny_model_path):
 
 def test_an_empty_input_is_an_error(model):
     source = file("empty.txt")
-    assert fails(model, source, "-o", "new.json") == "empty.txt: no texts to predict the labels of"
-    assert fails(model, "-", input="") == "standard input: no texts to predict the labels of"
+    assert fails(model, source, "-o", "new.json") == "empty.txt: no texts to label"
+    assert fails(model, "-", input="") == "standard input: no texts to label"
 
 
 def test_a_report_leaves_the_count_to_standard_error(model):

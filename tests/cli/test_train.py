@@ -236,7 +236,7 @@ def test_options_of_a_system(train_file):
     assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lama", "--option", "head=3").startswith(message)
     assert fails(train_file, "-o", "new", *SYSTEM, "--encoder", "lamma").startswith("unknown encoder 'lamma': did you ")
     result = run(train_file, "-o", "new", *SYSTEM, "--encoder", "mean", "--rank", "3")
-    assert result.stderr.splitlines()[-1] == "Error: --rank: only for the contextualizer; mean needs --option instead."
+    assert result.stderr.splitlines()[-1] == "Error: --rank: only for the contextualizer; use --option for mean."
     result = run(train_file, "-o", "new", "--from", "default", "--encoder", "mean", "--option", "a=1")
     line = "only for a model from scratch; add --from scratch, or leave it out: default has its own."
     assert result.stderr.splitlines()[-1] == f"Error: --encoder, --option: {line}"
@@ -485,7 +485,7 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
 
 def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
     result = run(train_file, "-o", "model", "--from", "scratch", "--runs", "2")
-    line = "Error: --runs needs a model to start from: encoders from scratch have no useful mean."
+    line = "Error: --runs needs a model to start from: the mean of encoders from scratch is useless."
     assert result.stderr.splitlines()[-1] == line
     result = run(train_file, "-o", "model", "--from", tiny_model_path, "--runs", "2", "--epochs", "2")
     record = json.loads(Path("model/training.json").read_text())
@@ -513,7 +513,7 @@ def test_frozen_goes_with_a_trained_encoder(train_file, tiny_model_path):
     line = "Error: --frozen needs a model to start from: an encoder from scratch must be trained."
     assert result.stderr.splitlines()[-1] == line
     result = run(train_file, "-o", "model", "--frozen", "--from", tiny_model_path, "--epochs", "2")
-    line = "Error: --epochs: for a training of the encoder, which --frozen leaves as it is."
+    line = "Error: --epochs: only for training the encoder, which --frozen leaves as it is."
     assert result.stderr.splitlines()[-1] == line
     assert run(train_file, "-o", "model", "--from", tiny_model_path, "--no-frozen").exit_code == 0
     assert json.loads(Path("model/training.json").read_text())["options"]["epochs"] == FINE_TUNING.epochs

@@ -15,5 +15,5 @@ def test_one_model_for_all_who_name_it(tiny_model_path):
 
 
 def test_a_model_itself_is_refused(tiny_model):
-    with pytest.raises(InputError, match="model must be a name or a path, as 'default', got SentenceTransformer"):
+    with pytest.raises(InputError, match="model must be a name or a path, such as 'default', got SentenceTransformer"):
         shared_model(tiny_model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -54,10 +55,29 @@ class Server:
 @contextmanager
 def serving(*arguments: object, **variables: str) -> Iterator[Server]:
     """Run `ctx-embed serve` with these arguments and environment variables on a free port."""
+    with _running(["-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)], variables) as server:
+        yield server
+
+
+@contextmanager
+def serving_settings(index: Path, **settings: float) -> Iterator[Server]:
+    """Run a server of an index with settings that the command does not have, on a free port."""
+    script = (
+        "import json, pathlib, sys\n"
+        "from ctx_embed.serving.running import run\n"
+        "from ctx_embed.serving.settings import Settings\n"
+        "run(Settings([pathlib.Path(sys.argv[1])], **json.loads(sys.argv[2])), 0, 1)\n"
+    )
+    with _running(["-c", script, str(index), json.dumps(settings)], {}) as server:
+        yield server
+
+
+@contextmanager
+def _running(arguments: list[str], variables: dict[str, str]) -> Iterator[Server]:
     with tempfile.TemporaryDirectory() as folder:
         log, said = Path(folder) / "log", Path(folder) / "said"
-        command = [sys.executable, "-m", "ctx_embed", "serve", "--port", "0", *map(str, arguments)]
         with log.open("wb") as errors, said.open("wb") as output:
+            command = [sys.executable, *arguments]
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=ENVIRONMENT | variables)
         try:
             deadline = time.monotonic() + 120

@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 
 from ctx_embed import Client, SearchIndex
-from ctx_embed.errors import DamagedError, UnwritableError
-from ctx_embed.serving.settings import Keys
+from ctx_embed.errors import DamagedError, InputError, UnwritableError
+from ctx_embed.serving.service import Service
+from ctx_embed.serving.settings import Keys, Settings
+from tests.helpers.cli import Command
 from tests.index.support.child import ENVIRONMENT
 from tests.serving.server import get, make_index, post, serving
 
@@ -284,13 +286,27 @@ def test_a_stop_lets_requests_finish(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model": ("nowhere",)}, "nowhere: no such folder"),
+        ({"api_key_file": Path("nowhere")}, "nowhere: cannot be read"),
+    ],
+)
+def test_what_cannot_be_served_is_said(settings, said):
+    with pytest.raises(InputError, match=said):
+        Service(Settings(**settings))
+
+
+def test_other_machines_need_a_key():
+    said = Command("serve").fails("--host", "0.0.0.0")
+    assert said.startswith("--host 0.0.0.0 lets other machines in: give --api-key-file FILE")
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["nowhere.index"], "nowhere.index"),
-        (["--model", "nowhere"], "nowhere"),
-        (["--host", "0.0.0.0"], "--host 0.0.0.0 lets other machines in: give --api-key-file FILE"),
         (["--host", "203.0.113.7", "--no-keys"], "cannot listen on 203.0.113.7, port 0"),
-        (["--api-key-file", "nowhere"], "nowhere: cannot be read"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(arguments, said, tmp_path):
@@ -303,8 +319,6 @@ def test_what_cannot_be_served_is_one_line(arguments, said, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "look abc\n", "read\n", "read a b c\n"])
 def test_a_wrong_file_of_keys_is_one_line(text, tmp_path):
-    from ctx_embed.errors import InputError
-
     (tmp_path / "keys").write_text(text)
     with pytest.raises(InputError, match="keys: "):
         Keys.of_file(tmp_path / "keys")

@@ -1,4 +1,4 @@
-"""The formats of files: which reader reads which suffix, what it needs, and whether it runs in a worker process."""
+"""File formats: the reader of each suffix, the library it needs, and whether it runs in a worker process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from ctx_embed.documents.extracted import MOST_CHARACTERS, Extracted, UnreadableFileError
 from ctx_embed.texts import well_formed
 
-# What installs the libraries that formats need.
+# The extra that installs the libraries that formats need.
 EXTRA = "documents"
 
 
@@ -23,8 +23,8 @@ class Format:
     Args:
         name: what people call it.
         reader: the module of this package and the function there that reads it.
-        needs: the module that must be installed; None if Python reads it alone.
-        apart: whether it is read in a worker process, as a file may take endless time or memory.
+        needs: the module that must be installed; None if Python alone can read it.
+        apart: whether it is read in a worker process, because a file may take unlimited time or memory.
     """
 
     name: str
@@ -50,7 +50,7 @@ _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
 _HTML = Format("HTML", "web:html", "trafilatura")
 _SUBTITLES = Format("subtitles", "subtitles:subtitles", "pysubs2")
-# SVG is text that nobody reads, so it counts as an image.
+# SVG is text, but not for people to read: it counts as an image.
 _IMAGE = Format("image", "plain:binary", apart=False)
 
 _CODE_SUFFIXES = """
@@ -80,7 +80,7 @@ FORMATS: dict[str, Format] = {
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix that names the format of a file, in small letters, without ``.gz``."""
+    """Return the suffix that names the format of a file, in lower case, without ``.gz``."""
     return os.path.splitext(path.lower().removesuffix(".gz"))[1]
 
 
@@ -110,5 +110,5 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
         if characters > MOST_CHARACTERS:
             raise UnreadableFileError(f"more than {MOST_CHARACTERS // 1_000_000} million characters of text")
         if extracted.text.strip():
-            # Escapes in JSON may be half characters.
+            # Escapes in JSON may be lone surrogates.
             yield replace(extracted, text=well_formed(extracted.text))

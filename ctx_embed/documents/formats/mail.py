@@ -35,10 +35,10 @@ def message(path: str) -> Iterator[Extracted]:
 def _header(mail: EmailMessage, name: str) -> str:
     try:
         raw = next((value for key, value in mail.raw_items() if key.lower() == name), "")
-        # The standard library takes quadratic time for long headers.
+        # The standard library takes quadratic time to parse long headers.
         return " ".join(str(default.header_fetch_parse(name, str(raw)[:_LONGEST_HEADER])).split())
     except Exception:
-        # The standard library fails in many ways on headers that are not what they should be.
+        # The standard library raises many kinds of errors for malformed headers.
         return ""
 
 

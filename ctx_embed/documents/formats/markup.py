@@ -110,7 +110,7 @@ def _heading(lines: list[str], at: int) -> tuple[str, bool] | None:
 
 
 def notebook(path: str) -> Iterator[Extracted]:
-    """Yield the cells of a notebook: text as it is, code in fences, outputs left out."""
+    """Yield the cells of a notebook: text as it is, code in fences, no outputs."""
     try:
         content = json.loads(decode(read_bytes(path)))
         cells = (

@@ -12,7 +12,7 @@ from ctx_embed.documents.grammars import LANGUAGE_OF
 
 _FIRST_HEADING = re.compile(r"^ {0,3}#\s+(.*?)[\s#]*$|^(\S.*)\n=+[^\S\n]*$", re.MULTILINE)
 _FRONT_TITLE = re.compile(r"\A---\n(?:[^\n]*\n)*?title:[^\S\n]*([\"']?)(\S[^\n]*?)\1[^\S\n]*\n")
-# Titles stand at the top.
+# Characters at the top in which a title is looked for.
 _TITLE_WITHIN = 10_000
 
 
@@ -51,7 +51,7 @@ def code(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 
 def rows(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Yield a table or JSON, whose lines stand for themselves."""
+    """Yield a table or JSON, each line of which is a block."""
     yield Extracted(_read(path, encoding), "rows", line=1)
 
 
@@ -65,9 +65,9 @@ def binary(path: str, encoding: str | None = None) -> Iterator[Extracted]:
 
 
 def records(path: str, encoding: str | None = None) -> Iterator[Extracted]:
-    """Refuse a file that is only a list of records, not a text.
+    """Refuse a file that is a list of records rather than a text.
 
     Raises:
         UnreadableFileError: always.
     """
-    raise UnreadableFileError("holds records, which are documents each; leave out --documents or choose records")
+    raise UnreadableFileError("holds records, each of which is a document; leave --documents out, or choose records")

@@ -1,4 +1,4 @@
-"""Subtitles: what is said, in order."""
+"""Subtitles: the spoken lines, in order."""
 
 from __future__ import annotations
 

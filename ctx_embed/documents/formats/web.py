@@ -23,18 +23,18 @@ address article aside blockquote body dd div dl dt figure footer form header hr 
 _BREAKING = {*_HEADINGS, *_BLOCKS.split()}
 # Tags that end a line rather than a block.
 _LINES = ("li", "tr", "dt", "dd")
-# What is between these tags is no HTML.
+# The contents of these tags are not HTML.
 _RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "style")}
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
 _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
-# What begins a comment or another part that is not shown, and what ends it.
+# Beginnings and ends of comments and other parts that are not shown.
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 _CONTAINER = "META-INF/container.xml"
 _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>", re.IGNORECASE)
 
 
 class _Text:
-    """Collects the text of a page: blocks apart, headings with their marks, code as it is."""
+    """Collects the text of a page as Markdown: blank lines between blocks, # before headings, code in fences."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -81,8 +81,8 @@ class _Text:
 def text_of(page: str) -> str:
     """Return all text of an HTML page as Markdown, without scripts, styles and navigation.
 
-    Each character is looked at once, also of broken pages, with which Python's own parser takes quadratic time. As the
-    standard of HTML says, a page ends where a tag or a comment does not.
+    Reads each character once, even of broken pages, for which Python's own parser takes quadratic time. A tag or a
+    comment that is never closed ends the page, as the HTML standard says.
     """
     found = _Text()
     at = 0
@@ -90,7 +90,7 @@ def text_of(page: str) -> str:
         tag = _TAG.match(page, start)
         mark = next((end for begin, end in _MARKS if page.startswith(begin, start)), None)
         if tag is None and mark is None:
-            # A letter, as in "a < b".
+            # An ordinary character, as in "a < b".
             found.text(page[at : start + 1])
             at = start + 1
             continue
@@ -112,7 +112,7 @@ def text_of(page: str) -> str:
 
 
 def _after_tag(page: str, at: int) -> int:
-    """Return the place after the ``>`` of a tag, which may also stand in a quoted value; -1 if there is none."""
+    """Return the place after the ``>`` that ends a tag, skipping quoted values; -1 if there is none."""
     while match := _QUOTE_OR_END.search(page, at):
         at = match.end()
         if match[0] == ">":

@@ -1,4 +1,4 @@
-"""Documents that are zip archives: open them, and read members that are not too large."""
+"""Documents that are zip archives: open them, and read members up to a maximum size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
 
-# Encrypted office documents are not zip archives but of an older container format.
+# Encrypted office documents are no zip archives: they have the older container format that begins like this.
 _ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
@@ -19,7 +19,7 @@ def opened(path: str, name: str) -> Iterator[zipfile.ZipFile]:
     """Open the archive of a format with this name.
 
     Raises:
-        UnreadableFileError: it is no archive, encrypted, broken, or unpacks to more than :data:`MOST_BYTES`.
+        UnreadableFileError: it is not an archive, encrypted, broken, or unpacks to more than :data:`MOST_BYTES`.
     """
     try:
         with open(path, "rb") as file:

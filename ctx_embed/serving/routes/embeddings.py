@@ -41,7 +41,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens read."""
+    """Numbers of tokens."""
 
     prompt_tokens: int
     total_tokens: int
@@ -57,9 +57,9 @@ class Embeddings(BaseModel):
 
 
 FIELDS = frozenset(EmbeddingsBody.model_fields)
-# Fields of other programs that mean nothing here.
+# Fields that other programs send and that have no effect here.
 IGNORED = frozenset(("task", "normalized", "truncate", "late_chunking", "embedding_type", "input_type", "user"))
-# So many embeddings become JSON at once; more of them do so in a thread.
+# Up to this many embeddings are written as JSON in the event loop, more of them in a thread.
 FEW = 64
 TOKEN_IDS = (
     "input must be texts, got token ids: they are those of another model's tokenizer "

@@ -41,7 +41,7 @@ QUERY: JsonDict = {
         VECTORS,
     ]
 }
-# The most documents in an answer, and the most hits of a search that come with their documents.
+# Maximum documents in an answer, and maximum hits of a search that come with their documents.
 MOST_DOCUMENTS = 1_000
 MOST_PAIRS = 10_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."

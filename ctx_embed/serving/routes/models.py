@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1", tags=["models"], route_class=JsonRoute, default
 
 
 class ForeignBody(Body):
-    """A body as in another API; its fields that are not listed are ignored, since its clients send more."""
+    """A body as in another API, whose clients send further fields; these are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 

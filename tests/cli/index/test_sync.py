@@ -12,6 +12,7 @@ import time
 import pytest
 
 from tests.documents.samples import pdf
+from tests.helpers.cli import Command
 
 COMMAND = [sys.executable, "-m", "ctx_embed", "index"]
 
@@ -27,9 +28,9 @@ def folder(tmp_path_factory):
 
 
 def run(folder, *arguments: str) -> str:
-    done = subprocess.run([*COMMAND, *arguments], cwd=folder.parent, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder.parent)
+        return Command("index").succeeds(*arguments)
 
 
 def test_links_out_of_a_folder_are_left_out_unless_they_are_asked_for(tmp_path):
