@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError, missing_extra, without_secrets
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.stores.columns import (
@@ -26,12 +25,11 @@ from ctx_embed.stores.columns import (
     comparable,
     hit_of,
 )
-from ctx_embed.stores.store import Batch, Collection, Floats, Store
+from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-NOTES = "_ctx_embed"
 # With fewer rows LanceDB compares a query with all of them, which takes milliseconds.
 LEAST_INDEXED = 20_000
 # Stores one byte per dimension: LanceDB alone finds 98.6 % of the ten nearest of 30,000 vectors. With its default,
@@ -43,7 +41,7 @@ CANDIDATES, LEAST_REFINED = 500, 10
 OPTIMIZED = 256
 
 
-class LanceDB(Store):
+class LanceDB(Database):
     """A table of LanceDB; it is written by one process at a time, so that commits never conflict.
 
     Args:
@@ -58,11 +56,8 @@ class LanceDB(Store):
     def __init__(
         self, folder: str, table: str, model: str | Path | Model | None = None, *, least_indexed: int = LEAST_INDEXED
     ) -> None:
-        super().__init__(f"lancedb:{folder}#{table}", model)
-        if table == NOTES:
-            raise InputError(f"{self.name}: this table holds notes; choose another name")
+        super().__init__(f"lancedb:{folder}", table, model)
         self.folder = folder
-        self.table_name = table
         self.least_indexed = least_indexed
         self._commits = 0
 
@@ -74,20 +69,6 @@ class LanceDB(Store):
             raise missing_extra("LanceDB", "lancedb") from None
         with self._reporting_errors():
             return lancedb.connect(self.folder)
-
-    @contextmanager
-    def _reporting_errors(self) -> Iterator[None]:
-        """Report LanceDB's errors in one line."""
-        import pyarrow
-
-        try:
-            yield
-        except (OSError, RuntimeError, ValueError, pyarrow.ArrowException) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(
-                f"{self.name}: LanceDB says {' '.join(without_secrets(str(error)).split()):.200}"
-            ) from None
 
     def _names(self) -> set[str]:
         names: set[str] = set()
@@ -109,7 +90,7 @@ class LanceDB(Store):
     @cached_property
     def _rows(self) -> Any:
         self.require_collection()
-        return self._table(self.table_name)
+        return self._table(self.collection_name)
 
     @cached_property
     def _notes(self) -> Any:
@@ -120,13 +101,13 @@ class LanceDB(Store):
             return self._table(NOTES) or self._database.create_table(NOTES, schema=schema, exist_ok=True)
 
     def _require_free(self) -> None:
-        if self._table(self.table_name) is not None:
+        if self._table(self.collection_name) is not None:
             raise InputError(f"{self.name}: a table of other things has this name; choose another name")
 
     def _create(self, collection: Collection) -> None:
-        if self._table(self.table_name) is None:
+        if self._table(self.collection_name) is None:
             with self._reporting_errors():
-                self._database.create_table(self.table_name, schema=arrow_schema(collection))
+                self._database.create_table(self.collection_name, schema=arrow_schema(collection))
 
     @cached_property
     def _known(self) -> Collection:
@@ -136,7 +117,7 @@ class LanceDB(Store):
         """Return the notes whose names begin with ``prefix``, from the table ``_ctx_embed``."""
         if NOTES not in self._names():
             return {}
-        where = f"collection = {_literal(self.table_name)} AND starts_with(name, {_literal(prefix)})"
+        where = f"collection = {_literal(self.collection_name)} AND starts_with(name, {_literal(prefix)})"
         with self._reporting_errors():
             found = self._notes.search().where(where).limit(2**31 - 1).to_list()
         return {row["name"]: json.loads(row["note"]) for row in sorted(found, key=lambda row: str(row["name"]))}
@@ -145,19 +126,16 @@ class LanceDB(Store):
         """Store a note in the table ``_ctx_embed``."""
         import pyarrow as pa
 
-        row = {"collection": [self.table_name], "name": [name], "note": [json.dumps(note)]}
+        row = {"collection": [self.collection_name], "name": [name], "note": [json.dumps(note)]}
         with self._reporting_errors():
             merge = self._notes.merge_insert(["collection", "name"])
             merge.when_matched_update_all().when_not_matched_insert_all().execute(pa.table(row))
 
-    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def _put(self, rows: Batch) -> None:
         """Merge the rows by id, as one commit."""
         with self._reporting_errors():
-            if len(rows):
-                merge = self._rows.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
-                merge.execute(arrow_table(rows.latest(), self._known))
-            if part is not None:
-                self.write_note(f"part-{part}", note or {})
+            merge = self._rows.merge_insert(ID).when_matched_update_all().when_not_matched_insert_all()
+            merge.execute(arrow_table(rows, self._known))
             self._commits += 1
             if self._commits % OPTIMIZED == 0:
                 self._rows.optimize()

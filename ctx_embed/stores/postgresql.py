@@ -15,14 +15,13 @@ from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
-from ctx_embed.stores.store import COLLECTION, Batch, Collection, Floats, Store
+from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Database, Floats
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 DEFAULT_TABLE = "passages"
-NOTES = "_ctx_embed"
 # pgvector cannot index longer vectors.
 MOST_INDEXED_DIMENSIONS = 2000
 # Candidates that a search of the index tracks (pgvector's default, 40, misses one hit in twelve), and their maximum.
@@ -32,7 +31,7 @@ EF_SEARCH, MOST_EF_SEARCH = 100, 1000
 Sql = tuple[str, list[Any]]
 
 
-class PostgreSQL(Store):
+class PostgreSQL(Database):
     """A table with the columns ``id``, ``text``, ``metadata`` (jsonb) and ``embedding`` (vector).
 
     Args:
@@ -42,9 +41,7 @@ class PostgreSQL(Store):
     """
 
     def __init__(self, address: str, table: str, model: str | Path | Model | None = None) -> None:
-        super().__init__(f"{address}#{table}", model)
-        if table == NOTES:
-            raise InputError(f"{self.name}: this table holds notes; choose another name")
+        super().__init__(address, table, model)
         names = table.split(".", 1)
         if not table.isprintable() or '"' in table or not all(0 < len(name.encode()) <= 63 for name in names):
             raise InputError(
@@ -52,11 +49,10 @@ class PostgreSQL(Store):
                 f"got {table!r}"
             )
         self.address = address
-        self.table = table
         self._quoted = ".".join(f'"{name}"' for name in names)
 
     @cached_property
-    def _connection(self) -> Any:
+    def _opened(self) -> Any:
         try:
             import psycopg
             from pgvector.psycopg import register_vector
@@ -81,7 +77,7 @@ class PostgreSQL(Store):
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
         """Yield the connection inside a transaction; report the server's errors in one line."""
-        connection = self._connection
+        connection = self._opened
         import psycopg
 
         try:
@@ -116,7 +112,7 @@ class PostgreSQL(Store):
             rows = connection.execute(
                 f'SELECT name, note FROM "{NOTES}" WHERE collection = %s AND starts_with(name, %s) '
                 'ORDER BY name COLLATE "C"',
-                [self.table, prefix],
+                [self.collection_name, prefix],
             ).fetchall()
         return dict(rows)
 
@@ -135,7 +131,7 @@ class PostgreSQL(Store):
         connection.execute(
             f'INSERT INTO "{NOTES}" VALUES (%s, %s, %s::jsonb) '
             "ON CONFLICT (collection, name) DO UPDATE SET note = EXCLUDED.note",
-            [self.table, name, _json(note)],
+            [self.collection_name, name, _json(note)],
         )
 
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
@@ -173,7 +169,7 @@ class PostgreSQL(Store):
         """Build pgvector's HNSW index of the embeddings if there is none, and update the planner's statistics."""
         if self.require_collection().dimension <= MOST_INDEXED_DIMENSIONS:
             with self._transaction() as connection:
-                name = f"{self.table.rpartition('.')[2][:40]}_embedding_hnsw"
+                name = f"{self.collection_name.rpartition('.')[2][:40]}_embedding_hnsw"
                 connection.execute(
                     f'CREATE INDEX IF NOT EXISTS "{name}" ON {self._quoted} USING hnsw (embedding vector_cosine_ops)'
                 )
@@ -208,11 +204,6 @@ class PostgreSQL(Store):
                     ]
                 )
         return found
-
-    def close(self) -> None:
-        """Close the connection."""
-        if "_connection" in self.__dict__:
-            self.__dict__.pop("_connection").close()
 
 
 def _first_line(error: Exception) -> str:

@@ -15,25 +15,23 @@ import functools
 import os
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctx_embed.errors import InputError, missing_extra, without_secrets
+from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
 from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
-from ctx_embed.stores.store import Batch, Collection, Floats, Store
+from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 DEFAULT_COLLECTION = "passages"
-NOTES = "_ctx_embed"
 # In the payload of a point whose vector is zeros.
 UNDIRECTED = "undirected"
 # The environment variable with the API key of the server.
@@ -45,7 +43,7 @@ NOTES_AT_ONCE = 1000
 _NAMESPACE = uuid.UUID("8a1d1f9c-5a0e-4f0b-9d52-3c2f6d1b7e10")
 
 
-class Qdrant(Store):
+class Qdrant(Database):
     """A collection of Qdrant, on a server or in a folder.
 
     Args:
@@ -55,16 +53,13 @@ class Qdrant(Store):
     """
 
     def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
-        super().__init__(f"qdrant:{place}#{collection}", model)
-        if collection == NOTES:
-            raise InputError(f"{self.name}: this collection holds notes; choose another name")
+        super().__init__(f"qdrant:{place}", collection, model)
         self.place = place
-        self.collection_name = collection
         self.is_server = "://" in place
         self.parallel = self.is_server
 
     @cached_property
-    def _client(self) -> Any:
+    def _opened(self) -> Any:
         try:
             from qdrant_client import QdrantClient
         except ImportError:
@@ -77,21 +72,9 @@ class Qdrant(Store):
             warnings.simplefilter("ignore", UserWarning)
             return QdrantClient(path=self.place)
 
-    @contextmanager
-    def _reporting_errors(self) -> Iterator[None]:
-        """Report errors of the client, and of its HTTP libraries, in one line."""
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:
-            said = " ".join(without_secrets(str(error)).split()) or type(error).__name__
-            raise InputError(f"{self.name}: Qdrant says {said:.200}") from None
-
     def _there(self, name: str) -> bool:
-        client = self._client
         with self._reporting_errors():
-            return bool(client.collection_exists(name))
+            return bool(self._opened.collection_exists(name))
 
     def _require_free(self) -> None:
         if self._there(self.collection_name):
@@ -104,7 +87,7 @@ class Qdrant(Store):
             return
         vectors = models.VectorParams(size=collection.dimension, distance=models.Distance.COSINE)
         with self._reporting_errors():
-            self._client.create_collection(self.collection_name, vectors_config=vectors)
+            self._opened.create_collection(self.collection_name, vectors_config=vectors)
 
     def notes(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Return the notes whose names begin with ``prefix``, from the collection ``_ctx_embed``."""
@@ -117,7 +100,7 @@ class Qdrant(Store):
         following: Any = None
         while True:
             with self._reporting_errors():
-                points, following = self._client.scroll(
+                points, following = self._opened.scroll(
                     NOTES, scroll_filter=models.Filter(must=[same]), limit=NOTES_AT_ONCE, offset=following
                 )
             found |= {point.payload["name"]: point.payload["note"] for point in points}
@@ -130,17 +113,17 @@ class Qdrant(Store):
 
         if not self._there(NOTES):
             with self._reporting_errors():
-                self._client.create_collection(NOTES, vectors_config={})
+                self._opened.create_collection(NOTES, vectors_config={})
         payload = {"collection": self.collection_name, "name": name, "note": dict(note)}
         point = models.PointStruct(id=_point(f"{self.collection_name}\n{name}"), vector={}, payload=payload)
         with self._reporting_errors():
-            self._client.upsert(NOTES, [point], wait=True)
+            self._opened.upsert(NOTES, [point], wait=True)
 
-    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+    def _put(self, rows: Batch) -> None:
         """Store the rows as points named by a hash of their ids."""
         from qdrant_client import models
 
-        for some in rows.latest().slices(POINTS_AT_ONCE):
+        for some in rows.slices(POINTS_AT_ONCE):
             columns = (some.ids, some.texts, some.metadata)
             payloads = [_payload(*fields) for fields in zip(*columns, strict=True)]
             for place in np.flatnonzero(~some.vectors.any(axis=1)):
@@ -148,15 +131,13 @@ class Qdrant(Store):
             ids = [_point(identifier) for identifier in some.ids]
             batch = models.Batch(ids=ids, vectors=some.vectors.tolist(), payloads=payloads)
             with self._reporting_errors():
-                self._client.upsert(self.collection_name, batch, wait=True)
-        if part is not None:
-            self.write_note(f"part-{part}", note or {})
+                self._opened.upsert(self.collection_name, batch, wait=True)
 
     def count(self) -> int:
         """Return the number of points."""
         self.require_collection()
         with self._reporting_errors():
-            return int(self._client.count(self.collection_name, exact=True).count)
+            return int(self._opened.count(self.collection_name, exact=True).count)
 
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         from qdrant_client import models
@@ -169,7 +150,7 @@ class Qdrant(Store):
         others = models.Filter(must=None if chosen is None else [chosen], must_not=[directed])
         for query in queries:
             ask = functools.partial(
-                self._client.query_points, self.collection_name, query=query.tolist(), limit=k, search_params=options
+                self._opened.query_points, self.collection_name, query=query.tolist(), limit=k, search_params=options
             )
             with self._reporting_errors():
                 points = ask(query_filter=chosen).points
@@ -178,11 +159,6 @@ class Qdrant(Store):
                     points = ask(query_filter=others).points
             found.append([_hit(point.payload, float(point.score)) for point in points])
         return found
-
-    def close(self) -> None:
-        """Close the client, so that another process can open a folder."""
-        if "_client" in self.__dict__:
-            self.__dict__.pop("_client").close()
 
 
 def _point(identifier: str) -> str:

@@ -28,6 +28,8 @@ COLLECTION = "collection"
 # Prefix of the notes that record encoding runs; the highest number is the newest.
 RUN = "run-"
 METRIC = "cosine"
+# The table or collection in which databases store notes.
+NOTES = "_ctx_embed"
 
 Floats = NDArray[np.float32]
 
@@ -330,3 +332,56 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+class Database(Store):
+    """A store whose collection is one of several in a database, next to the table or collection of the notes.
+
+    A subclass opens its connection as the cached property ``_opened``.
+
+    Args:
+        place: the address of the database.
+        collection: the name of the table or collection.
+        model: see :class:`Store`.
+
+    Raises:
+        InputError: the name is that of the notes.
+    """
+
+    def __init__(self, place: str, collection: str, model: str | Path | Model | None = None) -> None:
+        super().__init__(f"{place}#{collection}", model)
+        if collection == NOTES:
+            raise InputError(f"{self.name}: {NOTES} holds notes; choose another name")
+        self.collection_name = collection
+
+    def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
+        """Store the rows, and after them the note of their part."""
+        if len(rows):
+            self._put(rows.latest())
+        if part is not None:
+            self.write_note(f"part-{part}", note or {})
+
+    def _put(self, rows: Batch) -> None:
+        """Store at least one row; all ids differ."""
+        raise NotImplementedError
+
+    @contextmanager
+    def _reporting_errors(self) -> Iterator[None]:
+        """Report errors of the client library, and of the libraries that it uses, in one line.
+
+        Raises:
+            InputError: for any error.
+        """
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            said = " ".join(without_secrets(str(error)).split()) or type(error).__name__
+            raise InputError(f"{self.name}: {type(self).__name__} says {said:.200}") from None
+
+    def close(self) -> None:
+        """Close the connection, so that another process can open a folder."""
+        opened = self.__dict__.pop("_opened", None)
+        if opened is not None:
+            opened.close()
