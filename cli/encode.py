@@ -43,9 +43,7 @@ BLOCK = 4096
     type=click.IntRange(min=1),
     help="With --to, number of workers, each with one thread.  [default: one per core]",
 )
-@click.pass_context
 def encode(
-    context: click.Context,
     inputs: tuple[str, ...],
     output: Path | None,
     target: str | None,
@@ -77,6 +75,7 @@ def encode(
             raise click.UsageError("--batch-size is for -o; --to has batches of its own.")
         _to_store(inputs, target, text_field=field, **options)
         return
+    context = click.get_current_context()
     for name in OF_STORES:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.removesuffix('_field').replace('_', '-')} needs --to TARGET.")
