@@ -9,8 +9,10 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -89,6 +91,15 @@ def open_closed_streams() -> None:
             # A descriptor that is open only for reading makes writing fail; without a buffer it fails only once.
             raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
+
+
+def warn_in_one_line() -> None:
+    """Let warnings be one line on standard error, without the line of code that raised them."""
+
+    def show(message: Warning | str, *_: Any) -> None:
+        click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
+
+    warnings.showwarning = show
 
 
 def answer_interrupts() -> None:

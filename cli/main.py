@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
-from ctx_embed.cli.errors import answer_interrupts, errors_in_one_line, open_closed_streams
+from ctx_embed.cli.errors import answer_interrupts, errors_in_one_line, open_closed_streams, warn_in_one_line
 from ctx_embed.cli.groups import Group, running
 from ctx_embed.progress import restart
 
@@ -104,4 +104,6 @@ def run() -> None:
     open_closed_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     answer_interrupts()
+    warn_in_one_line()
+    warn_in_one_line()
     main()

@@ -46,6 +46,9 @@ def without_known_tokens(count: int, texts: int, zeros: bool = True) -> str:
         texts: among how many.
         zeros: whether they are embedded as zeros.
     """
+    if texts == 1:
+        result = "embedded as zeros, so it is like no other text" if zeros else "embedded as any other such text"
+        return f"the text has no token that the model knows: it is {result}"
     result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
     return f"{count} of {texts} texts have no token that the model knows: they are {result}"
 

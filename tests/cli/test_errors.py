@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,7 @@ def test_an_interrupted_build_answers_at_once(texts):
 
 WAITING = """
 import time
+from pathlib import Path
 from concurrent.futures import ThreadPoolExecutor
 import click
 from ctx_embed.cli import main as cli
@@ -112,3 +114,17 @@ def test_a_command_that_waits_for_a_pipe_ends_too(texts):
         assert process.stderr.read().decode().splitlines()[-1].startswith("Interrupted; repeat the command")
         assert process.wait() == 130
         assert time.monotonic() - start < SECONDS
+
+
+def test_a_warning_is_one_line_without_code():
+    Path("notes.txt").write_text("Rain fell all night.\n日本語\n")
+    built = shell("CTX index build notes.txt notes.index")
+    assert built.stderr.splitlines() == [
+        "Warning: 1 of 2 texts have no token that the model knows: they are embedded as zeros, so they are like no "
+        "other text"
+    ]
+    asked = shell("CTX index query notes.index 日本語 --mode dense")
+    assert asked.stderr.splitlines() == [
+        "Warning: the text has no token that the model knows: it is embedded as zeros, so it is like no other text",
+        "no hits: nothing is like the query",
+    ]
