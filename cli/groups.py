@@ -17,7 +17,7 @@ _HYPHEN = "\u2011"
 # Maximum count that an option takes: libraries fail on numbers of more than 64 bits.
 LARGEST = 2**31 - 1
 # The range at the end of an option's help as click writes it, such as 0<=x<1.
-_RANGE = re.compile(r"(?:(?<=[\[ ])([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
+_RANGE = re.compile(r"(?<=[\[ ])(?:([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
 
 
 class Formatter(click.HelpFormatter):

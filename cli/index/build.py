@@ -6,7 +6,7 @@ import click
 
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.sync import documents_option, folder_options, summary
-from ctx_embed.cli.options import backend_option, dtype_option, field_option
+from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
 from ctx_embed.cli.output import counted
 
 
@@ -38,7 +38,7 @@ from ctx_embed.cli.output import counted
 )
 @documents_option
 @folder_options
-@click.option("--encoding", metavar="NAME", help="The encoding of named files of plain text.  [default: utf-8]")
+@encoding_option
 def build(
     sources: tuple[str, ...],
     path: str,

@@ -71,6 +71,10 @@ def test_help_reads_well(name):
     assert not re.search(r"[<>]=?x|x[<>]=", text)
 
 
+def test_a_default_that_ends_in_x_is_no_range():
+    assert "default, or the model of the index]" in " ".join(HELP["index build"].split())
+
+
 @pytest.mark.parametrize("command", ["index query x y", "index get x", "demo", "serve", "vocab x -o y", "train x -o y"])
 def test_a_number_beyond_any_is_one_line(command):
     names = [name for name in command.split() if name.isalpha() and len(name) > 1]
