@@ -41,7 +41,8 @@ def as_texts(texts: Iterable[str]) -> list[str]:
     Raises:
         InputError: a single string, a table of several columns, or something that is not a string among the texts.
     """
-    if isinstance(texts, str | bytes | dict) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
+    single = not isinstance(texts, Iterable) or getattr(texts, "shape", None) == ()
+    if single or isinstance(texts, str | bytes | dict) or hasattr(texts, "columns"):
         remedy = "give one column" if hasattr(texts, "columns") else "give [text]"
         raise InputError(f"texts must be a list of strings, got {described(texts)}; {remedy}")
     # pyarrow's items and NumPy's strings become str.

@@ -45,6 +45,7 @@ def test_texts_come_in_any_collection(make, tiny_model):
     ("values", "message"),
     [
         ("a", "texts must be a list of strings, got a str; give [text]"),
+        (np.array("a"), "texts must be a list of strings, got a ndarray; give [text]"),
         (None, "texts must be a list of strings, got None"),
         (pd.DataFrame({"text": ["a"]}), "got a DataFrame; give one column"),
         (pl.DataFrame({"text": ["a"]}), "got a DataFrame; give one column"),

@@ -89,6 +89,7 @@ def test_metadata_change_without_embedding(tmp_path, hash_model):
         for ids, changes, message in [
             ([0, 9], {"x": 0}, "no document has the id 9"),
             (0, {"x": float("inf")}, "cannot be stored as JSON"),
+            (0, {"x": {"y": [10**309]}}, "the metadata field 'x' cannot be stored as JSON"),
             (0, [1], "the metadata must be a dictionary"),
             (0.5, {}, "ids must be an id or a list of ids, got a float"),
         ]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import numbers
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -113,7 +114,7 @@ def metadata_json(metadata: Any, number: int) -> str:
         raise InputError(f"document {number}: the metadata must be a dictionary with string keys, got {metadata!r:.60}")
     try:
         written, nested = _written(metadata), _is_deep(metadata)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         name = next(name for name, value in metadata.items() if not _is_json(value))
         raise InputError(f"document {number}: the metadata field {name!r} cannot be stored as JSON ({error})") from None
     except RecursionError:
@@ -128,9 +129,21 @@ def metadata_json(metadata: Any, number: int) -> str:
 def _written(metadata: dict[str, Any]) -> str:
     """Return metadata as JSON; values of NumPy and pandas are converted if there are any."""
     try:
-        return _JSON.encode(metadata)
+        written = _JSON.encode(metadata)
     except (TypeError, ValueError):
-        return _JSON.encode(_plain({name: value for name, value in metadata.items() if not _is_missing(value)}))
+        written = _JSON.encode(_plain({name: value for name, value in metadata.items() if not _is_missing(value)}))
+    if len(written) > sys.float_info.max_10_exp:
+        _require_finite(metadata)
+    return written
+
+
+def _require_finite(value: Any) -> None:
+    """Raise OverflowError for an integer that SQLite would read as infinity."""
+    if type(value) is int:
+        float(value)
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            _require_finite(item)
 
 
 def _plain(value: Any) -> Any:
@@ -157,8 +170,8 @@ def _is_missing(value: Any) -> bool:
 
 def _is_json(value: Any) -> bool:
     try:
-        json.dumps(_plain(value), allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
+        _written({"": value})
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return False
     return True
 
