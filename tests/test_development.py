@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "development.py"
+LAW = {"Keeping of bees": "No more than four hives may stand on a lot.", "Dogs": "Every dog must have a licence."}
+
+
+@pytest.fixture
+def law(tmp_path):
+    """Return a data folder whose only file holds two headings and their sections."""
+    (tmp_path / "pairs").mkdir()
+    rows = [json.dumps({"query": heading, "passage": section}) for heading, section in LAW.items()]
+    with gzip.open(tmp_path / "pairs" / "heading_section_dc_code.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(rows))
+    return tmp_path
+
+
+@pytest.fixture
+def development(monkeypatch):
+    if not SCRIPT.exists():
+        pytest.skip("benchmarks are not beside an installed package")
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    import development
+
+    return development
+
+
+def test_the_command_compares_models_and_keyword_search(development, law, tmp_path):
+    output = tmp_path / "scores.json"
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "default",
+        "bm25",
+        "--data",
+        str(law),
+        "--sets",
+        "law",
+        "--json",
+        str(output),
+    ]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    first, second = json.loads(output.read_text(encoding="utf-8"))["rows"]
+    assert (first["model"], first["measure"], first["score"], first["n"]) == ("default", "law", 100, 2)
+    # BM25 finds "dog" for "Dogs", but nothing for bees.
+    assert (second["model"], second["score"], second["p"]) == ("bm25", 50, 1)
+
+
+def test_long_documents_join_passages_and_are_found_by_the_title_of_each(development):
+    pairs = [(f"title {number % 30}", f"passage {number}") for number in range(40)]
+    whole, joined = development.pool(pairs), development.pool(pairs, 3)
+    assert sorted(whole.passages) == sorted(passage for _, passage in pairs)
+    assert [len(text.split("\n")) for text in joined.passages[:4]] == [1, 2, 3, 1]
+    for of in (whole, joined):
+        for query, places in zip(of.queries, of.relevant, strict=True):
+            answers = {passage for title, passage in pairs if title == query}
+            assert answers <= {line for place in places for line in of.passages[place].split("\n")}
