@@ -36,6 +36,7 @@ from ctx_embed.training.distillation.student.rotation import aligned_rotation, r
 TEXTS = ["a b", "c", "d d d", "a b", "e", "f g"]
 PACKED = PackedTexts(np.arange(11, dtype=np.int32), np.array([0, 2, 3, 6, 8, 9, 11]))
 SAME = np.array([0, 1, 2, 0, 3, 4])
+ALONE = np.zeros(6, int)
 
 
 def batch(rows: list[int]) -> Batch:
@@ -46,39 +47,35 @@ def batch(rows: list[int]) -> Batch:
 def test_the_contrast_by_hand():
     # Every text is at its own partner and at right angles to the other: InfoNCE of logits 20 and 0, both ways.
     both = torch.eye(2)
-    none = torch.zeros(2, 2, dtype=torch.bool)
-    assert float(contrast_loss(both, both, none, both)) == pytest.approx(np.log(1 + np.exp(-20)), abs=1e-6)
+    assert float(contrast_loss(both, both, both)) == pytest.approx(np.log(1 + np.exp(-20)), abs=1e-6)
     # Exchanged, it costs 20; to a teacher that ranks them so, nothing more.
-    assert float(contrast_loss(both, both.flip(0), none, both.flip(0))) == pytest.approx(20, abs=1e-4)
-    assert float(contrast_loss(both, both.flip(0), none, both)) == pytest.approx(40, abs=1e-3)
-    # Equal texts are no contrast to one another.
-    equal = ~torch.eye(2, dtype=torch.bool)
-    assert float(contrast_loss(both, both, equal, both)) == pytest.approx(0, abs=1e-6)
+    assert float(contrast_loss(both, both.flip(0), both.flip(0))) == pytest.approx(20, abs=1e-4)
+    assert float(contrast_loss(both, both.flip(0), both)) == pytest.approx(40, abs=1e-3)
     # Where the teacher knows too few, its ranking is left out.
-    assert float(contrast_loss(both, both.flip(0), none, both, torch.tensor([1]))) == pytest.approx(20, abs=1e-4)
-    assert float(contrast_loss(both, both.flip(0), none, both, torch.tensor([0, 1]))) == pytest.approx(40, abs=1e-3)
+    assert float(contrast_loss(both, both.flip(0), both, torch.tensor([1]))) == pytest.approx(20, abs=1e-4)
+    assert float(contrast_loss(both, both.flip(0), both, torch.tensor([0, 1]))) == pytest.approx(40, abs=1e-3)
 
 
 def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     teacher = np.eye(6, 4, dtype=np.float16)
     pairs = np.array([[0, 1], [2, 3], [4, 5]])
-    partners = Partners(PACKED, pairs, np.array([5]), teacher, SAME, count=8, seed=0)
+    partners = Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
     assert partners.pairs.tolist() == [[0, 1], [2, 3]]
     assert partners.held_out_pairs.tolist() == [[4, 5]]
     ids, lengths = partners.more_texts(batch([0, 1]))
     assert lengths in ([2, 3, 1, 2], [3, 2, 2, 1])  # first texts, then their partners
     assert len(ids) == 8
-    again = Partners(PACKED, pairs, np.array([5]), teacher, SAME, count=8, seed=0)
+    again = Partners(PACKED, pairs, np.array([5]), teacher, SAME, 8, 0, ALONE)
     assert torch.equal(again.more_texts(batch([4]))[0], ids)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
     with pytest.raises(InputError, match="pairs must be at least 2, got 1; give a fair source of pairs"):
-        Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, count=8, seed=0)
+        Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
 
 
 def test_the_share_of_held_out_partners_found():
     pairs = np.array([[0, 1], [1, 0], [2, 3], [4, 5]])
-    partners = Partners(PACKED, pairs, np.array([2, 4]), np.eye(6, dtype=np.float16), SAME, 2, 0)
+    partners = Partners(PACKED, pairs, np.array([2, 4]), np.eye(6, dtype=np.float16), SAME, 2, 0, ALONE)
     first, second = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 0], [1, 1]])
     for partner, found in ((second, 1.0), (second.flip(0), 0.0)):
         answers = iter([first, partner])
@@ -144,20 +141,31 @@ def test_a_model_of_another_kind_is_no_beginning(tokenizer):
         require_encoder(model)
 
 
-def test_half_of_the_pairs_are_of_one_family_and_those_a_teacher_knows_are_ranked():
-    pairs = np.arange(40).reshape(20, 2)
-    texts = PackedTexts(np.arange(40, dtype=np.int32), np.arange(41))
-    teacher = np.zeros((40, 2), np.float16)
-    teacher[:10] = 1  # of the first five pairs
-    families = np.arange(40) // 8
-    partners = Partners(texts, pairs, np.zeros(0, int), teacher, np.arange(40), 8, 0, families)
-    for step in range(20):
-        partners.more_texts(_at(step))
-        drawn = partners._drawn
-        assert len(np.unique(drawn)) == 16
-        counts = np.bincount(families[drawn[:, 0]])
-        assert counts.max() >= 4
-        assert partners._known.tolist() == np.flatnonzero(drawn[:, 0] < 10).tolist()
+def test_a_batch_of_pairs_holds_no_text_twice_and_half_of_it_is_of_one_family():
+    # 400 pairs of one family and 25 of another, with shares of 20 : 5. In each family two pairs have one answer.
+    pairs = np.arange(850).reshape(-1, 2)
+    families = np.repeat([0, 1], [800, 50])
+    same = np.arange(850)
+    same[[1, 801]] = same[[3, 803]]
+    teacher = np.zeros((850, 2), np.float16)
+    teacher[800:] = [3, 4]
+    # A text's only token is its number.
+    texts = PackedTexts(np.arange(850, dtype=np.int32), np.arange(851))
+    partners = Partners(texts, pairs, np.zeros(0, int), teacher, same, 20, 0, families)
+    of_smaller = []
+    for step in range(300):
+        drawn = partners.more_texts(_at(step))[0].numpy().reshape(2, -1)
+        assert drawn.shape[1] in (19, 20)
+        assert all(len(np.unique(same[side])) == len(side) for side in drawn)
+        of_smaller.append(int((drawn[0] >= 800).sum()))
+    # 2 of 10 on average, and 10 more in every fifth batch.
+    assert np.mean(of_smaller) == pytest.approx(4, abs=0.5)
+    assert np.mean(np.array(of_smaller) >= 9) == pytest.approx(0.2, abs=0.06)
+    # The teacher, to whom all its texts are the same, ranks the pairs that it knows.
+    student = torch.randn(2 * drawn.shape[1], 3, generator=torch.Generator().manual_seed(0))
+    known = torch.from_numpy(np.flatnonzero(drawn[0] >= 800))
+    expected = contrast_loss(*student.chunk(2), torch.ones(drawn.shape[1], drawn.shape[1]), known)
+    assert float(partners.loss(_at(step), student, student)) == pytest.approx(float(expected), rel=1e-5)
 
 
 def _at(step: int) -> Batch:

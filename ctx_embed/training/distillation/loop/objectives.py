@@ -168,21 +168,20 @@ class Genres(Objective):
         return self.head.loss(student, self.genres[torch.from_numpy(batch.rows)].to(student.device))
 
 
-def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
+def contrast_loss(first: Tensor, second: Tensor, teacher: Tensor, known: Tensor | None = None) -> Tensor:
     """Return how well texts find their partners: the contrast in the batch, and the teacher's ranking of the batch.
 
     The contrast is InfoNCE (van den Oord et al. 2018) of each text among the other side's, in both directions; to it
     KL(softmax(S_teacher / 0.05) || softmax(S / 0.05)) is added, among the pairs that the teacher knows.
 
     Args:
-        first, second: (B, m) embeddings of texts and of their partners.
-        alike: (B, B) True where a text and another text's partner are equal, so that they are no contrast.
+        first, second: (B, m) embeddings of different texts and of their partners, also different.
         teacher: (B, B) the teacher's cosines.
         known: (n,) the pairs of which it has embedded both texts; None: all.
     """
     own = torch.arange(len(first), device=first.device)
     cosines = F.normalize(first, dim=1) @ F.normalize(second, dim=1).T
-    logits = (cosines / RANKING_TEMPERATURE).masked_fill(alike, -1e4)
+    logits = cosines / RANKING_TEMPERATURE
     contrast = (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
     if known is not None:
         if len(known) < 2:
@@ -196,16 +195,18 @@ def contrast_loss(first: Tensor, second: Tensor, alike: Tensor, teacher: Tensor,
 class Partners(Objective):
     """Move texts closer to their partners, such as questions to their answers: :func:`contrast_loss`.
 
+    Half of a batch's pairs come from one file family, where partners are harder to tell apart. Families are chosen in
+    proportion to the square root of their size.
+
     Args:
         texts: all texts of the training.
         pairs: (P, 2) rows of texts.
         held_out: rows that are not trained on; pairs with one of them are for measuring only.
         teacher: (texts, d) the teacher's embeddings, 0 for texts that it has not embedded.
         same: (texts,) a number for each text, the same for equal texts.
-        count: pairs per batch.
+        count: pairs per batch at most; a text that occurs again on its side is left out.
         seed: seed of the choice of pairs.
-        families: (texts,) the number of each text's file family. Half of a batch's pairs come from one family, where
-            partners are harder to tell apart; None: all are chosen alike.
+        families: (texts,) the number of each text's file family.
 
     Raises:
         InputError: fewer than two pairs to learn.
@@ -220,27 +221,33 @@ class Partners(Objective):
         same: NDArray[np.int64],
         count: int,
         seed: int,
-        families: NDArray[np.int64] | None = None,
+        families: NDArray[np.int64],
     ) -> None:
         super().__init__()
         apart = np.isin(pairs, held_out).any(1)
         self.pairs, self.held_out_pairs = pairs[~apart], pairs[apart][:MEASURED_PAIRS]
         if len(self.pairs) < 2:
             raise InputError(f"pairs must be at least 2, got {len(self.pairs)}; give a fair source of pairs (.jsonl)")
-        self.texts, self.teacher, self.same = texts, teacher, same
-        self.count = min(count, len(self.pairs))
-        self.seed = seed
-        self.families = np.zeros(len(self.pairs), int) if families is None else families[self.pairs[:, 0]]
+        self.texts, self.teacher, self.same = texts, teacher, same[self.pairs]
+        self.count, self.seed = count, seed
+        family = families[self.pairs[:, 0]]
+        self.families = [np.flatnonzero(family == number) for number in np.unique(family)]
+        roots = np.sqrt([len(rows) for rows in self.families])
+        self.shares = roots / roots.sum()
         self.known: NDArray[np.bool_] = (teacher != 0).any(1)[self.pairs].all(1)
 
     def _draw(self, step: int) -> NDArray[np.int64]:
-        """Return the numbers of a step's pairs."""
+        """Return the numbers of a step's pairs, whose first texts all differ, and whose second texts all differ."""
         generator = np.random.default_rng([self.seed, 6, step])
-        drawn = generator.choice(len(self.pairs), self.count, replace=False)
-        akin = np.flatnonzero(self.families == self.families[drawn[0]])
-        akin = generator.permutation(akin)[: self.count // 2]
-        others = drawn[~np.isin(drawn, akin)][: self.count - len(akin)]
-        return np.concatenate([akin, others])
+        half = self.count // 2
+        counts = generator.multinomial(self.count - half, self.shares)
+        counts[generator.choice(len(self.families), p=self.shares)] += half
+        drawn = np.concatenate(
+            [generator.permutation(rows)[:count] for rows, count in zip(self.families, counts, strict=True) if count]
+        )
+        for texts in self.same.T:
+            drawn = drawn[np.unique(texts[drawn], return_index=True)[1]]
+        return drawn
 
     def more_texts(self, batch: Batch) -> tuple[Tensor, list[int]]:
         """Return the step's first texts, followed by their partners."""
@@ -254,12 +261,9 @@ class Partners(Objective):
             F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)), dim=1).to(more.device)
             for rows in self._drawn.T
         )
-        same = self.same[self._drawn]
-        alike = (same[:, :1] == same[:, 0]) | (same[:, 1:] == same[:, 1])
-        np.fill_diagonal(alike, False)
-        of_first, of_second = more[: self.count], more[self.count :]
+        of_first, of_second = more.chunk(2)
         known = torch.from_numpy(self._known).to(more.device)
-        return contrast_loss(of_first, of_second, torch.from_numpy(alike).to(more.device), first @ second.T, known)
+        return contrast_loss(of_first, of_second, first @ second.T, known)
 
     def measures(self, embed: Callable[[Tensor, list[int]], Tensor]) -> dict[str, float]:
         """Return the share of held-out texts that are at least as close to their own partner as to any other."""
