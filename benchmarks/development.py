@@ -25,14 +25,13 @@ import click
 import numpy as np
 from common import report
 from contrasts import read_triples
-from ctx_embed.eval.scoring.retrieval import CUTOFF, ndcg, retrieve
-from ctx_embed.eval.scoring.similarity import spearman
 from index import data_option, json_option
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import v_measure_score
 
 from ctx_embed import SearchIndex, load
+from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg, retrieve, spearman
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
 from ctx_embed.training.distillation.texts.scored_pairs import read_pairs
