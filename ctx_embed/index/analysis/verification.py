@@ -121,13 +121,12 @@ def _shards(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> It
 def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
     path = folder.vectors.folder / shard.name
     try:
-        vectors = folder.vectors.read(shard)
+        lengths = np.concatenate([np.linalg.norm(block, axis=1) for block in folder.vectors.blocks([shard])])
     except InputError as error:
         yield str(error)
     except OSError as error:
         yield f"{path}: cannot be read ({error.strerror})"
     else:
-        lengths = np.linalg.norm(vectors, axis=1)
         if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
             yield f"{path}: has vectors that are not of length 1"
 

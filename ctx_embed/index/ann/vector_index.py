@@ -298,8 +298,14 @@ class VectorIndex:
             return None
         size = min(snapshot.rows, max(factories.MOST_TRAINING * centroids, 10_000))
         chosen = np.unique(np.linspace(0, snapshot.rows - 1, size, dtype=np.int64))
+        sample, row = [], 0
+        # Read once from end to end, since a memory map would hold almost all vectors in memory.
+        for block in self.vectors.blocks(snapshot.shards):
+            first, last = np.searchsorted(chosen, (row, row + len(block)))
+            sample.append(block[chosen[first:last] - row])
+            row += len(block)
         try:
-            index.train(self.vectors.gather(snapshot.shards, chosen))
+            index.train(np.concatenate(sample))
         except RuntimeError as error:
             raise InputError(
                 f"FAISS factory {factory!r} on {snapshot.rows} vectors: {factories.reason(error)}"

@@ -33,7 +33,7 @@ from ctx_embed.index.storage.manifest import (
     read_manifest,
     write_manifest,
 )
-from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder, Vectors
+from ctx_embed.index.storage.shards import Shard, ShardFolder, Vectors
 from ctx_embed.index.writing.steps import STEPS, Steps
 from ctx_embed.index.writing.writer import Writer
 from ctx_embed.progress import Meter
@@ -171,8 +171,7 @@ def _vectors(
 
 def _stored(store: DocumentStore, vectors: ShardFolder, shards: list[Shard], block: Vectors) -> list[Shard]:
     """Write the vectors of the next rows and list them, as one commit; return the new list."""
-    for start in range(0, len(block), SHARD_ROWS):
-        shards = vectors.append(shards, block[start : start + SHARD_ROWS])
+    shards = vectors.append(shards, block)
     with store.writing():
         store.finish(store.state(), shards)
     vectors.remove_unlisted(shards)

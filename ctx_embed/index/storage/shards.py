@@ -7,15 +7,15 @@ import os
 import stat
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from ctx_embed.errors import DamagedError, UnwritableError
 from ctx_embed.files import fsync_folder
@@ -30,6 +30,10 @@ TENSOR = "vectors"
 _HEADER_BYTES = 4096
 # The most rows of a shard, which bounds a writer's memory.
 SHARD_ROWS = 65_536
+# Rows in memory while a shard is read from its beginning to its end.
+READ_ROWS = 8192
+# safetensors pads a header with spaces to a multiple of this number of bytes.
+_ALIGNED = 8
 # Rows decoded at a time when all are compared; these stay in the processor's cache.
 DECODED_ROWS = 1024
 _DTYPE_OF = {dtype.safetensors: name for name, dtype in DTYPES.items()}
@@ -71,61 +75,104 @@ class ShardFolder:
         self._mapped: dict[str, tuple[str, NDArray[Any]]] = {}
         self._verified: set[str] = set()
 
-    def write(self, first: int, vectors: Vectors) -> Shard:
-        """Write vectors (n, dimension) as the rows from ``first`` on: they are on disk when this returns, but unlisted.
+    def write(self, first: int, blocks: Iterable[Vectors], rows: int) -> Shard:
+        """Write vectors as the rows from ``first`` on: they are on disk when this returns, but unlisted.
+
+        Args:
+            first: the number of the first row.
+            blocks: the vectors, some rows (n, dimension) after the others.
+            rows: the number of all rows.
 
         Raises:
             UnwritableError: they cannot be written.
         """
-        content = save({TENSOR: np.ascontiguousarray(DTYPES[self.dtype].encode(vectors))})
+        dtype = DTYPES[self.dtype]
+        size = rows * self._width(self.dtype)
+        tensor = {"dtype": dtype.safetensors, "shape": [rows, self.dimension], "data_offsets": [0, size]}
+        header = json.dumps({TENSOR: tensor}, separators=(",", ":")).encode()
+        header += b" " * (-len(header) % _ALIGNED)
+        start = len(header).to_bytes(8, "little") + header
         # The random part prevents a name clash for a reader whose index is replaced while it reads.
         name = f"{first:012d}-{uuid.uuid4().hex[:12]}.safetensors"
         path = self.folder / name
         beside = path.with_suffix(".tmp")
         try:
             with beside.open("wb") as file:
-                file.write(content)
+                file.write(start)
+                checksum = zlib.crc32(start)
+                for block in blocks:
+                    content = np.ascontiguousarray(dtype.encode(block)).data
+                    file.write(content)
+                    checksum = zlib.crc32(content, checksum)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
             fsync_folder(self.folder)
         except OSError as error:
             raise UnwritableError(f"cannot write to {self.folder}: {error.strerror}") from None
-        return Shard(name, first, len(vectors), len(content), zlib.crc32(content))
+        return Shard(name, first, rows, len(start) + size, checksum)
 
-    def append(self, shards: Sequence[Shard], vectors: Vectors) -> list[Shard]:
+    def _width(self, name: str) -> int:
+        """Return the bytes of a row of a data type."""
+        return int(self.dimension * DTYPES[name].scalar().itemsize)
+
+    def append(self, shards: Sequence[Shard], vectors: Vectors, shard_rows: int = SHARD_ROWS) -> list[Shard]:
         """Write ``vectors`` after the rows of ``shards``, merged with the small shards at their end.
 
         Each shard stays at least twice as large as the next. So many small additions leave few files, and a row is
         rewritten only when its shard has doubled.
 
+        Args:
+            shards: the shards of the rows so far.
+            vectors: (n, dimension).
+            shard_rows: the most rows of a shard.
+
         Returns:
             The new list of shards; shards that it lacks are not needed once it is committed.
         """
         kept = list(shards)
-        rows = len(vectors)
-        joined: list[Shard] = []
-        while kept and kept[-1].rows < 2 * rows and kept[-1].rows + rows <= SHARD_ROWS:
-            joined.append(kept.pop())
-            rows += joined[-1].rows
-        parts = [self.read(shard) for shard in reversed(joined)]
-        first = kept[-1].first + kept[-1].rows if kept else 0
-        kept.append(self.write(first, np.concatenate([*parts, vectors]) if parts else vectors))
+        for start in range(0, len(vectors), shard_rows):
+            part = vectors[start : start + shard_rows]
+            rows = len(part)
+            joined: list[Shard] = []
+            while kept and kept[-1].rows < 2 * rows and kept[-1].rows + rows <= shard_rows:
+                joined.insert(0, kept.pop())
+                rows += joined[0].rows
+            first = kept[-1].first + kept[-1].rows if kept else 0
+            kept.append(self.write(first, chain(self.blocks(joined), [part]), rows))
         return kept
 
-    def read(self, shard: Shard) -> Vectors:
-        """Return all rows of a shard (rows, dimension), with its checksum verified.
+    def blocks(self, shards: Sequence[Shard], start: int = 0) -> Iterator[Vectors]:
+        """Yield the vectors from row ``start`` on, some thousand at a time, with the shards' checksums verified.
 
         Raises:
-            DamagedError: the file is damaged.
-            FileNotFoundError: the file is gone, as happens if the reader's list of shards is out of date.
+            DamagedError: a file is damaged; its rows may have been yielded before.
+            FileNotFoundError: a file is gone, as happens if the reader's list of shards is out of date.
         """
-        content = self._file(shard).read_bytes()
-        if zlib.crc32(content) != shard.crc32 or len(content) != shard.bytes:
+        for shard in shards:
+            if start < shard.first + shard.rows:
+                row = shard.first
+                for block in self._read(shard):
+                    if start < row + len(block):
+                        yield block[max(start - row, 0) :]
+                    row += len(block)
+
+    def _read(self, shard: Shard) -> Iterator[Vectors]:
+        with self._file(shard).open("rb") as file:
+            content = file.read(_HEADER_BYTES)
+            name, offset = self._layout(shard, content)
+            checksum = zlib.crc32(content[:offset])
+            file.seek(offset)
+            size = offset
+            while content := file.read(READ_ROWS * self._width(name)):
+                checksum = zlib.crc32(content, checksum)
+                size += len(content)
+                if len(content) % self._width(name):
+                    break
+                codes = np.frombuffer(content, DTYPES[name].scalar)
+                yield DTYPES[name].decode(codes.reshape(-1, self.dimension))
+        if checksum != shard.crc32 or size != shard.bytes:
             raise self.damaged(shard, "its checksum is wrong")
-        name, offset = self._layout(shard, content)
-        dtype = DTYPES[name]
-        return dtype.decode(np.frombuffer(content, dtype.scalar, offset=offset).reshape(shard.rows, self.dimension))
 
     def _file(self, shard: Shard) -> Path:
         """Return the file of a shard.
@@ -154,7 +201,7 @@ class ShardFolder:
             raise self.damaged(shard, "its header cannot be read") from None
         if shape != [shard.rows, self.dimension]:
             raise self.damaged(shard, f"it holds {name} {tuple(shape)}")
-        if shard.bytes != 8 + size + shard.rows * self.dimension * DTYPES[name].scalar().itemsize:
+        if shard.bytes != 8 + size + shard.rows * self._width(name):
             raise self.damaged(shard, "its size is wrong")
         return name, 8 + size
 
@@ -222,16 +269,6 @@ class ShardFolder:
             part = slice(first, first + DECODED_ROWS)
             scores[:, part] = queries @ DTYPES[name].decode(stored[part]).T
         return scores
-
-    def blocks(self, shards: Sequence[Shard], start: int = 0) -> Iterator[Vectors]:
-        """Yield the vectors from row ``start`` on, shard by shard; complete shards are verified."""
-        for shard in shards:
-            skip = start - shard.first
-            if skip <= 0:
-                yield self.read(shard)
-            elif skip < shard.rows:
-                name, stored = self._map(shard)
-                yield np.array(DTYPES[name].decode(stored[skip:]))
 
     def gather(self, shards: Sequence[Shard], rows: NDArray[np.int64]) -> Vectors:
         """Return the vectors (len(rows), dimension) of the given rows, in their order."""

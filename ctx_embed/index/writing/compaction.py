@@ -14,7 +14,7 @@ from ctx_embed.index.storage.database import WORDS
 from ctx_embed.index.storage.documents import DocumentStore, Mask, embedded_texts, text_hash
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, write_manifest
-from ctx_embed.index.storage.shards import SHARD_ROWS, Shard, ShardFolder
+from ctx_embed.index.storage.shards import READ_ROWS, SHARD_ROWS, Shard, ShardFolder
 
 # A writer compacts by itself once at least this many vectors, and more than half of all, belong to deleted documents.
 # It then rewrites fewer vectors than were deleted, so the cost is spread over the deletions.
@@ -127,8 +127,9 @@ def _rewritten(vectors: ShardFolder, shards: Sequence[Shard], rows: NDArray[np.i
     for shard in shards:
         vectors.verify(shard)
     for start in range(0, len(rows), SHARD_ROWS):
-        part = vectors.gather(shards, rows[start : start + SHARD_ROWS])
-        new.append(vectors.write(start, part))
+        part = rows[start : start + SHARD_ROWS]
+        blocks = (vectors.gather(shards, part[at : at + READ_ROWS]) for at in range(0, len(part), READ_ROWS))
+        new.append(vectors.write(start, blocks, len(part)))
     return new
 
 

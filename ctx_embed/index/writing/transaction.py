@@ -312,11 +312,9 @@ class Edit:
         return len(found)
 
     def _flush(self) -> None:
-        waiting = np.concatenate(self._waiting)
-        self._waiting = []
+        waiting, self._waiting = np.concatenate(self._waiting), []
         self._written += len(waiting)
-        for start in range(0, len(waiting), SHARD_ROWS):
-            self.shards = self.vectors.append(self.shards, waiting[start : start + SHARD_ROWS])
+        self.shards = self.vectors.append(self.shards, waiting)
 
     def finish(self) -> Snapshot:
         """Write the queued vectors and list all shards, so that the transaction's commit publishes them."""

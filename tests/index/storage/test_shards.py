@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import InputError
-from ctx_embed.index.storage import shards as module
+from ctx_embed.index.storage import dtypes
 from ctx_embed.index.storage.shards import Shard, ShardFolder
 
 
@@ -38,13 +38,12 @@ def test_small_additions_leave_few_shards_in_order(tmp_path_factory, sizes):
     assert {path.name for path in folder.folder.iterdir()} == {shard.name for shard in shards}
 
 
-def test_a_full_shard_is_never_written_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "SHARD_ROWS", 8)
+def test_a_full_shard_is_never_written_again(tmp_path):
     folder = ShardFolder(tmp_path, 2)
-    shards = folder.append([], numbered(0, 8))
+    shards = folder.append([], numbered(0, 8), shard_rows=8)
     full = shards[0]
     for row in range(8, 40):
-        shards = folder.append(shards, numbered(row, 1))
+        shards = folder.append(shards, numbered(row, 1), shard_rows=8)
     assert shards[0] == full
     assert max(shard.rows for shard in shards) == 8
     np.testing.assert_array_equal(np.concatenate(list(folder.blocks(shards))), numbered(0, 40))
@@ -58,14 +57,14 @@ def test_a_changed_byte_is_found(tmp_path):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        folder.read(shard)
+        list(folder.blocks([shard]))
     message = f"{path}: damaged (its checksum is wrong); restore it from a copy or build the index again"
     assert str(caught.value) == message
 
 
 def test_a_list_with_a_gap_is_found(tmp_path):
     folder = ShardFolder(tmp_path, 2)
-    shard = folder.write(3, numbered(3, 4))
+    shard = folder.write(3, [numbered(3, 4)], 4)
     with pytest.raises(InputError, match="it starts at row 3, not 0"):
         folder.check([shard])
 
@@ -74,3 +73,16 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path):
     folder = ShardFolder(tmp_path / "gone", 2)
     with pytest.raises(InputError, match=r"cannot write to .*gone: No such file or directory"):
         folder.append([], numbered(0, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_safetensors_reads_a_shard_that_was_written_in_blocks(tmp_path, dtype):
+    from safetensors.numpy import load_file
+
+    folder = ShardFolder(tmp_path, 2, dtype)
+    unit = np.eye(2, dtype=np.float32)[np.arange(10) % 2]
+    shard = folder.write(0, [unit[:7], unit[7:]], 10)
+    stored = load_file(tmp_path / shard.name)["vectors"]
+    np.testing.assert_array_equal(dtypes.DTYPES[dtype].decode(stored), unit)
+    np.testing.assert_array_equal(np.concatenate(list(folder.blocks([shard]))), unit)
+    folder.check([shard])

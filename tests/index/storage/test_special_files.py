@@ -72,7 +72,7 @@ def test_a_pipe_is_no_faiss_file(folder, hash_model):
 
 def test_a_header_nested_too_deeply_is_one_line(tmp_path):
     vectors = ShardFolder(tmp_path, 8)
-    shard = vectors.write(0, np.ones((200, 8), np.float32))
+    shard = vectors.write(0, [np.ones((200, 8), np.float32)], 200)
     with (tmp_path / shard.name).open("r+b") as file:
         file.write(struct.pack("<Q", 4000) + b"[" * 4000)
     with pytest.raises(InputError, match="its header cannot be read"):
