@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import compress, islice, pairwise
 from typing import Any, TypeAlias
 
 from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
@@ -82,14 +82,32 @@ class Passages:
 
     def __call__(self, text: str, blocks: Sequence[Block] = ()) -> list[Span]:
         """Return the passages of a text; without blocks, its paragraphs are."""
-        found = list(blocks) or prose(text)
-        if not found:
-            return whole(text)
-        if len(found) < 2 and len(text) <= self.size:
-            # A token has at least one character.
-            return _trimmed(text, [(block.start, block.stop) for block in found])
-        counts = self._counts(text, found)
-        found, counts = self._refined(text, found, counts)
+        return self.of_all([(text, blocks)])[0]
+
+    def of_all(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> list[list[Span]]:
+        """Return the passages of each text with its blocks: of many texts in a fraction of the time."""
+        found = [list(blocks) or prose(text) for text, blocks in texts]
+        # A token has at least one character.
+        counted = [
+            len(blocks) > 1 or (bool(blocks) and len(text) > self.size)
+            for (text, _), blocks in zip(texts, found, strict=True)
+        ]
+        pieces = [
+            text[block.start : block.stop]
+            for (text, _), blocks in compress(zip(texts, found, strict=True), counted)
+            for block in blocks
+        ]
+        counts = map(int, self._count(pieces) if pieces else ())
+        return [
+            self._cut(text, blocks, list(islice(counts, len(blocks))))
+            if is_counted
+            else _trimmed(text, [(block.start, block.stop) for block in blocks])
+            for (text, _), blocks, is_counted in zip(texts, found, counted, strict=True)
+        ]
+
+    def _cut(self, text: str, blocks: list[Block], counts: list[int]) -> list[Span]:
+        """Return the passages of a text from its blocks and their numbers of tokens."""
+        found, counts = self._refined(text, blocks, counts)
         spans: list[Span] = []
         # A stack of parts still to be cut.
         parts = [(0, len(found))]

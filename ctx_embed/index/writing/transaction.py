@@ -83,6 +83,12 @@ def documents_of(texts: Any, ids: Any, metadata: Any, embeddings: Any = None) ->
     ]
 
 
+def _checked_text(text: Any, number: int) -> str:
+    if not isinstance(text, str):
+        raise InputError(f"document {number}: the text must be a string, got {described(text)}")
+    return well_formed(str(text))
+
+
 class _Prepared(NamedTuple):
     """A document that is checked and cut but not yet stored.
 
@@ -104,7 +110,7 @@ class Edit:
         store: the documents, in a writing transaction.
         vectors: the shards' folder.
         embed: returns the unit vectors (n, dimension) of n texts; called in another thread.
-        chunk: cuts a text with these blocks into passages.
+        chunk: returns the passages of each text, given with its blocks.
         counted: the number of documents that the same operation has already added, for messages.
         titled: whether passages are embedded with the title of their document, see :func:`embedded_texts`.
         shard_rows: the number of vectors that may wait in memory.
@@ -115,7 +121,7 @@ class Edit:
         store: DocumentStore,
         vectors: ShardFolder,
         embed: Callable[[Sequence[str]], Vectors],
-        chunk: Callable[[str, Sequence[Block]], Sequence[Span]],
+        chunk: Callable[[Sequence[tuple[str, Sequence[Block]]]], Sequence[Sequence[Span]]],
         counted: int = 0,
         *,
         titled: bool = False,
@@ -166,10 +172,13 @@ class Edit:
         taken = self.store.rows_of_ids(given)
         if not replacing:
             self._require_new(ids, first, taken)
+        texts = [_checked_text(document.text, number) for number, document in enumerate(documents, first)]
+        spans = self._spans(documents, texts)
         prepared: dict[Id, _Prepared] = {}
         for number, (identifier, document) in enumerate(zip(ids, documents, strict=True), first):
+            place = number - first
             prepared.pop(identifier, None)
-            prepared[identifier] = self._prepared(document, identifier, number)
+            prepared[identifier] = self._prepared(document, number, identifier, texts[place], spans[place])
         self._store(list(prepared.values()), list(taken))
         self.state = replace(self.state, next_id=next_id)
         self.counted += len(documents)
@@ -207,22 +216,31 @@ class Edit:
             if other != number:
                 raise TakenIdError(number, identifier, f"is also that of document {other}")
 
-    def _prepared(self, document: Document, identifier: Id, number: int) -> _Prepared:
-        if not isinstance(document.text, str):
-            raise InputError(f"document {number}: the text must be a string, got {described(document.text)}")
-        text = well_formed(str(document.text))
+    def _spans(self, documents: Sequence[Document], texts: Sequence[str]) -> list[Sequence[Span]]:
+        """Return the passages of each document; one that comes with its embedding is not cut."""
+        spans: list[Sequence[Span]] = [
+            document.spans if isinstance(document, Copied) else [(0, len(text))]
+            for document, text in zip(documents, texts, strict=True)
+        ]
+        uncut = [
+            place
+            for place, document in enumerate(documents)
+            if not isinstance(document, Copied) and getattr(document, "embedding", None) is None
+        ]
+        blocks = [documents[place].blocks if isinstance(documents[place], Structured) else () for place in uncut]
+        cut = self.chunk([(texts[place], of_text) for place, of_text in zip(uncut, blocks, strict=True)])
+        for place, found in zip(uncut, cut, strict=True):
+            spans[place] = found
+        return spans
+
+    def _prepared(self, document: Document, number: int, identifier: Id, text: str, spans: Sequence[Span]) -> _Prepared:
         metadata = metadata_json(document.metadata, number)
         embedding = getattr(document, "embedding", None)
-        spans: Sequence[Span]
-        vectors: Sequence[Vectors | None]
+        vectors: Sequence[Vectors | None] = [None] * len(spans)
         if isinstance(document, Copied):
-            spans, vectors = document.spans, document.vectors
+            vectors = document.vectors
         elif embedding is not None:
-            spans = [(0, len(text))]
             vectors = [unit_vector(embedding, self.vectors.dimension, f"document {number}: the embedding")]
-        else:
-            spans = self.chunk(text, document.blocks if isinstance(document, Structured) else ())
-            vectors = [None] * len(spans)
         embedded = embedded_texts(text, document.metadata, spans, self.titled)
         return _Prepared(NewDocument(identifier, metadata, text, spans), embedded, vectors)
 

@@ -107,12 +107,14 @@ class Writer:
     def _embed(self, texts: Sequence[str]) -> Vectors:
         return self._embedder().documents(texts)
 
-    def _chunk(self, text: str, blocks: Sequence[Block]) -> list[Span]:
+    def _chunk(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> Sequence[Sequence[Span]]:
         if self._chunker is None:
             chunk = self.folder.manifest.chunk
             # Whole documents need no tokenizer, so that the model is not loaded if all embeddings are known.
             self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
-        return self._chunker(text, blocks) if isinstance(self._chunker, chunking.Passages) else self._chunker(text)
+        if isinstance(self._chunker, chunking.Passages):
+            return self._chunker.of_all(texts)
+        return [self._chunker(text) for text, _ in texts]
 
     def tidy(self, store: DocumentStore) -> None:
         """Update the manifest and FAISS's file to the newest commit, and remove files that it does not list.
