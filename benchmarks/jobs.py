@@ -14,13 +14,17 @@ import gzip
 import json
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ SENTENCES, PASSAGES, SENTENCES_OF_PASSAGE, MANY = 20_000, 3_000, 6, 100_000
 MINILM_SHARE = 20
 SHORT_TEXTS = 200
 BOOK_BYTES = 5_000_000
+MILLION, FILES, QUERIES = 1_000_000, 50_000, 200
 
 Row = dict[str, Any]
 
@@ -60,13 +65,15 @@ class Inputs:
 
         return read_labelled(self.data / "senteval" / "MR.tsv")[1]
 
-    def sentences(self, count: int, *, of_one: int = 1) -> list[str]:
-        """Return passages of ``of_one`` consecutive sentences from all over the Wikipedia corpus, in random order."""
+    def sentences(
+        self, count: int, *, of_one: int = 1, genres: str = "wikipedia_en", overlapping: bool = False
+    ) -> list[str]:
+        """Return passages of ``of_one`` consecutive sentences from all over the corpus, in random order."""
         lines: list[str] = []
-        for path in sorted((self.data / "corpus").glob("wikipedia_en.*.gz")):
+        for path in sorted((self.data / "corpus").glob(f"{genres}.*.gz")):
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 lines += [line.strip() for line in file]
-        starts = random.Random(0).sample(range(0, len(lines) - of_one, of_one), count)
+        starts = random.Random(0).sample(range(0, len(lines) - of_one, 1 if overlapping else of_one), count)
         return [" ".join(lines[start : start + of_one]) for start in starts]
 
     @property
@@ -121,19 +128,28 @@ def rows_of(measured: dict[str, list[float]], unit: str, shown: Callable[[float]
     return rows
 
 
-def of_processes(commands: dict[str, list[str]], runs: int) -> list[Row]:
-    """Run commands in turn; return their wall clock, processor seconds (with their children's), and peak memory."""
+def of_processes(
+    commands: dict[str, list[str]], runs: int, between: Callable[[], None] = lambda: None, warmups: int = 1
+) -> list[Row]:
+    """Run commands in turn; return their wall clock, processor seconds (with their children's), and peak memory.
+
+    Args:
+        commands: by contender.
+        runs: counted runs of each.
+        between: is called before each run.
+        warmups: runs that are not counted; they fill the disk's cache.
+    """
     costs: dict[str, dict[str, list[float]]] = {unit: {name: [] for name in commands} for unit in ("s", "cpu s", "MB")}
-    for run in range(runs + 1):
+    for run in range(warmups + runs):
         for name, command in commands.items():
+            between()
             start = time.perf_counter()
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             _, status, usage = os.wait4(process.pid, 0)
             seconds = time.perf_counter() - start
             if status:
                 raise RuntimeError(f"{' '.join(command)} failed")
-            # The first run fills the disk's cache.
-            if run:
+            if run >= warmups:
                 costs["s"][name].append(seconds)
                 costs["cpu s"][name].append(usage.ru_utime + usage.ru_stime)
                 costs["MB"][name].append(usage.ru_maxrss / 1024)
@@ -294,6 +310,227 @@ def explain(inputs: Inputs) -> list[Row]:
     return of_processes({"ctx-embed explain": command}, inputs.runs)
 
 
+def ctx_embed_command(*arguments: Any) -> list[str]:
+    return python("from ctx_embed.cli.main import main; main()", *arguments)
+
+
+# What a user would write instead: model2vec, FAISS, and SQLite with FTS5 and the same stemmer.
+PEER_BUILD = """
+import sqlite3, sys
+import faiss
+from model2vec import StaticModel
+source, model, threads, output = sys.argv[1:]
+texts = open(source, encoding="utf-8").read().splitlines()
+vectors = StaticModel.from_pretrained(model).encode(texts, use_multiprocessing=threads != "1")
+vectors = vectors.astype("float32")
+faiss.normalize_L2(vectors)
+lists = faiss.IndexFlatIP(vectors.shape[1])
+index = faiss.IndexIVFFlat(lists, vectors.shape[1], 1024, faiss.METRIC_INNER_PRODUCT)
+index.train(vectors)
+index.add(vectors)
+faiss.write_index(index, output + ".faiss")
+database = sqlite3.connect(output + ".sqlite")
+database.execute("CREATE TABLE documents (id INTEGER PRIMARY KEY, text TEXT)")
+database.execute(
+    "CREATE VIRTUAL TABLE words USING fts5"
+    "(text, content='documents', content_rowid='id', tokenize='porter unicode61')"
+)
+with database:
+    database.executemany("INSERT INTO documents VALUES (?, ?)", enumerate(texts))
+    database.execute("INSERT INTO words (rowid, text) SELECT id, text FROM documents")
+"""
+
+
+def _lines(inputs: Inputs, count: int) -> Path:
+    """Write ``count`` sentences, of all genres if Wikipedia has fewer, and return the file."""
+    path = inputs.work / f"{count}.txt"
+    genres = "wikipedia_en" if count <= MANY else "*"
+    path.write_text("\n".join(inputs.sentences(count, genres=genres)), encoding="utf-8")
+    return path
+
+
+def index_build(inputs: Inputs) -> list[Row]:
+    """`ctx-embed index build` of 100,000 sentences of Wikipedia, and a script of 25 lines."""
+    lines = _lines(inputs, MANY)
+    peer = python(PEER_BUILD, lines, inputs.static(), inputs.threads, inputs.work / "peer")
+    build = ctx_embed_command("index", "build", lines, inputs.work / "build.index", "--overwrite")
+
+    def between() -> None:
+        for path in inputs.work.glob("peer.*"):
+            path.unlink()
+
+    return of_processes({"ctx-embed": build, "script": peer}, inputs.runs, between)
+
+
+def index_million(inputs: Inputs) -> list[Row]:
+    """`ctx-embed index build` of 1,000,000 sentences, once."""
+    lines = _lines(inputs, MILLION)
+    build = ctx_embed_command("index", "build", lines, inputs.work / "million.index", "--overwrite")
+    return of_processes({"ctx-embed": build}, 1, warmups=0)
+
+
+def index_folder(inputs: Inputs) -> list[Row]:
+    """`ctx-embed index build` of a folder with 50,000 Markdown files of six sentences, once."""
+    folder = inputs.work / "files"
+    for number, text in enumerate(inputs.sentences(FILES, of_one=SENTENCES_OF_PASSAGE, overlapping=True)):
+        path = folder / f"{number // 500}" / f"{number}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {text[:40]}\n\n{text}\n", encoding="utf-8")
+    build = ctx_embed_command("index", "build", folder, inputs.work / "folder.index", "--overwrite")
+    return of_processes({"ctx-embed": build}, 1, warmups=0)
+
+
+# The phases of a build, by the function in which a thread spends its processor time.
+PHASES = """
+import json, sys, time
+from collections import Counter
+from ctx_embed.index.ann import vector_index
+from ctx_embed.index.building import plan
+from ctx_embed.index.building.build import build_index
+from ctx_embed.index.model import IndexModel
+from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.shards import ShardFolder
+from ctx_embed.index.writing import writer
+spent = Counter()
+def timed(owner, name, phase):
+    function = getattr(owner, name)
+    def wrapped(*arguments, **options):
+        start = time.thread_time()
+        try:
+            return function(*arguments, **options)
+        finally:
+            spent[phase] += time.thread_time() - start
+    setattr(owner, name, wrapped)
+def counted(documents):
+    while True:
+        start = time.thread_time()
+        found = next(documents, None)
+        spent["read"] += time.thread_time() - start
+        if found is None:
+            return
+        yield found
+read = plan.Plan.documents
+plan.Plan.documents = lambda self: counted(read(self))
+timed(writer.Writer, "_chunk", "cut")
+timed(IndexModel, "documents", "embed")
+timed(DocumentStore, "insert", "write documents and words")
+timed(DocumentStore, "index_words", "words")
+timed(ShardFolder, "append", "write vectors")
+timed(vector_index.VectorIndex, "build", "FAISS: train and add")
+timed(writer, "tune", "FAISS: tune")
+build_index(sys.argv[1], sys.argv[2], mode="overwrite")
+spent["write documents and words"] -= spent["words"]
+spent["write documents"] = spent.pop("write documents and words")
+spent["everything else"] = time.process_time() - sum(spent.values())
+print(json.dumps(spent))
+"""
+
+
+def index_phases(inputs: Inputs) -> list[Row]:
+    """The processor seconds of a build of 100,000 sentences by phase; the ratio is to embedding."""
+    command = python(PHASES, _lines(inputs, MANY), inputs.work / "phases.index")
+    measured: dict[str, list[float]] = {"embed": []}
+    for _ in range(inputs.runs):
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        for phase, seconds in json.loads(done.stdout).items():
+            measured.setdefault(phase, []).append(seconds)
+    return rows_of(measured, "cpu s")
+
+
+def _index(inputs: Inputs, count: int) -> Path:
+    """Build an index of ``count`` sentences with a number in their metadata, and return its folder."""
+    lines, index = inputs.work / f"{count}.jsonl", inputs.work / f"{count}.index"
+    genres = "wikipedia_en" if count <= MANY else "*"
+    with lines.open("w", encoding="utf-8") as file:
+        for number, text in enumerate(inputs.sentences(count, genres=genres)):
+            file.write(json.dumps({"text": text, "number": number}) + "\n")
+    subprocess.run(ctx_embed_command("index", "build", lines, index), check=True, stdout=subprocess.DEVNULL)
+    return index
+
+
+def _searches(inputs: Inputs, count: int) -> list[Row]:
+    """Return the processor milliseconds of a search with snippets by mode, without and with a filter, 200 queries."""
+    from ctx_embed.index import SearchIndex
+
+    queries = [" ".join(text.split()[:6]) for text in inputs.sentences(QUERIES)]
+    rows: list[Row] = []
+    with SearchIndex.open(_index(inputs, count)) as index:
+        for where in (None, f"number < {count // 2}"):
+
+            def search(mode: Any, where: str | None = where) -> None:
+                for query in queries:
+                    for hit in index.search(query, mode=mode, where=where):
+                        hit.as_dict(query)
+
+            measured = alternate(
+                {mode: partial(search, mode) for mode in ("dense", "hybrid")}, inputs.runs, clock=time.process_time
+            )
+            named = {f"{mode}{', filtered' if where else ''}": seconds for mode, seconds in measured.items()}
+            rows += rows_of(named, "cpu ms", lambda median: 1000 * median / len(queries))
+        with _served(index.path) as (url, process):
+
+            def post(mode: str) -> None:
+                for query in queries:
+                    body = json.dumps({"query": query, "mode": mode, "snippets": ["<b>", "</b>"]}).encode()
+                    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+                    urllib.request.urlopen(request).read()
+
+            measured = alternate(
+                {f"{mode}, HTTP": partial(post, mode) for mode in ("dense", "hybrid")},
+                inputs.runs,
+                clock=partial(_processor_seconds, process.pid),
+            )
+            rows += rows_of(measured, "cpu ms", lambda median: 1000 * median / len(queries))
+    return rows
+
+
+@contextmanager
+def _served(index: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Serve an index, and yield the address of its searches and the process."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen(
+        ctx_embed_command("serve", "--port", port, index), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(600):
+            with suppress(OSError):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz").read()
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/v1/indexes/{index.name}/search", process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _processor_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def searches_10k(inputs: Inputs) -> list[Row]:
+    """A search of 10,000 sentences with snippets: hybrid beside dense."""
+    return _searches(inputs, 10_000)
+
+
+def searches_100k(inputs: Inputs) -> list[Row]:
+    """A search of 100,000 sentences with snippets: hybrid beside dense."""
+    return _searches(inputs, MANY)
+
+
+def searches_million(inputs: Inputs) -> list[Row]:
+    """A search of 1,000,000 sentences with snippets: hybrid beside dense."""
+    return _searches(inputs, MILLION)
+
+
+def index_query(inputs: Inputs) -> list[Row]:
+    """`ctx-embed index query` of 100,000 sentences."""
+    command = ctx_embed_command("index", "query", _index(inputs, MANY), "the history of the city", "-k", 5)
+    return of_processes({"ctx-embed": command}, inputs.runs)
+
+
 JOBS: dict[str, Callable[[Inputs], list[Row]]] = {
     "MR": reviews,
     "sentences": sentences,
@@ -304,7 +541,17 @@ JOBS: dict[str, Callable[[Inputs], list[Row]]] = {
     "first-vector": first_vector,
     "book": book,
     "explain": explain,
+    "index-build": index_build,
+    "index-phases": index_phases,
+    "index-folder": index_folder,
+    "index-query": index_query,
+    "searches-10k": searches_10k,
+    "searches-100k": searches_100k,
+    "index-million": index_million,
+    "searches-million": searches_million,
 }
+# Jobs of many minutes, which run only if they are named.
+LONG = ("index-million", "searches-million")
 
 
 def processor() -> str:
@@ -335,7 +582,7 @@ def main(
         return
     stored = json.loads(json_path.read_text()) if json_path and json_path.exists() else []
     at = {"commit": commit(), "processor": processor(), "runs": runs, **environment()}
-    for name in names or JOBS:
+    for name in names or [name for name in JOBS if name not in LONG]:
         found: list[Row] = []
         for count in threads:
             command = [sys.executable, __file__, name, "--here", "--data", data, "--threads", count, "--runs", runs]

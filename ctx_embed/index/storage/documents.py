@@ -491,7 +491,12 @@ class DocumentStore(Database):
             self.connection.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
             self.connection.executemany("INSERT INTO checksums VALUES (?, ?)", sums)
             self.connection.executemany("INSERT INTO passages VALUES (?, ?, ?)", cut)
-            self.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", words)
+        self.index_words(words)
+
+    def index_words(self, passages: Iterable[tuple[int, str]]) -> None:
+        """Add passages, as pairs of row and text, to the word lists."""
+        with self.reporting_errors():
+            self.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", passages)
 
     def keep_hashes(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Record in which row each text was embedded, as pairs of :func:`text_hash` and row."""
