@@ -1,4 +1,4 @@
-"""The cost of an encoder: texts per second, parameters and peak memory, in a process of its own if it has a name.
+"""The cost of an encoder: texts per second, parameters and peak memory, measured in its own process if it has a name.
 
 ``python -m ctx_embed.eval.cost NAME`` reads a JSON array of texts from standard input and prints the cost as JSON.
 """

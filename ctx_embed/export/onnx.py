@@ -27,7 +27,7 @@ CHECKED = ["A film that nobody forgets.", "", "prices rise", "日本 ☃", "i do
 
 
 class _Graph:
-    """An ONNX graph being written: operators are called by their names and give the names of their outputs."""
+    """A builder of an ONNX graph: calling an operator by its name adds a node and returns the name of its output."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []

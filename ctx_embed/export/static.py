@@ -1,4 +1,4 @@
-"""A mean of token embeddings as a folder that model2vec and sentence-transformers' StaticEmbedding both load."""
+"""Models of the system ``mean`` as static embeddings, for model2vec and sentence-transformers' StaticEmbedding."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MARK = "config.json"
 
 
 def export(model: SentenceTransformer, output: str | Path) -> None:
-    """Write the table and the tokenizer of a model without steps, of the system ``mean``.
+    """Write the token table and the tokenizer of a model of the system ``mean``.
 
-    StaticEmbedding gives the same embeddings; model2vec leaves unknown tokens out of its means.
+    StaticEmbedding returns the same embeddings; model2vec leaves unknown tokens out of the mean.
 
     Args:
         model: from :func:`ctx_embed.load`.

@@ -31,7 +31,7 @@ class AttentivePooling(HeadsEncoder):
 
     Shapes: H (n, d); q (d,); W, W_q, W_h (d, d), under location (locations, d); v (d,); the embedding (d,). d is m, or
     2 hidden. Parameters: d, and 2 d^2 + d under additive, locations * d under location, d^2 under general. Cost: O(n
-    d), O(n d^2) under additive. Text without tokens is embedded as zeros (the map's bias).
+    d), O(n d^2) under additive. A text without tokens is embedded as zeros, or as the bias of the linear map.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.

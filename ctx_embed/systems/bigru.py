@@ -20,8 +20,8 @@ class BiGru(SystemEncoder):
         sentence embedding = max_t h_t, feature by feature
 
     Shapes: h_t (2 hidden,); the embedding likewise, or (output_dimension,) after a linear map. Parameters: 6 hidden (m
-    + hidden + 2). Cost: O(n hidden (m + hidden)), one token after the other. Text without tokens is embedded as zeros
-    (the map's bias). sentence-transformers' own recurrent module is an LSTM.
+    + hidden + 2). Cost: O(n hidden (m + hidden)), one token after the other. A text without tokens is embedded as
+    zeros, or as the bias of the linear map. sentence-transformers' own recurrent module is an LSTM.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.

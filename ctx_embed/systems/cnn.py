@@ -25,13 +25,14 @@ class Convolution(SystemEncoder):
 
     Each text is read with w - 1 zero vectors on both sides, so that it has n + w - 1 windows however short it is.
     Shapes: F_w (filters, w m); the embedding (widths * filters,), or (output_dimension,) after a linear map.
-    Parameters: filters (m sum(w) + widths). Cost: O(n m filters sum(w)). Text without tokens is embedded as zeros (the
-    map's bias). sentence-transformers' own CNN module takes odd widths only, and padding reaches a text's last windows.
+    Parameters: filters (m sum(w) + widths). Cost: O(n m filters sum(w)). A text without tokens is embedded as zeros, or
+    as the bias of the linear map. sentence-transformers' own CNN module takes odd widths only, and padding reaches a
+    text's last windows.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
         filters: number for each width.
-        widths: of the windows, in tokens.
+        widths: the windows' widths in tokens.
         dropout: rate on the embedding, in training.
         output_dimension: features after a linear map; None: no map.
 

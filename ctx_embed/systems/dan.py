@@ -44,9 +44,9 @@ class DeepAveraging(TokenEncoder):
         x = (sum_t e(w_t) + sum_t g(w_t, w_{t+1})) / (2 n - 1)
         sentence embedding = W_L relu(... relu(W_1 x + b_1)) + b_L
 
-    g is a second table, whose rows bigrams share by hashing. Shapes: x (m,); g (buckets, m); W_1 (f, m), W_L
-    (m, f), between them (f, f). Parameters, excluding both tables: m f + f + (L - 2)(f^2 + f) + f m + m, for one layer
-    m^2 + m. Cost: O(n m + m f), the fastest after the mean. Text without tokens: the network's value at 0.
+    g is a second table, whose rows bigrams share by hashing. Shapes: x (m,); g (buckets, m); W_1 (f, m), W_L (m, f),
+    between them (f, f). Parameters, excluding both tables: m f + f + (L - 2)(f^2 + f) + f m + m, for one layer m^2 + m.
+    Cost: O(n m + m f), the fastest after the mean. A text without tokens is embedded as the network's value at 0.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.

@@ -42,9 +42,9 @@ def groups_of(lengths: list[int], device: torch.device, group_tokens: int = GROU
     """Yield groups that together hold each document with tokens once.
 
     Args:
-        lengths: of the documents, in tokens.
-        device: of the groups' tensors.
-        group_tokens: token positions of a group at most, unless a single document has more.
+        lengths: tokens in each document.
+        device: device of the groups' tensors.
+        group_tokens: maximum number of token positions in a group, unless a single document has more.
     """
     length = torch.tensor(lengths, dtype=torch.int64)
     start = length.cumsum(0) - length

@@ -41,8 +41,8 @@ class Lama(_AskedByContext):
         sentence embedding = A H, flattened
 
     Shapes: H (n, d); P, Q (d, h); c (d,); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
-    is m, or 2 hidden. Parameters: 2 h d, and d if the context is learned. Cost: O(n d h). Text without tokens is
-    embedded as zeros (the map's bias).
+    is m, or 2 hidden. Parameters: 2 h d, and d if the context is learned. Cost: O(n d h). A text without tokens is
+    embedded as zeros, or as the bias of the linear map.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
@@ -136,8 +136,8 @@ class Bilinear(_AskedByContext):
         e_t = c^T W h_t
         sentence embedding = sum_t softmax(e)_t h_t
 
-    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d if the
-    context is learned. Cost: O(d^2 + n d). Text without tokens is embedded as zeros (the map's bias).
+    Shapes: H (n, d); W (d, d); c (d,); the embedding (d,). d is m, or 2 hidden. Parameters: d^2, and d if the context
+    is learned. Cost: O(d^2 + n d). A text without tokens is embedded as zeros, or as the bias of the linear map.
 
     Args:
         tokenizer, dimension, context, hidden, output_dimension, max_seq_length, phrases, weights: as for

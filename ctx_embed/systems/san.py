@@ -26,8 +26,8 @@ class StructuredSelfAttention(HeadsEncoder):
         added to the training loss: penalty * ||A A^T - I||_F^2, averaged over the batch's texts
 
     Shapes: H (n, d); W1 (u, d); W2 (h, u); A (h, n); the embedding (h d,), or (output_dimension,) after a linear map. d
-    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). Text without tokens: zeros (the map's
-    bias).
+    is m, or 2 hidden. Parameters: u d + h u. Cost: O(n u (d + h) + n h d). A text without tokens is embedded as zeros,
+    or as the bias of the linear map.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.

@@ -20,12 +20,12 @@ class SelfAttention(TokenEncoder):
         Y = softmax(X X^T) X, the softmax over each row
         sentence embedding = sum_t Y_t / n
 
-    Shapes: X, Y (n, m). Parameters: none besides the table. Cost: O(n^2 m). Text without tokens: zeros.
+    Shapes: X, Y (n, m). Parameters: none besides the table. Cost: O(n^2 m). A text without tokens is embedded as zeros.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
 
-        Source: Vaswani et al. (2017), arXiv 1706.03762, without its maps and its scale.
+    Source: Vaswani et al. (2017), arXiv 1706.03762, without its maps and its scale.
     """
 
     config_file_name = "self_attention_config.json"
@@ -50,7 +50,7 @@ class ParametricSelfAttention(SelfAttention):
         Y = tanh(softmax(Q K^T / sqrt(m)) V) W_o^T, with Q = X W_q^T, K = X W_k^T, V = X W_v^T
         sentence embedding = sum_t Y_t / n
 
-    Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). Parameters: 4 m^2. Cost: O(n m^2 + n^2 m). Text without
+    Shapes: X, Q, K, V, Y (n, m); W_q, W_k, W_v, W_o (m, m). Parameters: 4 m^2. Cost: O(n m^2 + n^2 m). A text without
     tokens is embedded as zeros.
 
     Args:

@@ -92,7 +92,8 @@ class TransformerEncoder(TokenEncoder):
         sentence embedding = sum_t x_t / n, or / sqrt(n) under ``pooling="sqrt"``
 
     Shapes: x (n, m); the query, key and value maps, and the output map (m, m) each with bias; W_1 (f, m); W_2 (m, f).
-    Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per layer. Text without tokens: zeros.
+    Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per layer. A text without tokens is embedded
+    as zeros.
 
     Args:
         tokenizer, dimension, max_seq_length, phrases, weights: as for :class:`ctx_embed.Contextualizer`.
@@ -202,7 +203,7 @@ class UseTransformer(TransformerEncoder):
         sentence embedding = sum_t x_t / sqrt(n), x the outputs of :class:`TransformerEncoder`
 
     Shapes and the other formulas as there. Parameters: N (4 m^2 + 2 m f + f + 9 m). Cost: O(n m (m + f) + n^2 m) per
-    layer. Text without tokens is embedded as zeros.
+    layer. A text without tokens is embedded as zeros.
 
     Args:
         tokenizer, dimension, layers, heads, feedforward, dropout, norm_first, max_seq_length, phrases, weights: as

@@ -20,7 +20,7 @@ class Checkpoint:
         run: the run's :func:`ctx_embed.fingerprint.identity`; the state of another run is ignored and replaced.
 
     Raises:
-        InputError: a file stands in the folder's place.
+        InputError: the folder's name is that of a file.
     """
 
     def __init__(self, output: Path, run: str) -> None:

@@ -62,11 +62,11 @@ def require_valid(options: Any, of: str = "") -> None:
     """Check each option: numbers, choices and switches, and the range of numbers.
 
     Args:
-        options: of a dataclass whose fields :func:`option` made.
-        of: follows the option's name in an error, as " of a source".
+        options: an instance of a dataclass whose fields :func:`option` made.
+        of: text after the option's name in an error, such as " of a source".
 
     Raises:
-        InputError: naming the first option that does not fit, what it needs, and its value.
+        InputError: an option has the wrong type or is out of range; the message names the first one.
     """
     for known in declared(type(options)):
         value, kind = getattr(options, known.name), types_of(type(options))[known.name]
@@ -104,8 +104,8 @@ def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Fun
     """Return a decorator that shows the options of dataclasses in the signature of a function with ``**options``.
 
     Args:
-        *classes: whose fields the function takes by name.
-        but: fields that it does not take so.
+        *classes: dataclasses whose fields the function takes as keyword arguments.
+        but: fields that it does not take.
     """
 
     def decorate(function: Function) -> Function:
@@ -137,7 +137,7 @@ class ContextualizerOptions:
     """Options of a Contextualizer's architecture, apart from its dimension.
 
     Raises:
-        InputError: a value of another type, or out of its range.
+        InputError: a value has the wrong type or is out of range.
     """
 
     steps: int = option(3, "Number of steps K.", least=1)

@@ -30,7 +30,7 @@ def content_hash(path: str | Path | None) -> str | None:
 
 
 def file_hashes(files: Sequence[Path]) -> dict[str, str]:
-    """Return the sha256 by file name; files of the same name are told apart by their folder's name."""
+    """Return the sha256 by file name; files of the same name are listed with their folder's name."""
     alike = Counter(path.name for path in files)
     names = [path.name if alike[path.name] == 1 else f"{path.absolute().parent.name}/{path.name}" for path in files]
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in zip(names, files, strict=True)}

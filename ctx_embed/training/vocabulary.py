@@ -52,8 +52,8 @@ def learn_vocabulary(
 
     Args:
         texts: any number of texts, read once.
-        size: the most entries, including the unknown entry and the padding.
-        letters: the most letters; words with rarer ones are unknown.
+        size: maximum number of entries, including the unknown entry and the padding.
+        letters: maximum number of letters; words with rarer letters are unknown.
         progress: show a progress bar on stderr.
 
     Returns:

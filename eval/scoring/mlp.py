@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ctx_embed.eval.scoring.probes import Fit, Indices, Matrix
 
 BATCH_SIZE = 64
-# Epochs between two checks on the held-out part, checks without improvement before stopping, and the most epochs.
+# Epochs between two checks on the held-out part, checks without improvement before stopping, maximum of epochs.
 PASSES = 4
 TENACITY = 5
 MAX_PASSES = 200

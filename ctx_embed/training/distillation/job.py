@@ -65,7 +65,8 @@ def distill(
         sources: files, each a whole source, or sources with sizes and weights.
         output: the model folder.
         teacher: a path or name for :func:`ctx_embed.load`; ``minilm`` is all-MiniLM-L6-v2.
-        **options: of :class:`.DistillationOptions`, :class:`.DistillationJob` and the Contextualizer.
+        **options: fields of :class:`.DistillationOptions`, :class:`.DistillationJob` and
+            :class:`.ContextualizerOptions`.
 
     Returns:
         The record's summary: texts, trained_texts, held_out_texts and held_out_distance.
@@ -160,7 +161,7 @@ def _identity(job: DistillationJob, architecture: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class _Material:
-    """What a distillation reads before it trains."""
+    """Everything that a distillation reads before training."""
 
     teacher: SentenceTransformer
     mixture: Mixture

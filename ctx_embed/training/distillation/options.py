@@ -23,12 +23,12 @@ class DistillationOptions:
     """Options of the training in a distillation; an objective with weight 0 is left out.
 
     Raises:
-        InputError: a value of another type, or out of its range.
+        InputError: a value has the wrong type or is out of range.
     """
 
     epochs: int = option(3, "Passes over the texts.", least=1)
     batch_size: int = option(256, "Texts per batch.", least=2)
-    learning_rate: float = option(5e-3, "Peak learning rate, of the token table and the network.", above=0)
+    learning_rate: float = option(5e-3, "Peak learning rate of the token table and the network.", above=0)
     warmup: float = option(
         0.05,
         "Fraction of all steps in which the learning rate rises linearly, before it falls to 0 along a cosine.",
@@ -39,7 +39,7 @@ class DistillationOptions:
     weight_decay: float = option(0.01, "AdamW's weight decay.", least=0, command=False)
     averaging: float = option(
         0.0,
-        "Decay per 10 steps of the weights' moving average, with which the student ends; 0 keeps the last weights.",
+        "Decay per 10 steps of a moving average of the weights, which becomes the student; 0 uses the last weights.",
         least=0,
         below=1,
     )
@@ -128,7 +128,7 @@ class Source:
     """Text files that are read in the same way.
 
     Raises:
-        InputError: no file, a number out of its range, or options that do not go together.
+        InputError: there is no file, a number is out of range, or options cannot be combined.
     """
 
     files: Sequence[Path] = option(meaning="Text files, plain or gzip, with a sentence per line or row.")
@@ -160,12 +160,12 @@ class Source:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class DistillationJob:
-    """A distillation as it was asked for: sources, output, all options.
+    """A request to distil a model: sources, output and all options.
 
     ``OUTPUT.partial`` next to the output holds the state of an interrupted run.
 
     Raises:
-        InputError: a value of another type or out of its range, or options that do not go together.
+        InputError: a value has the wrong type or is out of range, or options cannot be combined.
     """
 
     sources: Sequence[Source]
@@ -247,7 +247,7 @@ class DistillationJob:
         require_valid(self)
         require_spare(self.spare_dimensions, self.dimension)
         if self.start is not None and self.tokenizer is not None:
-            raise InputError("--from and --tokenizer exclude each other: the model has its own vocabulary")
+            raise InputError("--from and --tokenizer cannot be combined: the model has its own vocabulary")
         if self.second_teacher is not None and not any(source.second_texts for source in self.sources):
             raise InputError("a second teacher needs texts; set second_texts for a source of the recipe")
         if self.options.second_label_weight > 0 and (self.second_teacher is None or not self.labelled):

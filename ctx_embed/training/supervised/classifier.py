@@ -158,7 +158,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Iterable[str]) -> NDArray[Any] | list[tuple[Label, ...]]: ...
 
     def predict(self, X: str | Iterable[str]) -> Label | tuple[Label, ...] | NDArray[Any] | list[tuple[Label, ...]]:
-        """Return the likeliest label of each text, (texts,); of a single string its label.
+        """Return the most likely label of each text, (texts,), or of a single string.
 
         With several labels per text, return a list of tuples of labels, those with a probability of at least 0.5; or
         an array (texts, classes) of 0 and 1 if fit was given one.
@@ -172,7 +172,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return chosen
 
     def predict_proba(self, X: str | Iterable[str]) -> NDArray[np.float64]:
-        """Return the probability of each class, (texts, classes); of a single string (classes,).
+        """Return the probability of each class, (texts, classes), or (classes,) for a single string.
 
         A row sums to 1; with several labels per text, the probabilities are independent.
 
@@ -220,7 +220,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Open a classifier written by :meth:`save` or ``ctx-embed train``.
 
         Args:
-            folder: of the model.
+            folder: the model folder.
             device: as in sentence-transformers; None predicts without torch if the model allows it.
 
         Raises:

@@ -68,7 +68,7 @@ class SavedEncoder:
     Its pickle holds the model's files; for the model of this package, only its name.
 
     Args:
-        folder: of the model.
+        folder: the model folder.
         owned: the folder is temporary and is deleted with this object.
 
     Raises:

@@ -21,7 +21,7 @@ ClassWeight = Mapping[Any, float] | str | None
 # Inverse strength of the l2 penalty for a head over standardised embeddings.
 PROBE_C = 0.01
 PROBE_ITERATIONS = 1000
-# With fewer training texts the encoder is not trained, which would gain nothing and take longer.
+# With fewer training texts only the head is trained: training the encoder would take longer and gain nothing.
 FEW_TEXTS = 500
 # Texts and folds of the cross-validation that chooses how embeddings are scaled.
 SCALING_TEXTS, SCALING_FOLDS = 2000, 5
@@ -38,9 +38,9 @@ class Head:
         weight: (classes, m).
         bias: (classes,).
         labels: the classes' names: strings or numbers.
-        multi_label: a text has any number of labels; each output is a binary decision.
-        normalized: it reads embeddings of unit length; otherwise embeddings before any normalisation.
-        indicators: it was trained on an array (texts, classes) of 0 and 1, and :meth:`chosen` returns one.
+        multi_label: whether a text may have any number of labels; each output is then a binary decision.
+        normalized: whether it reads embeddings scaled to unit length; otherwise it reads them before normalisation.
+        indicators: whether it was trained on an array (texts, classes) of 0 and 1; :meth:`chosen` then returns one.
     """
 
     weight: Floats
@@ -70,7 +70,7 @@ class Head:
         return np.asarray(odds / odds.sum(1, keepdims=True))
 
     def chosen(self, logits: Floats) -> Any:
-        """Return the likeliest label of each text, or with several labels the tuple of those of probability >= 0.5."""
+        """Return the most likely label of each text, or with several labels a tuple of those of probability >= 0.5."""
         if self.multi_label:
             given = self.probabilities(logits) >= THRESHOLD
             if self.indicators:
@@ -144,8 +144,8 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
     """Return the weight of each class in the loss, (classes,); None: all are 1.
 
     Args:
-        wanted: ``balanced`` or weights by label, which are 1 for labels that are not named. ``balanced`` is
-            n / (classes * n_class); with several labels per text, the number of texts without the label divided by
+        wanted: ``balanced``, or weights by label (other labels have weight 1). The balanced weight of a label is
+            n / (classes * n_label); with several labels per text, the number of texts without the label divided by
             the number with it.
         data: the training texts.
         labels: the classes.
@@ -179,8 +179,8 @@ def fitted_head(
 ) -> Head:
     """Return a logistic regression on embeddings at unit length, for a frozen encoder.
 
-    Features are scaled by their own standard deviations or by one for all, whichever predicts held-out texts better:
-    the first makes use of small features, the second is more reliable with few texts.
+    Each feature is divided by its own standard deviation, or all by a common one, whichever predicts held-out texts
+    better: the former makes more of features with a small variance, the latter is more reliable with few texts.
 
     Args:
         embeddings: (n, m) before any normalisation.
@@ -241,7 +241,7 @@ def _regression(weights: Mapping[int, float] | None) -> Any:
 
 
 def _held_out_likelihood(Z: Floats, targets: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
-    """Return the mean log likelihood of texts that a regression on the others gives, by cross-validation."""
+    """Return the log likelihood of held-out texts in a cross-validation, summed over all texts."""
     from sklearn.model_selection import KFold, StratifiedKFold
 
     order = np.random.default_rng(0).permutation(len(Z))[:SCALING_TEXTS]

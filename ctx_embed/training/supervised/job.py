@@ -46,14 +46,13 @@ def train(
         output: the model folder.
         options: how to train; their seed is also that of the random weights of a model from scratch. None: 5 runs of
             4 epochs that start from the model, or the paper's options from scratch.
-        **settings: of :class:`.TrainingJob`.
+        **settings: fields of :class:`.TrainingJob`.
 
     Returns:
-        ``best_epochs`` of the runs (not with a frozen encoder), ``valid_accuracy`` (without ``valid`` the mean of the
-        runs', each on the texts that it held out) and ``valid_floor``, the accuracy of always answering the most
-        frequent training label (with a frozen encoder only if ``valid`` is given); and with
-        ``test``, ``test_accuracy``, ``test_floor`` and ``test``, see
-        :func:`ctx_embed.training.supervised.report.report`.
+        ``best_epochs``, one for each run; ``valid_accuracy``, without ``valid`` the mean over the runs, each on the
+        texts that it held out; and ``valid_floor``, the accuracy of always answering the most frequent training label.
+        A frozen encoder has no ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also
+        ``test_accuracy``, ``test_floor`` and ``test``, see :func:`ctx_embed.training.supervised.report.report`.
 
     Raises:
         InputError: a file, name or value that cannot be used, or another model is there.
@@ -92,7 +91,7 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a training starts from; ``frozen`` is the encoder if only a head over it is trained."""
+    """The start of a training; ``frozen`` is the encoder if only a head over it is trained."""
 
     model: SentenceTransformer
     frozen: SavedEncoder | TorchEncoder | None
@@ -104,7 +103,7 @@ class _Start:
 
 @dataclass(frozen=True)
 class _Trained:
-    """What a training ends with."""
+    """The outcome of a training."""
 
     predictor: Predictor
     history: list[dict[str, float]]
@@ -193,7 +192,7 @@ def _fitted(job: TrainingJob, data: _Data, encoder: SavedEncoder | TorchEncoder)
 def _measured(
     predictor: Predictor, learned: Labelled, measured: Labelled | None, test: Labelled | None
 ) -> dict[str, Any]:
-    """Return the floor of the validation accuracy, and what the test texts show."""
+    """Return the floor of the validation accuracy and the scores on the test texts."""
     result: dict[str, Any] = {}
     if measured is not None:
         result["valid_floor"] = majority_floor(learned, measured)

@@ -52,7 +52,7 @@ class ClassifierNetwork(nn.Module):
 
         Args:
             data: labelled texts.
-            weights: (classes,) of the classes in the loss.
+            weights: (classes,) weights of the classes in the loss.
         """
         X = embedded(self.encoder, data.texts).astype(np.float64)
         weight, bias = logistic(X, data.targets(self.labels), X.std(0) + 1e-9, weights)
@@ -69,7 +69,7 @@ class ClassifierNetwork(nn.Module):
         return Head(weight, bias, self.labels, self.multi_label)
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
-        """Return the likeliest label of each text, or with several labels a tuple of them.
+        """Return the most likely label of each text, or with several labels a tuple of them.
 
         Raises:
             InputError: the outputs are not finite.
@@ -85,7 +85,7 @@ class ClassifierNetwork(nn.Module):
 
 @torch.no_grad()
 def dimension_of(encoder: SentenceTransformer) -> int:
-    """Return the dimension of an encoder's embeddings, which a ``truncate_dim`` does not lower."""
+    """Return the dimension of an encoder's embeddings before any truncation."""
     with warnings.catch_warnings():
         # The text has no token that the model knows.
         warnings.simplefilter("ignore")

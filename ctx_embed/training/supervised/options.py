@@ -25,10 +25,12 @@ class SupervisedOptions:
     """Options of the training of an encoder and its head; the defaults are the paper's protocol.
 
     Raises:
-        InputError: a value of another type, or out of its range.
+        InputError: a value has the wrong type or is out of range.
     """
 
-    epochs: int = option(10, "Passes over the training texts; of each run the best epoch is used.", least=1)
+    epochs: int = option(
+        10, "Passes over the training texts; each run ends with the weights of its best epoch.", least=1
+    )
     batch_size: int = option(32, "Texts per batch.", least=1)
     learning_rate: float = option(1e-4, "Adam's learning rate, constant.", above=0)
     token_dropout: float = option(0.0, "Fraction of tokens dropped during training.", least=0, below=1)
@@ -43,13 +45,13 @@ class SupervisedOptions:
     seed: int = option(0, "Seed of the split, the order and the initial weights.", least=0, below=2**32)
     like_length: bool = option(
         False,
-        "Make batches of texts of similar length: several times as fast for recurrent systems on mixed lengths.",
+        "Batch texts of similar length: several times faster for recurrent systems if lengths differ.",
         command=False,
     )
     runs: int = option(
         1,
-        "Trainings whose weights are averaged, each in another order and, without validation texts, with another part "
-        "held out. Not from scratch.",
+        "Number of trainings whose weights are averaged. Each reads the texts in another order and, without --valid, "
+        "holds out another part. Not from scratch.",
         least=1,
     )
 
@@ -81,12 +83,12 @@ FINE_TUNING = SupervisedOptions(epochs=4, batch_size=64, learning_rate=1e-3, hea
 @documented
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
-    """A training from labelled files as it was asked for.
+    """A request to train on labelled files.
 
     ``OUTPUT.partial`` next to the output holds the state of an interrupted run.
 
     Raises:
-        InputError: a value of another type or out of its range, or options that do not go together.
+        InputError: a value has the wrong type or is out of range, or options cannot be combined.
     """
 
     file: str | Path
@@ -114,12 +116,14 @@ class TrainingJob:
     )
     frozen: bool | None = option(
         None,
-        "Train only the head and leave the encoder as it is: seconds.",
+        "Train only the head, in seconds, and leave the encoder as it is.",
         default_is="with fewer than 500 texts, unless an option of the training is given",
     )
-    multi_label: bool = option(False, "Each text has any number of labels, with commas between them.")
+    multi_label: bool = option(False, "A text may have several labels, separated by commas, or none.")
     encoder: str | None = option(None, "The system to train from scratch.", command=False)
-    tokenizer: str | None = option(None, "tokenizer.json of a model from scratch; else learned from TRAIN.")
+    tokenizer: str | None = option(
+        None, "A tokenizer.json for a model from scratch; without one, a vocabulary is learned from TRAIN."
+    )
     vocabulary_size: int = option(16_000, "Maximum number of entries of a learned vocabulary.", least=3)
     overwrite: bool = option(False, "Replace the model in OUT, once the new one is complete.")
     device: str | None = option(None, "As in sentence-transformers, e.g. cpu or cuda.", metavar="NAME")

@@ -28,7 +28,7 @@ class Predictor:
         """Open a classifier written by ``ctx-embed train`` or :meth:`TextClassifier.save`.
 
         Args:
-            folder: of the model.
+            folder: the model folder.
             device: as in sentence-transformers; None predicts without torch if the model allows it.
 
         Raises:
@@ -58,7 +58,7 @@ class Predictor:
         return self.head.logits(self.encoder.embed(texts))
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
-        """Return the likeliest label of each text, or with several labels a tuple of them.
+        """Return the most likely label of each text, or with several labels a tuple of them.
 
         Raises:
             InputError: the outputs are not finite.

@@ -47,8 +47,8 @@ def new_encoder(
         start: a model's path, or ``default``; None initialises a system randomly, with the other arguments.
         texts: learn a vocabulary from these if no ``tokenizer`` is given.
         tokenizer: path of a ``tokenizer.json``.
-        vocabulary_size: the most entries of a learned vocabulary.
-        seed: of the random weights.
+        vocabulary_size: maximum number of entries of a learned vocabulary.
+        seed: seed of the random weights.
         device: as in sentence-transformers.
         encoder: the system's name.
         **architecture: the system's dimension and options.
@@ -89,16 +89,16 @@ def train_classifier(
     Args:
         encoder: trained in place.
         train: texts of at least two classes, or with several labels per text, each then a binary decision.
-        valid: texts that choose the epoch; None holds out a stratified part of ``train``, another one in each run.
+        valid: texts whose accuracy chooses the epoch; None: each run holds out another stratified part of ``train``.
         options: how to train.
-        checkpoint: where the state is saved after each epoch; None saves none.
-        class_weight: of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
+        checkpoint: stores the state after each epoch; None stores nothing.
+        class_weight: weights of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
         progress: show a bar on stderr.
 
     Returns:
-        The classifier of the best epoch, or the mean of those of all runs; and for each epoch of each run its number,
-        that of the run (from 1), mean training loss, the part of it that is cross-entropy (the rest is the encoder's
-        penalty), and validation accuracy, see :meth:`ClassifierNetwork.accuracy`.
+        The classifier, with the weights of the best epoch averaged over the runs; and a dict for each epoch of each run
+        with ``run`` and ``epoch`` (from 1), ``train_loss``, ``cross_entropy`` (the loss without the encoder's penalty)
+        and ``valid_accuracy``, see :meth:`ClassifierNetwork.accuracy`.
 
     Raises:
         InputError: only one class, validation labels that no training text has, or a training that diverges.
@@ -117,7 +117,7 @@ def train_classifier(
 
 
 def best_epochs(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
-    """Return of each run the epoch of the best validation accuracy (ties: the first)."""
+    """Return the epoch of best validation accuracy in each run, the first one if several are equal."""
     by_run = groupby(history, key=lambda entry: entry["run"])
     return [max(entries, key=lambda entry: entry["valid_accuracy"]) for _, entries in by_run]
 
@@ -224,9 +224,9 @@ def _epoch(
 
 
 def _sum(total: dict[str, Tensor], more: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sums of weights in float64, so that the mean of equal ones is the same; other tensors as they are.
+    """Return the sums of weights in float64, so that averaging equal weights changes nothing; other tensors unchanged.
 
-    They are on the CPU, wherever the run goes on; not every device has float64.
+    All are on the CPU, since not every device has float64.
     """
     here = {name: tensor.cpu() for name, tensor in more.items()}
     wide = {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in here.items()}

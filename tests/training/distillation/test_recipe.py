@@ -366,7 +366,7 @@ FAILURES = [
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),
     ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe with a fair source of pairs (.jsonl)"),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
-    ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer exclude each other: the model has its own vocabulary"),
+    ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer cannot be combined: the model has its own vocabulary"),
     ({"second_label_weight": 0.5}, "second_label_weight needs a second teacher and labelled files; "),
     ({"phrases": -1}, "phrases must be at least 0, got -1"),
 ]
