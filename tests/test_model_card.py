@@ -75,14 +75,6 @@ def test_the_default_trained_by_sentence_transformers(loader):
     assert "base_model" not in stated
 
 
-@pytest.mark.filterwarnings("default")
-def test_the_code_of_the_page_on_fine_tuning_runs():
-    page = Path(__file__).parents[1] / "docs" / "fine-tuning.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-    exec(code, {})
-    assert "learning_rate 0.001" in card("my-model")
-
-
 def test_weights_that_a_program_of_its_own_changed(tokenizer):
     make_model(tokenizer).save_pretrained("made")
     assert "Sentence embeddings: made by a program of its own." in card("made")

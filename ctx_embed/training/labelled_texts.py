@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.training.distillation.texts.exclusion import words_of
-
 Hashes = NDArray[np.uint64]
+_WORD = re.compile(r"\w+")
+
+
+def words_of(text: str) -> str:
+    """Return the text's words in lower case, separated by single spaces: texts are compared in this form."""
+    return " ".join(_WORD.findall(text.lower()))
 
 
 def text_hash(text: str) -> int | None:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Set
 from pathlib import Path
 
 from ctx_embed.rows import read_columns
-
-_WORD = re.compile(r"\w+")
-
-
-def words_of(text: str) -> str:
-    """Return the text's words in lower case, separated by single spaces: texts are compared in this form."""
-    return " ".join(_WORD.findall(text.lower()))
+from ctx_embed.training.labelled_texts import words_of
 
 
 def read_excluded(paths: Iterable[str | Path]) -> frozenset[str]:
-    """Return the :func:`words_of` each text in the files, from all columns.
+    """Return the words of each text in the files, in all columns, as :func:`.words_of` writes them.
 
     Raises:
         InputError: as :func:`ctx_embed.rows.read_columns`.

@@ -6,8 +6,9 @@ import pytest
 
 from ctx_embed.errors import InputError
 from ctx_embed.training.distillation.options import Source
-from ctx_embed.training.distillation.texts.exclusion import is_excluded, read_excluded, words_of
+from ctx_embed.training.distillation.texts.exclusion import is_excluded, read_excluded
 from ctx_embed.training.distillation.texts.mixture import read_mixture
+from ctx_embed.training.labelled_texts import words_of
 
 
 def test_texts_are_compared_by_their_words():
