@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import ctx_embed
 from ctx_embed.errors import InputError
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.loop.composition import Composition
 from ctx_embed.training.distillation.loop.contrasts import negated, triples
@@ -199,9 +200,9 @@ def test_contrasts_are_contradictions_and_negations():
     assert len(found) == 2
 
 
-def test_a_partner_is_to_be_nearer_than_a_contrast():
+def test_a_partner_is_to_be_nearer_than_a_contrast(tokenizer):
     of_texts = [(f"a{n}", f"b{n}", f"c{n}") for n in range(40)]
-    contrasts = Contrasts(ctx_embed.load()[0].text_tokenizer, of_texts, 2, 0)
+    contrasts = Contrasts(TextTokenizer(tokenizer), of_texts, 2, 0)
     assert len(contrasts.held_out) == 2
     _, lengths = contrasts.more_texts(_at(5))
     assert len(lengths) == 6
@@ -213,7 +214,7 @@ def test_a_partner_is_to_be_nearer_than_a_contrast():
     assert far.item() == pytest.approx(10, abs=1e-3)
     assert contrasts.measures(lambda ids, lengths: torch.cat([at, at, away])) == {"held_out_contrasts": 1.0}
     with pytest.raises(InputError, match="at least 40 contrasts, got 39"):
-        Contrasts(ctx_embed.load()[0].text_tokenizer, of_texts[:39], 2, 0)
+        Contrasts(TextTokenizer(tokenizer), of_texts[:39], 2, 0)
 
 
 def test_labels_are_read_from_a_teacher():

@@ -218,11 +218,13 @@ def test_a_pickle_holds_no_more_than_it_must(classifier, tmp_path):
     assert pickle.loads(content).predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-6)
 
 
-def test_a_trained_encoder(tmp_path):
-    classifier = TextClassifier(frozen=False, epochs=2, runs=2, batch_size=8).fit(TEXTS, LABELS, valid=(NEW, TRUE))
+def test_a_trained_encoder(tiny_model_path, tmp_path):
+    options = {"frozen": False, "epochs": 2, "runs": 2, "batch_size": 8}
+    shipped = TextClassifier(**options).fit(TEXTS, LABELS, valid=(NEW, TRUE))
+    assert isinstance(shipped.predictor_.encoder, TorchEncoder)
+    assert shipped.predict(NEW).tolist() == TRUE
+    classifier = TextClassifier(tiny_model_path, **options).fit(TEXTS, LABELS, valid=(NEW, TRUE))
     assert [(entry["run"], entry["epoch"]) for entry in classifier.history_] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert isinstance(classifier.predictor_.encoder, TorchEncoder)
-    assert classifier.predict(NEW).tolist() == TRUE
     classifier.save(tmp_path / "model")
     loaded = TextClassifier.load(tmp_path / "model")
     assert isinstance(loaded.predictor_.encoder, SavedEncoder)
@@ -230,7 +232,7 @@ def test_a_trained_encoder(tmp_path):
     assert isinstance(on_torch.predictor_.encoder, TorchEncoder)
     for other in (loaded, on_torch, pickle.loads(pickle.dumps(classifier))):
         assert other.predict_proba(NEW) == pytest.approx(classifier.predict_proba(NEW), abs=1e-4)
-    again = TextClassifier(frozen=False, epochs=2, runs=2, batch_size=8).fit(TEXTS, LABELS, valid=(NEW, TRUE))
+    again = TextClassifier(tiny_model_path, **options).fit(TEXTS, LABELS, valid=(NEW, TRUE))
     assert np.array_equal(again.predict_proba(NEW), classifier.predict_proba(NEW))
 
 
