@@ -30,41 +30,31 @@ class Finite(click.FloatRange):
         return rate
 
 
-def data_option(command: Command) -> Command:
-    """Add ``--data``: the folder of data sets."""
-    return click.option(
-        "--data",
-        envvar="CTX_EMBED_DATA",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Folder of data sets; also read from CTX_EMBED_DATA.",
-    )(command)
+# Options of several commands.
+data_option = click.option(
+    "--data",
+    envvar="CTX_EMBED_DATA",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of data sets; also read from CTX_EMBED_DATA.",
+)
+field_option = click.option("--field", metavar="NAME", help="The field that holds the text.  [default: text]")
+label_field_option = click.option(
+    "--label-field", metavar="NAME", help="The field that holds the label.  [default: label]"
+)
+encoding_option = click.option(
+    "--encoding", metavar="NAME", help="The encoding of the text, e.g. cp1252.  [default: UTF-8, or detected]"
+)
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["numpy", "torch"]),
+    help="Run the model with NumPy or torch.  [default: numpy; torch for models that NumPy does not run]",
+)
 
 
 def field_options(command: Command) -> Command:
     """Add ``--field`` and ``--label-field``: the columns of a table of labelled texts."""
-    label = click.option("--label-field", metavar="NAME", help="The field that holds the label.  [default: label]")
-    return field_option(label(command))
-
-
-def field_option(command: Command) -> Command:
-    """Add ``--field``: the column of a table that holds the text."""
-    return click.option("--field", metavar="NAME", help="The field that holds the text.  [default: text]")(command)
-
-
-def encoding_option(command: Command) -> Command:
-    """Add ``--encoding``: the encoding of text files."""
-    help_text = "The encoding of the text, e.g. cp1252.  [default: UTF-8, or detected]"
-    return click.option("--encoding", metavar="NAME", help=help_text)(command)
-
-
-def backend_option(command: Command) -> Command:
-    """Add ``--backend``: the library that runs the model."""
-    return click.option(
-        "--backend",
-        type=click.Choice(["numpy", "torch"]),
-        help="Run the model with NumPy or torch.  [default: numpy; torch for models that NumPy does not run]",
-    )(command)
+    return field_option(label_field_option(command))
 
 
 def dtype_option(default: str) -> Callable[[Command], Command]:

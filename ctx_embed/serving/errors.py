@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import orjson
@@ -74,24 +74,19 @@ def error_response(
     return Response(dumps({"error": error}), status, headers, "application/json")
 
 
+def _answering(
+    status: int, code: str | None = None, headers: Mapping[str, str] | None = None, message: str | None = None
+) -> Callable[[Request, Any], Awaitable[Response]]:
+    """Return a handler that reports errors with this status; None as message is that of the error."""
+
+    async def answer(request: Request, error: Any) -> Response:
+        return error_response(status, str(error) if message is None else message, code, headers)
+
+    return answer
+
+
 async def _api_error(request: Request, error: Any) -> Response:
     return error_response(error.status_code, error.detail, error.code, error.headers)
-
-
-async def _input_error(request: Request, error: Any) -> Response:
-    return error_response(400, str(error))
-
-
-async def _busy(request: Request, error: Any) -> Response:
-    return error_response(503, str(error), "writing", RETRY_AFTER)
-
-
-async def _unwritable(request: Request, error: Any) -> Response:
-    return error_response(507, str(error), "storage")
-
-
-async def _damaged(request: Request, error: Any) -> Response:
-    return error_response(500, str(error), "damaged")
 
 
 async def _http_error(request: Request, error: Any) -> Response:
@@ -114,23 +109,15 @@ async def _invalid(request: Request, error: Any) -> Response:
     return error_response(400, f"{'.'.join(where)}: {said[:1].lower()}{said[1:]}", param=where[0])
 
 
-async def _left(request: Request, error: Any) -> Response:
-    # nginx's status for it; only the log sees it.
-    return error_response(499, "the client left before its request was complete")
-
-
-async def _bug(request: Request, error: Any) -> Response:
-    return error_response(500, "an error of the server; its log has the traceback")
-
-
 HANDLERS: dict[Any, Any] = {
     ApiError: _api_error,
-    BusyError: _busy,
-    UnwritableError: _unwritable,
-    DamagedError: _damaged,
-    InputError: _input_error,
+    BusyError: _answering(503, "writing", RETRY_AFTER),
+    UnwritableError: _answering(507, "storage"),
+    DamagedError: _answering(500, "damaged"),
+    InputError: _answering(400),
     HTTPException: _http_error,
     RequestValidationError: _invalid,
-    ClientDisconnect: _left,
-    Exception: _bug,
+    # nginx's status for it; only the log sees it.
+    ClientDisconnect: _answering(499, message="the client left before its request was complete"),
+    Exception: _answering(500, message="an error of the server; its log has the traceback"),
 }

@@ -21,7 +21,6 @@ from ctx_embed.texts import well_formed
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-DEFAULT_TABLE = "passages"
 # pgvector cannot index longer vectors.
 MOST_INDEXED_DIMENSIONS = 2000
 # Candidates that a search of the index tracks (pgvector's default, 40, misses one hit in twelve), and their maximum.

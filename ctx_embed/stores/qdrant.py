@@ -31,7 +31,6 @@ from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-DEFAULT_COLLECTION = "passages"
 # In the payload of a point whose vector is zeros.
 UNDIRECTED = "undirected"
 # The environment variable with the API key of the server.
