@@ -31,18 +31,18 @@ class Encoder:
     """Anything that turns a list of texts into an array of embeddings, one row for each text.
 
     Attributes:
-        name: what the user called it.
-        encode: from n texts to (n, d).
+        name: the name that the user gave.
+        encode: takes n texts; returns their embeddings (n, d).
         fingerprint: a hash of its weights, tokenizer and configuration; None if unknown.
-        key: a hash of everything that decides its embeddings, under which they are stored; None: they are not stored.
+        key: a hash of everything that determines its embeddings, under which they are stored; None: never stored.
         parameters: number of learned parameters; None if unknown.
-        fit: for an encoder that is fitted inside each training fold: from all texts to their features, which are never
-            stored.
+        fit: for an encoder that is fitted in each training fold: takes all texts; returns their features, which are
+            never stored.
         model: the SentenceTransformer behind it, where there is one.
-        probes_only: its cosines mean nothing, so that only linear probes use it.
+        probes_only: whether its cosines are meaningless, so that only linear probes use it.
         by_name: whether :func:`load_encoder` can make it from its name, also in another process.
-        batch_size: the number of texts in one call at which it is quickest.
-        tokenizer: the model's, if it has one.
+        batch_size: the number of texts per call at which it is fastest.
+        tokenizer: the tokenizer of the model, if it has one.
     """
 
     name: str
@@ -81,7 +81,7 @@ def load_encoder(
 
     Args:
         name: one of :func:`encoder_names`, ``model2vec:PATH``, or a SentenceTransformer's folder or name on the hub.
-        backend: what runs the default model or that of a folder, see :func:`ctx_embed.loading.load_embedder`.
+        backend: runs the default model or the one in a folder, see :func:`ctx_embed.loading.load_embedder`.
         others: more encoders by name.
 
     Raises:
@@ -115,7 +115,7 @@ def load_encoder(
 
 
 def encoder_names(others: Iterable[str] = ()) -> list[str]:
-    """Return the names that are not paths: the default, MiniLM, ``others``, and every system, randomly initialised."""
+    """Return the names of encoders: the default, MiniLM, ``others``, and all systems, randomly initialised."""
     from ctx_embed.systems import SYSTEMS
 
     return [DEFAULT, "minilm", *others, *SYSTEMS]
@@ -160,9 +160,9 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
     """Return the embeddings of ``texts``, (n, d) float32, in their order; show progress on standard error.
 
     Args:
-        encoder: any.
+        encoder: any encoder.
         texts: at least one.
-        batch_size: texts in one call of the encoder, at most; long texts come in smaller batches.
+        batch_size: maximum texts in a call of the encoder; long texts have smaller batches.
 
     Raises:
         InputError: the encoder returns another number of rows than texts, rows of different lengths or without numbers,

@@ -24,7 +24,7 @@ class InputError(ValueError):
 
 
 class BusyError(InputError):
-    """Another process is at work on the same thing; the same call may succeed later."""
+    """Another process is writing; the same call may succeed later."""
 
 
 class UnwritableError(InputError):
@@ -53,7 +53,7 @@ def described(value: object) -> str:
 
 
 def installation(extra: str = "", origin: str | None = None) -> str:
-    """Return the command that installs this package again, from where it came from: a clone, a wheel or an index.
+    """Return the command that installs this package again from its origin: a clone, a wheel or a package index.
 
     Args:
         extra: an extra to install with it.
@@ -64,7 +64,7 @@ def installation(extra: str = "", origin: str | None = None) -> str:
     from urllib.request import url2pathname
 
     if origin is None:
-        # A clone also holds the egg-info of its own installation, which does not know where it came from.
+        # A clone also contains the egg-info of its installation, which does not record the origin.
         found = (each.read_text("direct_url.json") for each in metadata.distributions(name=_DISTRIBUTION))
         origin = next(filter(None, found), None)
     fields = json.loads(origin) if origin else {}
@@ -78,7 +78,7 @@ def installation(extra: str = "", origin: str | None = None) -> str:
 
 
 def missing_extra(what: str, extra: str) -> InputError:
-    """Return the error for what needs an extra that is not installed, with the command that installs it."""
+    """Return the error for a missing extra that ``what`` needs, with the command that installs it."""
     return InputError(f"{what} needs the extra {extra}: {installation(extra)}")
 
 

@@ -18,13 +18,13 @@ from ctx_embed.errors import InputError, UnwritableError
 
 try:
     import fcntl
-except ImportError:  # Windows, where leftovers stay.
+except ImportError:  # Windows, where leftovers are not removed.
     fcntl = None  # type: ignore[assignment]
 
 _UNFINISHED = ".unfinished"
-# The disk, a quota, or the largest file that the system allows.
+# Errors of a full disk, an exceeded quota, and a file that is too large for the system.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# Of renameat2(2): paths are relative to the working folder; the two names are exchanged.
+# Arguments of renameat2(2): paths are relative to the working folder; exchange the two names.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -45,7 +45,7 @@ def fsync_file(path: Path) -> None:
 
 
 def open_regular(path: str | Path) -> BufferedReader:
-    """Open a file for reading without waiting for it, as a pipe or a device would make one wait.
+    """Open a file for reading; never wait, as opening a pipe or a device might.
 
     Raises:
         OSError: it cannot be opened, or is not a regular file.
@@ -59,7 +59,7 @@ def open_regular(path: str | Path) -> BufferedReader:
 
 
 def require_folder(path: Path) -> None:
-    """Refuse an output that has no name of its own, or whose folder does not exist or cannot be written to.
+    """Refuse an output without a usable name, or whose folder does not exist or cannot be written to.
 
     Raises:
         InputError: saying which.
@@ -93,11 +93,11 @@ def require_file(path: Path) -> None:
 
 
 def require_other_file(path: Path, source: str | Path) -> None:
-    """Refuse an output that would replace the file it is made from.
+    """Refuse an output that would replace its own input.
 
     Args:
-        path: of the output.
-        source: the input's path, or ``-`` for standard input.
+        path: the output file.
+        source: the path of the input, or ``-`` for standard input.
 
     Raises:
         InputError: they are one file, under one name or two.
@@ -111,11 +111,11 @@ def require_other_file(path: Path, source: str | Path) -> None:
 
 
 def require_replaceable(path: Path, mark: str) -> None:
-    """Refuse an output folder whose place is taken by anything but an earlier output.
+    """Refuse an output folder if anything but an earlier output has its name.
 
     Args:
-        path: of the output.
-        mark: the file that every output of this kind holds.
+        path: the output folder.
+        mark: a file that every output of this kind contains.
 
     Raises:
         InputError: as :func:`require_folder`; a file, or a folder with other things in it.
@@ -129,7 +129,7 @@ def require_replaceable(path: Path, mark: str) -> None:
 
 
 def _usual(mode: int) -> int:
-    """Return the mode that open() and mkdir() would set, for what mkstemp and mkdtemp made private."""
+    """Return the mode that open() and mkdir() would set; mkstemp and mkdtemp make files and folders private."""
     mask = os.umask(0)
     os.umask(mask)
     return mode & ~mask
@@ -157,12 +157,12 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock between processes inside the block; the system releases the lock of a process that is killed.
 
     Args:
-        path: of the lock's file, which stays; its folder is made in an existing one.
-        wait: for the process that holds the lock.
+        path: the file of the lock, which is never deleted; its folder is created if only that is missing.
+        wait: whether to wait for the process that holds the lock.
 
     Yields:
-        Whether no other process holds it. Where there can be no lock (the file is another user's, the file system has
-        none) the block runs without.
+        Whether no other process holds it. Where locks are impossible (the file belongs to another user, or the file
+        system has none), the block runs without one.
     """
     # Slow to import, and readers lock nothing.
     from filelock import FileLock, Timeout
@@ -217,15 +217,15 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
 def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that atomically replaces ``path`` when the block ends without an error.
 
-    Anything that killed processes left of earlier attempts at the same ``path`` is removed.
+    Removes what killed processes left of earlier attempts at the same ``path``.
 
     Args:
-        path: of the folder.
-        new: replace nothing but an empty folder.
+        path: the folder.
+        new: whether to replace nothing but an empty folder.
 
     Raises:
         InputError: as :func:`require_folder`; ``path`` is a file.
-        OSError: with ``new``, another process has put something in its place meanwhile.
+        OSError: with ``new``, another process has created something of that name meanwhile.
     """
     require_folder(Path(path))
     target = Path(os.path.realpath(path))
@@ -264,8 +264,8 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
 def put_in_place(new: Path, target: Path) -> None:
     """Rename the folder ``new`` to ``target`` and remove what was there before.
 
-    Where the system can exchange two folders (Linux), ``target`` is the old or the new one at every moment. Elsewhere a
-    kill between two renames leaves the old one under another name; :func:`remove_leftovers` brings it back.
+    Where the system can exchange two folders (Linux), ``target`` is at every moment the old folder or the new one.
+    Elsewhere a kill between two renames leaves the old one under another name; :func:`remove_leftovers` restores it.
     """
     if target.is_dir() and any(target.iterdir()):
         if _exchanged(new, target):
@@ -329,15 +329,15 @@ def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if beside.exists():
                 return beside, lock
-            # Taken for a leftover before it was locked.
+            # Another process took it for a leftover before it was locked.
             os.close(lock)
 
 
 def _remove_unfinished(target: Path) -> None:
-    """Remove the neighbours of ``target`` that killed processes left: those whose lock nobody holds."""
+    """Remove the neighbours of ``target`` that killed processes left, which nobody has locked."""
     if fcntl is None:
         return
-    # The eight characters are those of tempfile: no neighbour of another name is touched.
+    # tempfile adds eight characters; neighbours with other names are not touched.
     unfinished = re.compile(rf"\.{re.escape(target.name)}\.[a-z0-9_]{{8}}{re.escape(_UNFINISHED)}")
     for left in list(target.parent.iterdir()):
         if unfinished.fullmatch(left.name) is None:

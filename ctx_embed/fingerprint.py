@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# The config of modules that sentence-transformers 5.7 knows without options: as 6 writes it, one model has one hash.
+# Configs of modules that have none in sentence-transformers 5.7, as version 6 writes them: both then have one hash.
 CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}}
 
 
@@ -22,8 +22,8 @@ def digest(
     """Return the sha256 over a model's configs, tokenizers and tensors.
 
     Args:
-        modules: the class name, config and tokenizer (or None) of each, in their order.
-        tensors: the name, dtype, shape and bytes in blocks of each, sorted by name.
+        modules: for each module in order its class name, config and tokenizer (or None).
+        tensors: for each tensor, sorted by name, its name, dtype, shape and blocks of bytes.
 
     Returns:
         64 hexadecimal digits.
@@ -34,7 +34,7 @@ def digest(
         found.update(json.dumps([name, config], sort_keys=True, default=str).encode())
         if hasattr(tokenizer, "to_str"):
             content = json.loads(tokenizer.to_str())
-            # Calls change these in passing.
+            # Calls of the tokenizer change these.
             content.pop("padding", None)
             content.pop("truncation", None)
             found.update(json.dumps(content, sort_keys=True).encode())
@@ -62,7 +62,7 @@ def fingerprint(model: SentenceTransformer) -> str:
     def modules() -> Iterator[tuple[str, dict[str, Any], Any]]:
         for module in model.children():
             describe: Any = getattr(module, "get_config_dict", dict)
-            # A module of ours has both: its own tokenizer counts, not the view of it made for transformers.
+            # Our modules have both; use their own tokenizer rather than its view for transformers.
             tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
             yield type(module).__name__, describe(), getattr(tokenizer, "backend_tokenizer", tokenizer)
 
@@ -75,5 +75,5 @@ def fingerprint(model: SentenceTransformer) -> str:
 
 
 def identity(*parts: Any) -> str:
-    """Return a hash over JSON values that decide a run's course: its options and its data."""
+    """Return a hash over JSON values that determine the course of a run: its options and its data."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()

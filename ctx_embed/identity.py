@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def revision(model: SentenceTransformer) -> str:
-    """Return the model's fingerprint, with eight more digits where its settings change its embeddings or scores.
+    """Return the model's fingerprint, with eight more digits if its settings change its embeddings or scores.
 
     The settings are prompts, ``truncate_dim`` and a similarity other than the cosine.
     """
@@ -34,8 +34,8 @@ def revision(model: SentenceTransformer) -> str:
 class IdentifiedCard(SentenceTransformerModelCardData):
     """Model card data whose ``base_model_revision`` is the :func:`revision` of the model as it is when this is read.
 
-    MTEB files scores under the name and this revision, so that no two models share a score, nor does one model before
-    and after training. Computed when asked for: loading does not wait for it.
+    MTEB stores scores by name and revision, so that no two models share a score, nor one model before and after
+    training. It is computed only when it is read, so that loading does not wait for it.
     """
 
     @property

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from ctx_embed.numpy_model import Embedder
 
 BACKENDS = ("numpy", "torch")
-# all-MiniLM-L6-v2 as the extra `peers` brings it.
+# The name of all-MiniLM-L6-v2, which the extra `peers` installs.
 PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
-# A model folder names classes; these packages alone may define them, so that a folder never runs foreign code.
+# Only these packages may define the classes that a model folder names, so that a folder never runs foreign code.
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
 # sentence-transformers 5.7 and 6 define Normalize in different files; a model saved under one opens under the other.
 NORMALIZE = "sentence_transformers.sentence_transformer.modules.Normalize"
@@ -64,10 +64,10 @@ def _module_class(reference: str, folder: Path) -> Any:
 
 
 def require_device(device: str | torch.device | None) -> None:
-    """Refuse a device that this machine does not have.
+    """Refuse a device that torch cannot use on this machine.
 
     Raises:
-        InputError: torch cannot use it; the message has the reason.
+        InputError: with torch's reason.
     """
     import torch
 
@@ -109,7 +109,7 @@ def _local_folder(path: str, **hub: Any) -> Path:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Keep transformers from reporting on weights that it loads: the bar, and position ids that no model needs."""
+    """Silence transformers while it loads weights: its bar, and reports on position ids that no model needs."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -139,8 +139,8 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
 
     Args:
         path: as for :func:`load`.
-        backend: ``numpy`` or ``torch``; None uses NumPy, or, where it does not run the model, torch, with one line in
-            the log.
+        backend: ``numpy`` or ``torch``; None: NumPy, or torch for models that NumPy does not run, with one line in the
+            log.
 
     Raises:
         UnsupportedModelError: NumPy was asked for and does not run this model.
@@ -191,10 +191,10 @@ def load(
         path: a model folder or a name on the hub; None or ``default`` loads the default model of this package,
             ``minilm`` the all-MiniLM-L6-v2 of the extra ``peers``.
         device: as in sentence-transformers; None chooses one.
-        dtype: of the parameters, e.g. ``float32`` or ``bfloat16``; None is the model's own choice (float32
-            for a Contextualizer).
+        dtype: the type of the parameters, e.g. ``float32`` or ``bfloat16``; None: the model's own (float32 for a
+            Contextualizer).
         prompts, default_prompt_name, similarity_fn_name, truncate_dim: replace the saved ones.
-        cache_folder, revision, token, local_files_only: for the hub.
+        cache_folder, revision, token, local_files_only: for downloads from the hub.
         model_kwargs: passed to every module's ``load``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Model cards: what a saved model is, how it was made and how to load it, as far as that is recorded."""
+"""Model cards: what a saved model is, how it was made, as far as that is recorded, and how to load it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OF_TRAINER = ("base_model", "datasets")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide the result of a training."""
+    """Return the versions of Python and of the packages that influence the result of a training."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
@@ -116,7 +116,7 @@ def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> s
 class Card(IdentifiedCard):
     """The card that ``save_pretrained`` writes for a model over a token table.
 
-    A model that has not changed since it was loaded keeps its card; any other gets a new one with what is recorded.
+    A model that has not changed since it was loaded keeps its card; any other gets a new one made of its records.
     """
 
     template_path = Path(__file__).with_suffix(".md")
@@ -156,7 +156,7 @@ class Card(IdentifiedCard):
                 cast(Any, type(module)).load(str(self.source), subfolder=entry["path"], local_files_only=True)
                 for module, entry in zip(self.model, entries, strict=True)
             ]
-        # This model can be saved whatever is wrong with that folder now.
+        # The model can be saved even if that folder is damaged now.
         except Exception:
             return None
         return fingerprint(SentenceTransformer(modules=modules, device="cpu"))

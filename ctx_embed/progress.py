@@ -10,21 +10,21 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Seconds between two lines where standard error is not a terminal, as under nohup, in CI and in containers.
+# Seconds between two lines where standard error is not a terminal, for example under nohup, in CI or in a container.
 INTERVAL = 10.0
 _last_line: float | None = None
 _subject: ContextVar[str] = ContextVar("subject", default="")
 
 
 def restart() -> None:
-    """Count the seconds to the next line from now, as a command that begins does."""
+    """Begin the interval until the next line now; a command calls this when it starts."""
     global _last_line
     _last_line = time.monotonic()
 
 
 @contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Put ``subject`` before what the meters of this block say, as the task and the encoder that are evaluated."""
+    """Prefix the output of the meters in this block with ``subject``, such as a task and an encoder."""
     token = _subject.set(f"{subject}: ")
     try:
         yield
@@ -53,11 +53,11 @@ class Meter:
     prints a last line when it ends. Meters that follow one another share the interval.
 
     Args:
-        what: what is being done, as "encoding".
-        total: how many things there are; None if unknown.
-        unit: their name in the plural.
-        done: how many were done before, for work that resumes.
-        shown: False shows nothing.
+        what: the name of the work, such as "encoding".
+        total: the number of things to do; None if unknown.
+        unit: the plural name of the things.
+        done: the number of things that were done before, for resumed work.
+        shown: whether to show anything.
         leave: whether a terminal keeps the finished bar.
         interval: seconds between two lines.
     """
@@ -103,7 +103,7 @@ class Meter:
             self._print(f"after {duration(time.monotonic() - self._began)}")
 
     def each(self, things: Iterable[T]) -> Iterator[T]:
-        """Yield the things, and count each when the next one is asked for."""
+        """Yield the things, and count each one when the next is requested."""
         with self:
             for thing in things:
                 yield thing
@@ -118,7 +118,7 @@ class Meter:
             self._print(self._left())
 
     def now(self, what: str) -> None:
-        """Say what is being done from now on."""
+        """Change the name of the work."""
         self.what = _subject.get() + what
         if self._bar is not None:
             self._bar.set_description(self.what)
@@ -126,7 +126,7 @@ class Meter:
             say(self.what)
 
     def note(self, note: str) -> None:
-        """Add a figure to the bar and to the lines, as the loss."""
+        """Add a figure, such as the loss, to the bar and to the lines."""
         self._note = note
         if self._bar is not None:
             self._bar.set_postfix_str(note)

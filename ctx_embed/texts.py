@@ -8,16 +8,16 @@ from typing import Any
 
 from ctx_embed.errors import InputError, described
 
-# Many models pad a batch to its longest text: the most characters of a batch, padding included.
+# Maximum characters of a batch, including the padding of its texts to the longest one.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 256
-# The most characters of a text that is explained: about 3,500 English words.
+# Maximum characters of a text to explain: about 3,500 English words.
 MOST_EXPLAINED = 20_000
 
 
 @dataclass(frozen=True)
 class Document:
-    """A text with its id (None: to be given by whoever stores it) and its metadata (JSON values by name)."""
+    """A text with its id (None: whoever stores it chooses one) and its metadata (JSON values by name)."""
 
     text: str
     id: str | int | None = None
@@ -55,7 +55,7 @@ def as_texts(texts: Iterable[str]) -> list[str]:
 
 
 def require_explainable(text: str, name: str = "the text") -> None:
-    """Refuse to explain what is not a string, or is too long for its tokens to be shown one by one.
+    """Refuse to explain anything but a string, or a text with too many tokens to show one by one.
 
     Raises:
         InputError: saying which.

@@ -78,7 +78,7 @@ def build(
     """
     chosen = [name for name, given in (("append", append), ("upsert", upsert), ("overwrite", overwrite)) if given]
     if len(chosen) > 1:
-        raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " exclude each other")
+        raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " cannot be combined")
 
     mode = chosen[0] if chosen else "create"
     if from_parquet:
@@ -93,7 +93,7 @@ def build(
             ("--encoding", encoding),
         ):
             if value:
-                raise click.UsageError(f"{name} and --from-parquet exclude each other")
+                raise click.UsageError(f"{name} and --from-parquet cannot be combined")
         from ctx_embed.stores.indexing import index_parquet
 
         built = index_parquet(

@@ -142,7 +142,7 @@ def similar(path: str, ids: tuple[str, ...], strings: bool, **options: Any) -> N
 def _require_one_format(options: dict[str, Any]) -> None:
     given = [name for name in FORMATS if options[f"as_{name}"]]
     if len(given) > 1:
-        raise click.UsageError(" and ".join(f"--{name}" for name in given) + " exclude each other")
+        raise click.UsageError(" and ".join(f"--{name}" for name in given) + " cannot be combined")
 
 
 def _require_filter(where: str | None) -> None:

@@ -96,7 +96,7 @@ def sync(
     Example: ctx-embed index sync notes/ notes.index --watch
     """
     if watch and dry_run:
-        raise click.UsageError("--watch and --dry-run exclude each other")
+        raise click.UsageError("--watch and --dry-run cannot be combined")
     if watch:
         _require_watchfiles()
 

@@ -1,4 +1,4 @@
-"""Where functions, classes and the like begin in source code, by tree-sitter's grammars (extra ``documents``)."""
+"""Find where functions and classes begin in source code, with tree-sitter's grammars (extra ``documents``)."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _with_first_lines(nodes: Iterable[Node], above: int | None) -> Iterator[tupl
     """Yield nodes with the first line of the comments and attributes right above them, or their own.
 
     Args:
-        nodes: that follow each other.
+        nodes: siblings in order.
         above: the first line of comments that end right above the first node; None: there are none.
     """
     last = None

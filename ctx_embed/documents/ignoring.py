@@ -114,7 +114,7 @@ def _rule(line: str) -> Rule | None:
 
 
 def _matcher(name: str) -> Callable[[str], object]:
-    """Return a function that returns whether a name matches a glob."""
+    """Return a test of whether a name matches a glob."""
     if not any(character in name for character in "*?[\\"):
         return name.__eq__
     # The expressions that Python makes of globs never backtrack, whatever the number of stars.
@@ -122,7 +122,7 @@ def _matcher(name: str) -> Callable[[str], object]:
 
 
 def _python_glob(glob: str) -> str:
-    r"""Return a glob as Python writes it, which knows ``[!...]`` but neither ``[^...]`` nor ``\``."""
+    r"""Return a glob in Python's form, which has ``[!...]`` but neither ``[^...]`` nor ``\``."""
     found = []
     place = 0
     while place < len(glob):

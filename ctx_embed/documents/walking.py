@@ -63,9 +63,7 @@ _Rules = tuple[tuple[str, Rules], ...]
 
 
 def patterns(globs: Sequence[str]) -> Callable[[str], bool] | None:
-    """Return a function that returns whether a path within a folder matches globs, written as in .gitignore.
-
-    None without globs.
+    """Return a test of whether a path within a folder matches globs, written as in .gitignore; None without globs.
 
     Raises:
         InputError: a glob is empty or a comment.

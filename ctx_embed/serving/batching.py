@@ -34,7 +34,7 @@ class Batcher(Generic[Key, Item, Result]):
         """Return the result for an item; items with the same key share batches.
 
         Raises:
-            Exception: what ``work`` raises for the batch of the item.
+            Exception: the error that ``work`` raised for the batch of the item.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()

@@ -19,7 +19,7 @@ class Config(uvicorn.Config):
 
     Args:
         settings: limits on connections, and how the server stops.
-        app, options: of ``uvicorn.Config``.
+        app, options: arguments of ``uvicorn.Config``.
     """
 
     def __init__(self, settings: Settings, app: Any, **options: Any) -> None:

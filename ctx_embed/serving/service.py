@@ -23,7 +23,7 @@ class Service:
     """The models and indexes of a server, loaded.
 
     Args:
-        settings: what to serve.
+        settings: name what to serve, and the limits.
 
     Raises:
         InputError: a model, an index or the file of keys cannot be used.

@@ -51,7 +51,7 @@ def index_parquet(
         directories: one or several folders, or URIs of an object store.
         path: the folder of the index.
         mode: as in :func:`ctx_embed.index.building.build.build_index`.
-        resume: as there.
+        resume: as in that function.
         model: embeds queries; None: the model that the directories name, or that of the index that is extended.
         factory: the kind of a new FAISS index, by default ``auto``.
         dtype: the data type of the vectors in a new index.

@@ -41,7 +41,7 @@ class Collection:
     Args:
         model_fingerprint: the fingerprint of the model, see :func:`ctx_embed.fingerprint.fingerprint`.
         dimension: the length of each vector; its norm is 1.
-        model: what loads the model again: ``default``, a path or a name; None if unknown.
+        model: the name or path that loads the model again, such as ``default``; None if unknown.
         metric: the similarity of vectors; always the cosine.
         fields: the metadata fields that have a column, with its type, see :mod:`ctx_embed.stores.columns`.
     """

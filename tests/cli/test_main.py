@@ -188,7 +188,7 @@ def test_other_names(monkeypatch):
         arguments = {"add": ["--overwrite", "a", "b"]}.get(name, ["--help"])
         result = run("index", name, *arguments)
         if name == "add":
-            assert "--append and --overwrite exclude each other" in result.stderr
+            assert "--append and --overwrite cannot be combined" in result.stderr
         else:
             assert result.stdout == run("index", command, *arguments).stdout
 

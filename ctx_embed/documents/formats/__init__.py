@@ -21,7 +21,7 @@ class Format:
     """A format of files.
 
     Args:
-        name: what people call it.
+        name: its usual name.
         reader: the module of this package and the function there that reads it.
         needs: the module that must be installed; None if Python alone can read it.
         apart: whether it is read in a worker process, because a file may take unlimited time or memory.

@@ -33,7 +33,7 @@ class RerankBody(ForeignBody):
     query: str
     documents: Listed[str | RerankDocument]
     model: str = "default"
-    top_n: int | None = Field(None, ge=1, description="The most results; all without it.")
+    top_n: int | None = Field(None, ge=1, description="Maximum number of results; null for all.")
     return_documents: bool = False
 
 

@@ -176,11 +176,11 @@ def test_several_queries(index, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["query", "index", "x", "--json", "--jsonl"], "--json and --jsonl exclude each other"),
+        (["query", "index", "x", "--json", "--jsonl"], "--json and --jsonl cannot be combined"),
         (["query", "index", "x", "--queries", "y"], "give either TEXT or --queries"),
         (["query", "index", "x", "--mode", "fuzzy"], "'fuzzy' is not one of 'hybrid', 'dense', 'words'"),
         (["query", "index", "x", "--threshold", "2"], "2.0 is not in the range -1<=x<=1"),
-        (["build", "a", "index", "--append", "--upsert"], "--append and --upsert exclude each other"),
+        (["build", "a", "index", "--append", "--upsert"], "--append and --upsert cannot be combined"),
         (["tune", "index", "--recall", "0"], "0.0 is not in the range 0<x<=1"),
         (["tune", "index", "--recall", "2"], "2.0 is not in the range 0<x<=1"),
         (["duplicates", "index", "--threshold", "7"], "7.0 is not in the range -1<=x<=1"),

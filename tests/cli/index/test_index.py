@@ -270,7 +270,7 @@ def test_odd_texts_keep_the_table_whole(tmp_path, index):
         (["query", "index", "x", "-k", "many"], "'many' is not a valid integer range"),
         (["query", "index"], "give either TEXT or --queries"),
         (["build", "file"], "Missing argument 'INPUT...'"),
-        (["build", "file", "index", "--append", "--overwrite"], "--append and --overwrite exclude each other"),
+        (["build", "file", "index", "--append", "--overwrite"], "--append and --overwrite cannot be combined"),
         (["what"], "unknown command 'what': known are build, compact,"),
     ],
 )

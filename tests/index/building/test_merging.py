@@ -87,5 +87,5 @@ def test_a_directory_of_embeddings_becomes_an_index(tmp_path, monkeypatch):
         assert (index.count(), index.describe()["dtype"]) == (8, "float16")
     assert "no embeddings there" in INDEX.fails("build", "--from-parquet", "nowhere", "other.index")
     assert INDEX.fails("build", "--from-parquet", "out", "o.index", "--chunk", "sentences", code=2) == (
-        "--chunk and --from-parquet exclude each other"
+        "--chunk and --from-parquet cannot be combined"
     )
