@@ -70,7 +70,12 @@ def test_a_request_is_followed_by_its_id_and_trace(server):
     sent = {"X-Request-ID": "of-the-proxy-1", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
     assert get(f"{server.url}/v1/models", headers=sent).headers["X-Request-ID"] == "of-the-proxy-1"
     made = get(f"{server.url}/v1/models", headers={"X-Request-ID": 'no id: "'}).headers["X-Request-ID"]
-    lines = {line["request"]: line for line in map(json.loads, server.log.read_text().splitlines())}
+    lines: dict[str, dict] = {}
+    deadline = time.monotonic() + 30
+    while made not in lines:
+        # A request is logged once it has been answered.
+        assert time.monotonic() < deadline
+        lines = {line["request"]: line for line in map(json.loads, server.log.read_text().splitlines())}
     assert lines["of-the-proxy-1"]["trace"] == trace
     assert len(made) == 32
     assert "trace" not in lines[made]
