@@ -146,7 +146,7 @@ def _check(job: dict[str, Any], named: set[str], in_training: dict[str, Any]) ->
     """Refuse options that cannot be combined.
 
     Raises:
-        click.UsageError: naming them.
+        click.UsageError: there are such options.
     """
     start, from_scratch = job["start"] or "default", _is_from_scratch(job)
     if not from_scratch and (useless := _flags(named & {"encoder", "tokenizer", "vocabulary_size", *OF_SYSTEM})):

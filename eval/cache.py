@@ -74,7 +74,7 @@ class StoredScores:
 
 
 class EmbeddingCache:
-    """The embeddings of one encoder: a text is embedded once per run, and the texts of a task once for all runs.
+    """The embeddings of one encoder: each text is embedded once per run, and a task's texts only in the first run.
 
     Args:
         encoder: embeddings are stored only if it has a key.

@@ -124,13 +124,13 @@ def evaluate(
 
 
 def _as_published(task: Task, options: EvaluationOptions) -> Task:
-    """Return the task, with no pairs left out under a SentEval protocol."""
+    """Return the task; a SentEval protocol scores all pairs of a similarity task."""
     is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
     return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
 
 
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
-    """Return the number of a probe's rows with a text that the encoder was trained on with labels."""
+    """Return how many rows of a probe task have a text among those the encoder was trained on with labels."""
     hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
     if hashes is None or not isinstance(task, ProbeTask):
         return 0

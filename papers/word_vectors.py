@@ -24,7 +24,7 @@ def words_and_vectors(texts: Sequence[str], dimension: int, seed: int) -> tuple[
     Args:
         texts: the training texts; words that occur once in them are unknown.
         dimension: features of a vector.
-        seed: of word2vec, which runs on one thread, so that a seed reproduces it.
+        seed: seed of word2vec, which runs on one thread to be reproducible.
 
     Returns:
         The tokenizer, and (words, dimension) with zeros for the unknown word.

@@ -109,7 +109,7 @@ class DeepAveraging(TokenEncoder):
 
     @property
     def layers(self) -> int:
-        """L."""
+        """The number of layers L."""
         return len(self.maps)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:

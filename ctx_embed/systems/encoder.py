@@ -57,13 +57,13 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
     lengths = offsets.diff()
-    # Other devices than CPUs have kernels for packed sequences.
+    # Devices other than CPUs have kernels for packed sequences.
     pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= most_padding * len(tokens)
     return (_padded_states if pads else _packed_states)(network, tokens, offsets)
 
 
 def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """Return the same in memory that does not depend on how much the lengths differ."""
+    """Return the states of packed documents, in memory that does not depend on how much their lengths differ."""
     lengths = offsets.diff()
     # The longest document first, and all first tokens before all second ones, as torch packs sequences.
     rank = lengths.argsort(descending=True, stable=True).argsort()
@@ -76,7 +76,7 @@ def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
-    """Return the same over padded documents.
+    """Return the states of padded documents.
 
     Their gradient takes time linear in the length; that of torch's packed sequences is quadratic on a CPU. Padding
     never reaches a document's states: each direction starts at its own end of the document.

@@ -149,7 +149,7 @@ class TransformerEncoder(TokenEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Make the layers add nothing, and the last subtract the mean of the positions of a text of usual length."""
+        """Initialise the layers to add nothing; the last one subtracts the mean position of a text of usual length."""
         for layer in self._layers:
             for linear in (layer.out, layer.down):
                 linear.weight.zero_()
@@ -163,7 +163,7 @@ class TransformerEncoder(TokenEncoder):
 
     @property
     def layers(self) -> int:
-        """N."""
+        """The number of layers N."""
         return len(self.stack)
 
     def _inputs(self, ids: Tensor, lengths: list[int]) -> Tensor:

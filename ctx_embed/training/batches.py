@@ -18,7 +18,7 @@ POOL_BATCHES = 50
 
 @dataclass(frozen=True)
 class PackedTexts:
-    """Token ids (N,) of texts one after the other and where each begins, (texts + 1,)."""
+    """Token ids (N,) of concatenated texts, and the start of each text, (texts + 1,)."""
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int64]

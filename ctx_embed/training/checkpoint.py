@@ -36,7 +36,7 @@ class Checkpoint:
             state: dict[str, Any] = torch.load(self.path, weights_only=True)
             return state if state.pop("run") == self.run else None
         except Exception:
-            # Absent or damaged; what torch.load raises depends on the damage. The run begins anew.
+            # Missing, or damaged, for which torch.load has many errors. The run starts from the beginning.
             return None
 
     def save(self, state: dict[str, Any]) -> None:

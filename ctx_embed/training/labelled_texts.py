@@ -19,7 +19,7 @@ def words_of(text: str) -> str:
 
 
 def text_hash(text: str) -> int | None:
-    """Return 64 bits over a text's words, whatever its case and punctuation; None for a text without words."""
+    """Return a 64-bit hash of a text's words, ignoring case and punctuation; None for a text without words."""
     words = words_of(text)
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "little") if words else None
 

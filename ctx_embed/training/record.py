@@ -37,7 +37,7 @@ def file_hashes(files: Sequence[Path]) -> dict[str, str]:
 
 
 def finished(output: Path, asked: str, *, overwrite: bool) -> dict[str, Any] | None:
-    """Return the record of a finished run of the same command, and say on stderr that there is nothing to do.
+    """Return the record if the same command has already finished, and say on stderr that there is nothing to do.
 
     Args:
         output: the model folder.

@@ -59,7 +59,7 @@ def write_report(
     """Write results.json, results.md and, with the extra ``plots``, the plots into a folder.
 
     Args:
-        evaluation: or its :attr:`~ctx_embed.eval.results.Evaluation.report`.
+        evaluation: an evaluation, or its :attr:`~ctx_embed.eval.results.Evaluation.report`.
         folder: created if missing; its parent must exist.
         tell: called with a line if plots cannot be drawn.
 

@@ -89,7 +89,7 @@ def tables_as_html(report: dict[str, Any]) -> str:
 
 
 def table_as_html(table: Table, introduction: str = "") -> str:
-    """Return a table under a heading, and between them ``introduction``, which is HTML."""
+    """Return a heading, an introduction (HTML) and the table."""
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
     bodies = "".join(
         f"<tbody>{''.join(_row(row, table, first=not number) for row in rows)}</tbody>"

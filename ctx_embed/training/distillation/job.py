@@ -123,7 +123,7 @@ def _job(
     )
     encoder_options = dict(options.get("encoder_options") or {})
     if options.get("encoder", "contextualizer") == "contextualizer":
-        # Defaults count as given, so that the command, which passes all of them, has the same identity.
+        # With all defaults, as the command passes them, so that both have the same identity.
         encoder_options = asdict(ContextualizerOptions(**contextualizer)) | encoder_options
     files = [sources] if isinstance(sources, str | Path) else sources
     return DistillationJob(

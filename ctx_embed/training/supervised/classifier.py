@@ -101,8 +101,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: texts: a list, an array, a series of any library, or a generator.
-            y: a label for each, strings or numbers; or any number of labels each: lists of labels, or an array
-                (texts, classes) of 0 and 1, after which predictions are such an array too.
+            y: one label for each text, a string or a number; or any number of labels for each, as lists or as an array
+                (texts, classes) of 0 and 1, in which case predictions are such arrays too.
             valid: texts and labels that choose the epoch when the encoder is trained; None holds out a share of X.
 
         Raises:
@@ -164,7 +164,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         an array (texts, classes) of 0 and 1 if fit was given one.
 
         Raises:
-            InputError: something is no text.
+            InputError: an element of X is not a string.
         """
         logits, single = self._logits(X)
         found: Any = self.predictor_.head.chosen(logits) if self.multi_label_ else self.classes_[logits.argmax(1)]
@@ -177,7 +177,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         A row sums to 1; with several labels per text, the probabilities are independent.
 
         Raises:
-            InputError: something is no text.
+            InputError: an element of X is not a string.
         """
         logits, single = self._logits(X)
         found: NDArray[np.float64] = self.predictor_.head.probabilities(logits)
@@ -187,7 +187,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the logits (texts, classes); of two classes (texts,), above 0 for the second.
 
         Raises:
-            InputError: something is no text.
+            InputError: an element of X is not a string.
         """
         logits, single = self._logits(X)
         if len(self.classes_) == 2 and not self.multi_label_:

@@ -62,7 +62,7 @@ class Head:
         return np.asarray(logits)
 
     def probabilities(self, logits: Floats) -> Floats:
-        """Return (texts, classes): a row sums to 1; with several labels per text, they are independent."""
+        """Return probabilities (texts, classes); each row sums to 1, unless a text may have several labels."""
         logits = logits.astype(np.float64)
         if self.multi_label:
             return np.asarray(1 / (1 + np.exp(-np.clip(logits, -500, 500))))
@@ -215,7 +215,7 @@ def logistic(
         probe = _regression(None if weights is None else dict(enumerate(weights))).fit(Z, targets)
         weight, bias = probe.coef_, probe.intercept_
         if len(weight) == 1:
-            # scikit-learn has one row for two classes: half of it for the one, half against the other.
+            # For two classes scikit-learn has a single row: give each class half of it, with opposite signs.
             weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     else:
         ones = np.ones(targets.shape[1]) if weights is None else weights

@@ -42,7 +42,7 @@ class ClassifierNetwork(nn.Module):
 
     @torch.no_grad()
     def clear_head(self) -> None:
-        """Set the head to zeros: it learns first, and the encoder gets gradients once it is no longer zero."""
+        """Set the head to zeros, so that it learns before the encoder, whose gradients are zero at first."""
         self.head.weight.zero_()
         self.head.bias.zero_()
 
@@ -79,7 +79,7 @@ class ClassifierNetwork(nn.Module):
         return list(head.chosen(head.logits(embedded(self.encoder, texts)))) if len(texts) else []
 
     def accuracy(self, data: Labelled) -> float:
-        """Return the share of texts whose label is found, see :func:`label_accuracy`."""
+        """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
         return label_accuracy(self.predict(data.texts), data)
 
 

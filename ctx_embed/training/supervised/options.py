@@ -70,7 +70,7 @@ class SupervisedOptions:
         return {name: value for name, value in vars(self).items() if name != "runs" or value != 1}
 
     def seed_of(self, run: int) -> int:
-        """Return the seed of a run, counted from 0; that of the first is ``seed``."""
+        """Return the seed of a run (runs count from 0); the first run has ``seed`` itself."""
         return (self.seed + 7919 * run) % 2**32
 
 

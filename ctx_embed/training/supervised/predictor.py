@@ -66,7 +66,7 @@ class Predictor:
         return list(self.head.chosen(self.logits(texts)))
 
     def accuracy(self, data: Labelled) -> float:
-        """Return the share of texts whose label is found, see :func:`label_accuracy`."""
+        """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
         return label_accuracy(self.predict(data.texts), data)
 
     def save(self, folder: Path) -> None:
