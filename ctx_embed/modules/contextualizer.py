@@ -61,13 +61,17 @@ def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, l
 class ParameterRows:
     """The rows of a token table (entries, m) on the CPU, as :class:`NumpyContextualizer` reads them."""
 
+    scales = None
+
     def __init__(self, weight: Tensor) -> None:
         self._weight: NDArray[np.float32] = weight.detach().numpy()
         self.shape = self._weight.shape
 
-    def rows(self, ids: NDArray[Any]) -> NDArray[np.float32]:
-        """Return a copy of the rows of ``ids``, (*ids.shape, m) float32."""
-        return self._weight.take(ids, 0)
+    def unscaled(self, ids: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Return a copy of the rows of ``ids``, (*ids.shape, m) float32, in ``out`` if it is given."""
+        return self._weight.take(ids, 0, out=out, mode="clip")
+
+    rows = unscaled
 
 
 def parameter_mark(parameter: Tensor) -> tuple[int, int, float]:

@@ -1,8 +1,10 @@
 """The K steps of second-order attention in NumPy: packed token ids in, c^K out.
 
-Texts of similar length are taken together: ``x`` is (B, n, m). Where order does not count, shorter ones are padded with
-an entry that is zero and adds nothing; elsewhere lengths are equal. What depends on a vocabulary entry alone is
-computed once for each entry of a batch. The formulas, and the letters, are those of :mod:`ctx_embed.second_order`.
+Without position weights a text is a bag of vocabulary entries: an entry that occurs several times is computed once, and
+what depends on the entry alone once for all texts. Short texts of similar size go through the steps together; the
+entries of a long text are summed first. With position weights, texts of equal length go together.
+
+The formulas, and the letters, are those of :mod:`ctx_embed.second_order`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,22 +25,33 @@ from numpy.typing import NDArray
 from ctx_embed.numpy_model.saved import Floats
 
 LAYER_NORM_EPS = np.float32(1e-12)
-# Tokens that go through the steps together: their intermediate values stay in cache.
-GROUP_TOKENS = 768
-# Padding of a group, at most: more of it takes longer than another group.
+# Entries that go through the steps together: their intermediate values stay in cache.
+GROUP_ENTRIES = 768
+# Places without an entry in a group, at most: more of them take longer than another group.
 GROUP_PADDING = 64
+# Texts of more entries are summed first, which takes m u multiplications a step beyond those of the entries.
+SHORT_ENTRIES = 128
 # Longer texts are summed block by block, in float64.
 BLOCK_TOKENS = 2048
-# Several threads share a batch of at least this number of tokens.
-PARALLEL_TOKENS = 16_384
-# Entries whose products are held between calls: 100 MB for m = 320, u = 64, K = 3.
-HELD_ENTRIES = 32_768
+# Threads share batches of at least this number of tokens, in this number of parts for each thread.
+PARALLEL_TOKENS, PARTS = 16_384, 4
+# What is held of entries between calls, at most: 190 MB for the default model, 1.8 kB an entry.
+HELD_BYTES = 1 << 28
 
 
 class Table(Protocol):
-    """Token embeddings by id."""
+    """Token embeddings by id: the row of an entry is its scale times its unscaled row.
+
+    Attributes:
+        shape: (entries, m).
+        scales: (entries,); None if all are 1.
+    """
 
     shape: tuple[int, ...]
+    scales: Floats | None
+
+    def unscaled(self, ids: Any, out: Floats | None = None) -> Floats:
+        """Return the unscaled rows of ``ids``, a copy in float32, in ``out`` if it is given."""
 
     def rows(self, ids: Any) -> Floats:
         """Return the rows of ``ids``, a copy in float32."""
@@ -164,14 +178,9 @@ class NumpyContextualizer:
         ]
         self.s = parameters["s"] if self.positions != "none" else None
         self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
-
-        shared = self.initial_context != "uniform"
-        self._held = HeldProducts(self.table, self.steps, self.c0 if shared else None)
-
-    @property
-    def position_free(self) -> bool:
-        """Whether x_i is e(w_i), so that a text counts as a bag of entries."""
-        return self.positions == "none" and self.scale == "mean"
+        # What the first step adds depends on an entry alone if all texts have one c^0 and no weight depends on a text.
+        alone = self.initial_context != "uniform" and self.scale == "mean"
+        self._products = EntryProducts(table, self.steps, self.c0 if alone else None)
 
     def first_contexts(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return c^0 of packed texts, (B, m)."""
@@ -181,105 +190,170 @@ class NumpyContextualizer:
 
     # Weights that have diverged give infinities and NaN, as with torch; callers report those.
     @np.errstate(over="ignore", invalid="ignore")
-    def embed(self, ids: Ids, lengths: Lengths) -> Floats:
-        """Return c^K of packed texts, (B, m).
+    def embed(self, ids: Ids, lengths: Lengths, threads: int | None = None) -> Floats:
+        """Return c^K of packed texts, (B, m); those of texts without tokens are c^0.
 
         Args:
             ids: (N,) the texts' token ids one after the other.
             lengths: (B,) numbers of tokens, 0 included, whose sum is N.
+            threads: that share the texts; None is one for a small batch, else as many as matrix products may use.
         """
-        # Texts without tokens keep c^0.
         contexts = np.array(self.first_contexts(ids, lengths), dtype=np.float32)
-        short = np.repeat(lengths <= BLOCK_TOKENS, lengths)
-        products = self._held.of(ids[short]) if self.position_free else None
-        groups = list(
-            equal_lengths(lengths, GROUP_TOKENS)
-            if products is None
-            else similar_lengths(lengths, GROUP_TOKENS, GROUP_PADDING)
-        )
-        # Of each id, and of the padding.
-        entries = None if products is None else np.append(products.place[ids], NOTHING)
-        longest = min(int(lengths.max(initial=0)), BLOCK_TOKENS)
-
-        def run(some: list[tuple[int, Any, Any]]) -> None:
-            memory = np.empty((2, max(GROUP_TOKENS, longest), self.dimension), np.float32)
-            for n, texts, places in some:
-                first = contexts[texts]
-                if n > BLOCK_TOKENS and self.positions == "none":
-                    contexts[texts] = self.counted(*np.unique(ids[places], return_counts=True), first)
-                elif n > BLOCK_TOKENS:
-                    contexts[texts] = self.folded(*self._moments(ids[places[0]]), first[0])
-                elif products is not None and entries is not None:
-                    contexts[texts] = self._group(products, entries[places], first, memory)
-                else:
-                    contexts[texts] = self._direct(self.table.rows(ids[places]), first)
-
-        workers = blas().num_threads if len(ids) >= PARALLEL_TOKENS else 1
-        if workers == 1:
-            run(groups)
-        else:
-            # Groups side by side keep all processors busy; within a group, only the matrix products would.
-            with blas().limited(), ThreadPoolExecutor(workers) as pool:
-                list(pool.map(run, [groups[start::workers] for start in range(workers)]))
+        run = self._bags if self.s is None else self._sequences
+        if threads is None:
+            threads = blas().num_threads if len(ids) >= PARALLEL_TOKENS else 1
+        with blas().limited():
+            if threads == 1:
+                run(ids, lengths, contexts)
+                return contexts
+            # Texts side by side keep all processors busy; within a group, only the matrix products would.
+            ends, parts = lengths.cumsum(), PARTS * threads
+            bounds = [0, *np.searchsorted(ends, np.arange(1, parts) * (len(ids) // parts)).tolist(), len(lengths)]
+            tokens = np.append(0, ends)[bounds].tolist()
+            with ThreadPoolExecutor(threads) as pool:
+                list(
+                    pool.map(
+                        lambda text, token: run(ids[slice(*token)], lengths[slice(*text)], contexts[slice(*text)]),
+                        pairwise(bounds),
+                        pairwise(tokens),
+                    )
+                )
         return contexts
 
     # Texts as bags of entries --------------------------------------------------------------------------------------
 
-    def _group(self, products: Products, places: NDArray[np.int32], context: Floats, memory: Floats) -> Floats:
+    def _bags(self, ids: Ids, lengths: Lengths, contexts: Floats) -> None:
+        """Replace the first contexts (B, m) of texts without position weights by the last."""
+        entries, counts, sizes = bags(ids, lengths, self.table.shape[0])
+        of_long = np.repeat(sizes > BLOCK_TOKENS, sizes)
+        held = self._products.of(entries[~of_long] if of_long.any() else entries)
+        order = np.argsort(sizes, kind="stable")
+        begins, sizes = (sizes.cumsum() - sizes)[order], sizes[order]
+        factors = np.ones(len(order), np.float32)
+        if self.scale == "sum":
+            factors /= lengths[order].clip(1)
+        # To copy rows at many places, take needs a fraction of the time of indexing.
+        ordered = contexts.take(order, 0)
+        most = min(max(GROUP_ENTRIES, SHORT_ENTRIES), len(entries) + GROUP_PADDING)
+        memory = np.empty((2, most, self.dimension), np.float32)
+        for group in similar_sizes(sizes, GROUP_ENTRIES, GROUP_PADDING):
+            n = int(sizes[group.stop - 1])
+            if n > SHORT_ENTRIES:
+                for text in range(group.start, group.stop):
+                    of_text = slice(begins[text], begins[text] + sizes[text])
+                    part = held if sizes[text] <= BLOCK_TOKENS else None
+                    ordered[text] = self._summed(entries[of_text], counts[of_text], factors[text], ordered[text], part)
+                continue
+            column = np.arange(n)
+            # A place after a text's last entry has that entry, zero times.
+            places = begins[group, None] + np.minimum(column, sizes[group, None] - 1)
+            weights = counts[places] * (column < sizes[group, None])
+            ordered[group] = self._group(held, entries[places], weights, factors[group], ordered[group], memory)
+        contexts[:] = ordered.take(np.argsort(order), 0)
+
+    def _group(
+        self, held: Held, entries: Ids, weights: Floats, factors: Floats, context: Floats, memory: Floats
+    ) -> Floats:
         """Return c^K of B texts of up to n entries each.
 
         Args:
-            products: of the entries.
-            places: (B, n) of the entries among them; :data:`NOTHING` after the last one of a text.
+            held: with the entries among them.
+            entries: (B, n).
+            weights: (B, n) how often a text has an entry; 0 after its last.
+            factors: (B,) the weight of each token of a text.
             context: (B, m) c^0.
-            memory: (2, B n or more, m), written over.
+            memory: (2, B * n or more, m), written over.
         """
-        steps = self.steps
-        B, n = places.shape
-        flat = places.reshape(-1)
+        steps, (B, n) = self.steps, entries.shape
+        places = held.place[entries.reshape(-1)]
         x, a = memory[:, : B * n]
-        if products.first is not None:
-            products.first.take(flat, 0, out=a, mode="clip")
-            context = steps[0].corrected(context, a.reshape(B, n, -1).sum(1))
-            steps = steps[1:]
+        if held.first is not None:
+            first, *steps = steps
+            context = first.corrected(context, weighted_sums(weights, held.first.take(places, 0, out=a, mode="clip")))
         if not steps:
             return context
-        products.rows.take(flat, 0, out=x, mode="clip")
-        t = x.reshape(B, n, -1).sum(1)
-        for step, of_step in zip(steps, products.of_steps, strict=True):
-            u = of_step.take(places, 0)
-            u *= (context @ step.V_T)[:, None]
-            np.matmul(u.reshape(B * n, -1), step.W_T, out=a)
-            total = np.einsum("bnm,bnm->bm", a.reshape(B, n, -1), x.reshape(B, n, -1))
+        self.table.unscaled(entries.reshape(-1), out=x)
+        of_entries = weights if self.table.scales is None else weights * self.table.scales[entries]
+        t = weighted_sums(of_entries, x)
+        x = x.reshape(B, n, -1)
+        ux = held.of_steps.take(places, 0, mode="clip").reshape(B, n, len(steps), -1)
+        ux *= weights[:, :, None, None]
+        if self.scale == "sum":
+            t *= factors[:, None]
+            ux *= np.square(factors)[:, None, None, None]
+        for k, step in enumerate(steps):
+            np.matmul((ux[:, :, k] * (context @ step.V_T)[:, None]).reshape(B * n, -1), step.W_T, out=a)
+            total = np.einsum("bnm,bnm->bm", a.reshape(B, n, -1), x)
             total += step.b * t
             context = step.corrected(context, total)
         return context
 
-    def counted(self, entries: Any, counts: Any, context: Floats) -> Floats:
-        """Return c^K (1, m) of one text as a bag of entries, in memory that does not grow with it.
+    def counted(self, entries: Ids, counts: Any, context: Floats) -> Floats:
+        """Return c^K (m,) of one text as a bag of entries, in memory that does not grow with it.
 
         Args:
             entries: (E,) ids, each once.
             counts: (E,) how often each occurs.
-            context: (1, m) c^0.
+            context: (m,) c^0.
         """
         if not len(entries):
             return context
-        factor = np.float32(1 if self.scale == "mean" else 1 / counts.sum())
-        for step in self.steps:
-            total = np.zeros(self.dimension)
-            vc = context @ step.V_T
-            for start in range(0, len(entries), BLOCK_TOKENS):
-                block = slice(start, start + BLOCK_TOKENS)
-                x = self.table.rows(entries[block]) * factor
-                a = ((x @ step.U.T) * vc) @ step.W_T
-                a += step.b
-                a *= x
-                total += counts[block].astype(np.float64) @ a
-            context = step.corrected(context, total.astype(np.float32)[None])
+        factor = 1 if self.scale == "mean" else 1 / counts.sum()
+        return self._summed(entries, counts.astype(np.float32), factor, context, None)
+
+    def _summed(self, entries: Ids, counts: Floats, factor: float, context: Floats, held: Held | None) -> Floats:
+        """Return c^K (m,) of one text through G_k = sum_i x_i (U_k x_i)^T, of all its entries i.
+
+        Args:
+            entries: (E,) ids, each once.
+            counts: (E,) how often each occurs.
+            factor: the weight of each token.
+            context: (m,) c^0.
+            held: with the entries among them; None computes their products anew.
+        """
+        sums: list[Any] = []
+        for start in range(0, len(entries), BLOCK_TOKENS):
+            block = entries[start : start + BLOCK_TOKENS]
+            count = counts[start : start + BLOCK_TOKENS]
+            first, ux = self._products.computed(block) if held is None else held.rows(block)
+            x = self.table.unscaled(block)
+            of_entries = count if self.table.scales is None else count * self.table.scales[block]
+            ux *= count[:, None]
+            parts = [ux.T @ x, of_entries @ x, *([] if first is None else [count @ first])]
+            sums = [total.astype(np.float64) + part for total, part in zip(sums, parts, strict=True)] if sums else parts
+        G, t, *of_first = sums
+        steps, context = self.steps, context[None]
+        if of_first:
+            step, *steps = steps
+            context = step.corrected(context, of_first[0].astype(np.float32)[None])
+        return self._recurrence(steps, G * factor**2, t * factor, context)
+
+    def _recurrence(self, steps: list[Step], G: Any, t: Any, contexts: Floats) -> Floats:
+        """Return c^K (m,) of one text after further steps from its sums.
+
+        sum_i a_i * x_i = rowsum(G_k * W * (V c)^T) + b * t
+
+        Args:
+            steps: the steps.
+            G: (steps * u, m) G_k^T below each other.
+            t: (m,) sum_i x_i.
+            contexts: (1, m) the context before them.
+        """
+        for step, of_step in zip(steps, np.split(G, len(steps)) if steps else (), strict=True):
+            total = (contexts @ step.V_T)[0] @ (of_step * step.W_T) + step.b * t
+            contexts = step.corrected(contexts, total.astype(np.float32)[None])
+        context: Floats = contexts[0]
         return context
 
     # Texts whose order counts --------------------------------------------------------------------------------------
+
+    def _sequences(self, ids: Ids, lengths: Lengths, contexts: Floats) -> None:
+        """Replace the first contexts (B, m) of texts with position weights by the last."""
+        for n, texts, places in equal_lengths(lengths, GROUP_ENTRIES):
+            if n > BLOCK_TOKENS:
+                contexts[texts[0]] = self.folded(*self._moments(ids[places[0]]), contexts[texts[0]])
+            else:
+                contexts[texts] = self._direct(self.table.rows(ids[places]), contexts[texts])
 
     def _direct(self, x: Floats, context: Floats) -> Floats:
         """Return c^K of B texts from their token embeddings (B, n, m)."""
@@ -314,91 +388,123 @@ class NumpyContextualizer:
         return M, t
 
     def folded(self, M: NDArray[np.float64], t: NDArray[np.float64], context: Floats) -> Floats:
-        """Return c^K (m,) of one text from the second and first moments of its tokens.
-
-        sum_i a_i * x_i = rowsum((M U^T) * W * (V c)^T) + b * t
-        """
-        contexts: Floats = context[None]
-        for step in self.steps:
-            total = ((M @ step.U.T) * step.W_T.T) @ (contexts @ step.V_T)[0] + step.b * t
-            contexts = step.corrected(contexts, total.astype(np.float32)[None])
-        of_text: Floats = contexts[0]
-        return of_text
+        """Return c^K (m,) of one text from the second moments M (m, m) and the sum t (m,) of its tokens."""
+        G = np.concatenate([step.U for step in self.steps]) @ M
+        return self._recurrence(self.steps, G, t, context[None])
 
 
-# The place of the entry that is zero.
-NOTHING = np.int32(0)
+def weighted_sums(weights: Floats, rows: Floats) -> Floats:
+    """Return the sums over n of rows (B * n, m) times weights (B, n), (B, m)."""
+    sums: Floats = (weights[:, None] @ rows.reshape(*weights.shape, -1))[:, 0]
+    return sums
 
 
-class Products(NamedTuple):
-    """What the steps need of vocabulary entries, and at :data:`NOTHING` of one that is zero.
+class Held(NamedTuple):
+    """What the steps need of the vocabulary entries that have been met.
 
     Attributes:
-        place: (vocabulary,) where an entry is among the rows, -1 if it is not.
-        rows: (E, m) token embeddings.
-        first: (E, m) the whole first step's a^1 * e; None where c^0 differs between texts.
-        of_steps: U_k e, (E, u), of each step that ``first`` does not hold.
+        place: (entries,) the row of each entry below; -1 if it has not been met.
+        first: (rows, m) what the first step adds for an entry; None if that depends on the text.
+        of_steps: (rows, ...) U_k x of the other steps side by side, times the table's scale of the entry.
     """
 
     place: NDArray[np.int32]
-    rows: Floats
     first: Floats | None
-    of_steps: list[Floats]
+    of_steps: Floats
+
+    def rows(self, entries: Ids) -> tuple[Floats | None, Floats]:
+        """Return copies of the rows of some entries."""
+        places = self.place[entries]
+        return None if self.first is None else self.first.take(places, 0), self.of_steps.take(places, 0)
 
 
-class HeldProducts:
-    """The products of the entries met so far, begun anew when they become too many.
+class EntryProducts:
+    """Computes what the steps need of vocabulary entries, and holds it for entries that have been met.
 
     Args:
         table: the token embeddings.
         steps: the K steps.
-        first_context: (m,) the c^0 of all texts; None where it differs between them.
+        first_context: (m,) the c^0 of all texts if the first step adds the same for an entry in all of them, else None.
+        held_bytes: what is held at most; beyond them all is dropped.
     """
 
-    def __init__(self, table: Table, steps: list[Step], first_context: Floats | None) -> None:
+    def __init__(
+        self, table: Table, steps: list[Step], first_context: Floats | None, held_bytes: int = HELD_BYTES
+    ) -> None:
         self._table = table
-        self._steps = steps
-        self._first_context = first_context
+        self._first = None if first_context is None else (steps[0], first_context @ steps[0].V_T)
+        others = steps if first_context is None else steps[1:]
+        self._U_T = np.concatenate([np.empty((0, table.shape[1]), np.float32), *(step.U for step in others)]).T
+        self._most = held_bytes // (4 * (self._U_T.shape[1] + (self._first is not None) * table.shape[1]) or 1)
         self._lock = threading.Lock()
-        self._clear()
+        self._count = 0
+        self._held = self._empty(0)
 
-    def _clear(self) -> None:
-        self._count = 1
-        self._place = np.full(self._table.shape[0], -1, np.int32)
-        self._arrays = [np.zeros((1, part.shape[1]), np.float32) for part in self._computed(np.empty(0, np.int64))]
+    def _empty(self, least: int) -> Held:
+        """Return space, of which the system gives what is written to, for ``least`` entries or more."""
+        size = min(max(self._most, least), self._table.shape[0])
+        return Held(
+            np.full(self._table.shape[0], -1, np.int32),
+            None if self._first is None else np.empty((size, self._table.shape[1]), np.float32),
+            np.empty((size, self._U_T.shape[1]), np.float32),
+        )
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _computed(self, entries: NDArray[np.int64]) -> list[Floats]:
-        """Return the rows, what the first step adds (if c^0 is shared), and U_k e of the other steps."""
-        rows = self._table.rows(entries)
-        if self._first_context is None:
-            return [rows, *(rows @ step.U.T for step in self._steps)]
-        step, *others = self._steps
-        first = ((rows @ step.U.T) * (self._first_context @ step.V_T)) @ step.W_T
+    def computed(self, entries: Ids) -> tuple[Floats | None, Floats]:
+        """Return the rows of :attr:`Held.first` and :attr:`Held.of_steps` of some entries."""
+        x = self._table.rows(entries)
+        ux = x @ self._U_T
+        if self._table.scales is not None:
+            ux *= self._table.scales[entries, None]
+        if self._first is None:
+            return None, ux
+        step, vc = self._first
+        first = ((x @ step.U.T) * vc) @ step.W_T
         first += step.b
-        first *= rows
-        return [rows, first, *(rows @ other.U.T for other in others)]
+        first *= x
+        return first, ux
 
-    def of(self, ids: Ids) -> Products:
-        """Return products among which are those of all ``ids``; they stay as they are when others are added."""
+    def of(self, ids: Ids) -> Held:
+        """Return what is held, all ``ids`` among it; it stays as it is when others are added."""
+        held = self._held
+        if (held.place[ids] >= 0).all():
+            return held
         with self._lock:
-            missing = np.unique(ids[self._place[ids] < 0]).astype(np.int64)
-            if self._count > 1 and self._count + len(missing) > HELD_ENTRIES:
-                self._clear()
-                missing = np.unique(ids).astype(np.int64)
-            if len(missing):
-                count = self._count + len(missing)
-                for number, (held, computed) in enumerate(zip(self._arrays, self._computed(missing), strict=True)):
-                    if len(held) < count:
-                        grown = np.empty((max(count, 2 * len(held)), held.shape[1]), np.float32)
-                        grown[: self._count] = held[: self._count]
-                        self._arrays[number] = grown
-                    self._arrays[number][self._count : count] = computed
-                self._place[missing] = np.arange(self._count, count, dtype=np.int32)
-                self._count = count
-            rows, *others = self._arrays
-            first = None if self._first_context is None else others.pop(0)
-            return Products(self._place, rows, first, others)
+            missing = np.unique(ids[self._held.place[ids] < 0])
+            if self._count + len(missing) > len(self._held.of_steps):
+                missing, self._count = np.unique(ids), 0
+                self._held = self._empty(len(missing))
+            held = self._held
+            for start in range(0, len(missing), BLOCK_TOKENS):
+                block = missing[start : start + BLOCK_TOKENS]
+                rows = slice(self._count, self._count + len(block))
+                first, held.of_steps[rows] = self.computed(block)
+                if held.first is not None:
+                    held.first[rows] = first
+                # Last, so that another thread finds an entry only with its products.
+                held.place[block] = np.arange(rows.start, rows.stop, dtype=np.int32)
+                self._count = rows.stop
+            return held
+
+
+def bags(ids: Ids, lengths: Lengths, entries: int) -> tuple[NDArray[np.int64], Floats, Lengths]:
+    """Return packed texts as bags of entries.
+
+    Args:
+        ids: (N,) the texts' token ids one after the other.
+        lengths: (B,) tokens of each text.
+        entries: more than any id.
+
+    Returns:
+        The ids of each text in ascending order, each once; how often each occurs; and how many each text has, (B,).
+    """
+    keys = np.repeat(np.arange(len(lengths)) * entries, lengths)
+    keys += ids
+    keys.sort()
+    at = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
+    counts = np.diff(at, append=len(keys)).astype(np.float32)
+    texts, found = np.divmod(keys[at], entries)
+    return found, counts, np.bincount(texts, minlength=len(lengths))
 
 
 def equal_lengths(lengths: Lengths, most: int) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
@@ -425,34 +531,21 @@ def equal_lengths(lengths: Lengths, most: int) -> Iterator[tuple[int, NDArray[np
             yield n, texts, begins[texts][:, None] + np.arange(n)
 
 
-def similar_lengths(
-    lengths: Lengths, most: int, padding: int
-) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield groups of texts of similar length; texts without tokens are left out.
+def similar_sizes(sizes: Lengths, most: int, padding: int) -> Iterator[slice]:
+    """Yield groups of neighbouring texts; texts of size 0 are left out.
 
     Args:
-        lengths: (B,) tokens of packed texts.
-        most: tokens of a group with its padding, unless a single text has more.
-        padding: the most places of a group without a token.
-
-    Yields:
-        The largest length n, the texts' numbers (G,), and where their tokens are, (G, n), N where there is none.
+        sizes: (B,) of texts, ascending.
+        most: the size of a group if all its texts were as long as its longest, unless a single text is longer.
+        padding: by how much that may exceed the sum of their sizes.
     """
-    begins, N = lengths.cumsum() - lengths, int(lengths.sum())
-    order = np.argsort(lengths, kind="stable")
-    ordered = lengths[order].tolist()
-    start, padded = int(np.count_nonzero(lengths == 0)), 0
-    for stop in range(start, len(ordered) + 1):
-        if stop < len(ordered):
-            n, texts = ordered[stop], stop - start
-            padded += texts * (n - ordered[stop - 1]) if texts else 0
-            if not texts or (padded <= padding and n * (texts + 1) <= most):
+    listed = sizes.tolist()
+    start, padded = int(np.count_nonzero(sizes == 0)), 0
+    for stop in range(start + 1, len(listed) + 1):
+        if stop < len(listed):
+            n, texts = listed[stop], stop - start
+            padded += texts * (n - listed[stop - 1])
+            if padded <= padding and n * (texts + 1) <= most:
                 continue
-        elif start == stop:
-            return
-        n, group = ordered[stop - 1], order[start:stop]
-        column = np.arange(n)
-        places = begins[group][:, None] + column
-        places[column >= lengths[group][:, None]] = N
-        yield n, group, places
+        yield slice(start, stop)
         start, padded = stop, 0

@@ -169,19 +169,21 @@ class Embedder:
         _require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
-        vectors: NDArray[Any] = np.empty((len(listed), 0), np.float32)
+        vectors: NDArray[Any] = np.empty((0, 0), np.float32)
         unread = 0
-        for places in self._batches(listed, batch_size, show_progress):
-            ids, lengths = self.tokens([listed[place] for place in places], prompt)
+        # A progress bar takes as long as a short text.
+        batches = self._batches(listed, batch_size, show_progress) if len(listed) > 1 else [slice(0, len(listed))]
+        for batch in batches:
+            ids, lengths = self.tokens(listed[batch], prompt)
             contexts = self.contextualizer.embed(ids, lengths)
             converted = self.finished(contexts, lengths, normalize, truncate_dim, precision)
-            if vectors.shape[1:] != converted.shape[1:]:
-                vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
-            vectors[places] = converted
             unread += int((lengths == 0).sum())
-        if not listed:
-            nothing = np.empty((0, self.contextualizer.dimension), np.float32)
-            vectors = self.finished(nothing, np.zeros(0, np.int64), normalize, truncate_dim, precision)
+            if len(converted) == len(listed):
+                vectors = converted
+                continue
+            if not len(vectors):
+                vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
+            vectors[batch] = converted
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
             warnings.warn(without_known_tokens(unread, len(listed), bool(zeros)), stacklevel=2)
@@ -304,16 +306,16 @@ class Embedder:
         prompt = self._task_prompt(task)
         return options if options.get("prompt") is not None or prompt is None else {**options, "prompt": prompt}
 
-    def _batches(self, texts: list[str], size: int, show_progress: bool) -> Iterator[list[int]]:
-        """Yield the places of texts in batches of at most ``size`` texts and bounded characters."""
+    def _batches(self, texts: list[str], size: int, show_progress: bool) -> Iterator[slice]:
+        """Yield batches of at most ``size`` texts and bounded characters."""
         start = characters = 0
         with Meter("encoding", len(texts), shown=show_progress, leave=False) as meter:
             for place, text in enumerate(texts):
                 if place > start and (place - start == size or characters + len(text) > BATCH_CHARACTERS):
-                    yield list(range(start, place))
+                    yield slice(start, place)
                     meter.update(place - start)
                     start, characters = place, 0
                 characters += len(text)
             if texts:
-                yield list(range(start, len(texts)))
+                yield slice(start, len(texts))
                 meter.update(len(texts) - start)

@@ -152,16 +152,26 @@ class TokenTable:
     """
 
     def __init__(self, tensors: Tensors) -> None:
-        self._stored = tensors.stored(TABLE)
+        self._stored = np.asarray(tensors.stored(TABLE))
         self._dtype = tensors.dtype(TABLE)
-        self._scales = tensors.floats(SCALES) if SCALES in tensors else None
+        self.scales = tensors.floats(SCALES)[:, 0] if SCALES in tensors else None
         self.shape: tuple[int, ...] = self._stored.shape
 
+    def unscaled(self, ids: Any, out: Floats | None = None) -> Floats:
+        """Return the rows of some ids as they are stored, without their scales, (len(ids), m), in ``out`` if given."""
+        rows = self._stored.take(ids, 0, mode="clip")
+        if out is None or self._dtype == "BF16":
+            rows = _floats(rows, self._dtype)
+        if out is None:
+            return rows
+        np.copyto(out, rows)
+        return out
+
     def rows(self, ids: Any) -> Floats:
-        """Return the rows of some ids, (len(ids), m); ``ids`` may be a slice."""
-        rows = _floats(np.asarray(self._stored[ids]), self._dtype)
-        if self._scales is not None:
-            rows *= self._scales[ids]
+        """Return the rows of some ids, (*ids.shape, m); ``ids`` may be a slice."""
+        rows = _floats(self._stored[ids], self._dtype)
+        if self.scales is not None:
+            rows *= self.scales[ids, None]
         return rows
 
 

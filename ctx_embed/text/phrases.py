@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -11,6 +13,8 @@ from ctx_embed.errors import InputError
 CONTINUED = "##"
 # Entries of the tokenizer in a phrase; it bounds the passes over a text, each with tables as long as the vocabulary.
 LONGEST_PHRASE = 64
+# Ids of a single text that are merged one by one.
+SHORT_TEXT = 64
 
 
 class Pairs:
@@ -25,7 +29,9 @@ class Pairs:
     def __init__(self, pairs: NDArray[np.int32], values: NDArray[np.int32], width: int) -> None:
         keys = pairs[:, 0].astype(np.int64) * width + pairs[:, 1]
         order = np.argsort(keys)
-        self.keys, self.values, self.width = keys[order], values[order], width
+        # The last key is above any pair, so that a search never ends behind the keys.
+        self.keys = np.append(keys[order], np.iinfo(np.int64).max)
+        self.values, self.width = np.append(values[order], 0), width
         self._first, self._second = (np.zeros(width, bool) for _ in range(2))
         self._first[pairs[:, 0]] = True
         self._second[pairs[:, 1]] = True
@@ -35,9 +41,24 @@ class Pairs:
         # Most ids start or end no pair of a kind: a table of bits says so sooner than a search.
         at = np.flatnonzero(self._first[ids[:-1]] & self._second[ids[1:]])
         keys = ids[at].astype(np.int64) * self.width + ids[at + 1]
-        place = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
+        place = np.searchsorted(self.keys, keys)
         found = self.keys[place] == keys
         return at[found], self.values[place[found]]
+
+    @cached_property
+    def by_key(self) -> dict[int, int]:
+        """The id of each pair by ``first * width + second``."""
+        return dict(zip(self.keys.tolist(), self.values.tolist(), strict=True))
+
+    def merged(self, ids: list[int]) -> list[int]:
+        """Return the ids of one short text with its pairs replaced, as :func:`merged` does for many."""
+        result: list[int] = []
+        place, last, width, find = 0, len(ids) - 1, self.width, self.by_key.get
+        while place <= last:
+            found = find(ids[place] * width + ids[place + 1]) if place < last else None
+            result.append(ids[place] if found is None else found)
+            place += 1 if found is None else 2
+        return result
 
 
 def merged(
@@ -124,6 +145,12 @@ class Phrases:
         self, ids: NDArray[np.int32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Merge packed texts; arguments and result as those of :func:`merged`."""
+        if len(lengths) == 1 and len(ids) <= SHORT_TEXT:
+            # Python needs less time for a few ids than NumPy for its calls.
+            listed = ids.tolist()
+            for pairs in self._passes:
+                listed = pairs.merged(listed)
+            return np.array(listed, np.int32), np.array([len(listed)])
         for pairs in self._passes:
             if len(ids) > 1:
                 ids, lengths = merged(ids, lengths, pairs)

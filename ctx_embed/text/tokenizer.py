@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,10 @@ WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "Whi
 DISPUTED_SPACES = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
 # Characters of remembered words; the memo is then about ten times as large in bytes.
 MEMO_CHARACTERS = 4_000_000
+# Characters of a batch above which each text is split into words in parts of this size.
+LONG_TEXT = 1 << 20
+PART_CHARACTERS = 1 << 16
+SPACE = re.compile(r"\s")
 
 ID = np.dtype(np.int32)
 
@@ -39,6 +44,16 @@ def _content(component: Any) -> dict[str, Any]:
     """Return the JSON of a part of a tokenizer; the tokenizer's own holds the vocabulary, which takes long to read."""
     content: dict[str, Any] = json.loads(component.__getstate__())
     return content
+
+
+def parts(text: str) -> Iterator[str]:
+    """Yield a text in parts that start at a space."""
+    start = 0
+    while start < len(text):
+        space = SPACE.search(text, start + PART_CHARACTERS)
+        stop = len(text) if space is None else space.start()
+        yield text[start:stop]
+        start = stop
 
 
 def is_wordwise(tokenizer: Tokenizer) -> bool:
@@ -172,7 +187,11 @@ class TextTokenizer:
         """
         everything = "".join(texts)
         if self.wordwise and not any(space in everything for space in DISPUTED_SPACES):
-            pieces = self._remembered([text.split() for text in texts])
+            if len(everything) <= LONG_TEXT:
+                pieces = self._remembered([text.split() for text in texts])
+            else:
+                # The words of a book at once would take twenty times its memory.
+                pieces = [b"".join(self._remembered([part.split()])[0] for part in parts(text)) for text in texts]
         else:
             pieces = self._tokenized(texts)
         lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) // ID.itemsize

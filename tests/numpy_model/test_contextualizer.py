@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ctx_embed.cli.demo import standard_library_docstrings
-from ctx_embed.numpy_model import Embedder, contextualizer
+from ctx_embed.numpy_model import Embedder
+from ctx_embed.numpy_model.contextualizer import EntryProducts, bags, similar_sizes
 
 
 @pytest.fixture(scope="module")
@@ -21,18 +22,26 @@ def expected(texts) -> np.ndarray:
     return Embedder.load().encode(texts)
 
 
-def test_threads_share_a_batch(texts, expected, monkeypatch):
-    monkeypatch.setattr(contextualizer, "PARALLEL_TOKENS", 1)
-    monkeypatch.setattr(contextualizer.blas(), "num_threads", 3)
-    assert np.abs(Embedder.load().encode(texts) - expected).max() <= 1e-6
-
-
-def test_products_are_begun_anew_when_they_are_too_many(texts, expected, monkeypatch):
-    monkeypatch.setattr(contextualizer, "HELD_ENTRIES", 60)
+def test_threads_share_a_batch(texts):
     embedder = Embedder.load()
-    for size in (1, 10, 1000):
-        assert np.abs(embedder.encode(texts, size) - expected).max() <= 1e-6
-    assert np.abs(embedder.encode(texts[1]) - expected[1]).max() <= 1e-6
+    ids, lengths = embedder.tokens(texts)
+    alone = embedder.contextualizer.embed(ids, lengths, threads=1)
+    for threads in (2, 3, 40):
+        assert np.abs(embedder.contextualizer.embed(ids, lengths, threads=threads) - alone).max() <= 1e-5
+
+
+def test_products_are_dropped_when_they_are_too_many(texts):
+    contextualizer = Embedder.load().contextualizer
+    ids = Embedder.load().tokens(texts)[0].astype(np.int64)
+    computed = EntryProducts(contextualizer.table, contextualizer.steps, contextualizer.c0)
+    few = EntryProducts(contextualizer.table, contextualizer.steps, contextualizer.c0, held_bytes=60 * 1792)
+    for start in (0, 50, 0, 70, 30):
+        some = ids[start : start + 40]
+        held = few.of(some)
+        assert len(held.of_steps) == 60
+        for found, expected in zip(held.rows(some), computed.computed(some), strict=True):
+            assert np.abs(found - expected).max() <= 1e-5
+    assert len(few.of(ids).of_steps) == len(np.unique(ids))
 
 
 def test_several_threads_use_one_embedder(texts, expected):
@@ -42,18 +51,28 @@ def test_several_threads_use_one_embedder(texts, expected):
             assert np.abs(found - row).max() <= 1e-6
 
 
-def test_texts_of_similar_length_are_grouped_with_little_padding():
+def test_an_entry_that_repeats_is_computed_once():
+    ids, counts, sizes = bags(np.array([7, 3, 7, 5, 7, 1], np.int32), np.array([3, 0, 2, 1]), 10)
+    assert ids.tolist() == [3, 7, 5, 7, 1]
+    assert counts.tolist() == [1, 2, 1, 1, 1]
+    assert sizes.tolist() == [2, 0, 2, 1]
+
+
+def test_many_tokens_of_few_entries(texts):
+    embedder = Embedder.load()
+    state = embedder.state()
+    state.add("a cat sat " * 3000)
+    assert np.abs(embedder.encode("a cat sat " * 3000) - state.embedding()).max() <= 1e-6
+
+
+def test_texts_of_similar_size_are_grouped_with_little_padding():
     generator = np.random.default_rng(0)
-    for lengths in ([], [0, 0], [5], [900], [3, 0, 3], generator.integers(0, 60, 500), generator.integers(0, 3000, 20)):
-        lengths = np.array(lengths, np.int64)
-        N, seen = int(lengths.sum()), []
-        for n, texts, places in contextualizer.similar_lengths(lengths, 768, 64):
-            assert places.shape == (len(texts), n)
-            assert n == lengths[texts].max()
-            assert places.size <= 768 or len(texts) == 1
-            assert (places == N).sum() <= 64
-            assert ((places < N).sum(1) == lengths[texts]).all()
-            # The tokens of a text come first, in their order.
-            assert all((np.diff(row[row < N]) == 1).all() and (row[: (row < N).sum()] < N).all() for row in places)
-            seen.append(places[places < N])
-        assert sorted(np.concatenate(seen).tolist() if seen else []) == list(range(N))
+    for sizes in ([], [0, 0], [5], [900], [0, 3, 3], generator.integers(0, 60, 500), generator.integers(0, 3000, 20)):
+        sizes = np.sort(np.array(sizes, np.int64))
+        groups = list(similar_sizes(sizes, 768, 64))
+        for group in groups:
+            padded = sizes[group].max() * len(sizes[group])
+            assert padded <= 768 or len(sizes[group]) == 1
+            assert padded - sizes[group].sum() <= 64
+        texts = [text for group in groups for text in range(group.start, group.stop)]
+        assert texts == np.flatnonzero(sizes).tolist()

@@ -44,7 +44,7 @@ class Counts:
 
     def context(self, first: Floats) -> Floats:
         """Return c^K (m,) of the text, from its first context."""
-        context: Floats = self._contextualizer.counted(self.entries, self.counts, first[None])[0]
+        context: Floats = self._contextualizer.counted(self.entries, self.counts, first)
         return context
 
     @property
