@@ -337,8 +337,9 @@ class TokenEncoder(InputModule):
                 mask = torch.ones_like(input_ids)
             lengths = mask.sum(1)
             packed = input_ids[mask.bool()] if int(lengths.sum()) < mask.numel() else input_ids.flatten()
-        embedding = self.embed(packed, lengths.tolist())
-        if self.normalized:
+        listed = lengths.tolist()
+        embedding = self.embed(packed, listed)
+        if self.normalized and 0 in listed:
             embedding = torch.where((lengths > 0).to(embedding.device)[:, None], embedding, embedding.new_zeros(()))
         # Normalize makes NaN of float16 zeros, the embedding of a text without tokens.
         features["sentence_embedding"] = embedding.float() if embedding.dtype == torch.float16 else embedding

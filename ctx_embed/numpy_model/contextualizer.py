@@ -44,11 +44,13 @@ class Table(Protocol):
 
     Attributes:
         shape: (entries, m).
-        scales: (entries,); None if all are 1.
     """
 
     shape: tuple[int, ...]
-    scales: Floats | None
+
+    @property
+    def scales(self) -> Floats | None:
+        """The scales, (entries,); None if all are 1."""
 
     def unscaled(self, ids: Any, out: Floats | None = None) -> Floats:
         """Return the unscaled rows of ``ids``, a copy in float32, in ``out`` if it is given."""
@@ -57,7 +59,7 @@ class Table(Protocol):
         """Return the rows of ``ids``, a copy in float32."""
 
 
-Ids = NDArray[np.int32]
+Ids = NDArray[np.int32] | NDArray[np.int64]
 Lengths = NDArray[np.int64]
 
 
@@ -77,6 +79,9 @@ class Blas:
     @contextmanager
     def limited(self) -> Iterator[None]:
         """Let matrix products use one thread, until the last of several threads leaves this context."""
+        if self.num_threads == 1:
+            yield
+            return
         with self._lock:
             if not self._inside:
                 self._limit = self._controller.limit(limits=1, user_api="blas")
@@ -111,8 +116,10 @@ class Step:
         """Return c^{k-1} + LayerNorm(total), (B, m)."""
         # As total.mean, which takes twice as long for a few texts.
         centred: Floats = total - np.add.reduce(total, 1, keepdims=True) / np.float32(total.shape[1])
-        variance = np.einsum("bm,bm->b", centred, centred)[:, None] / np.float32(total.shape[1])
-        centred /= np.sqrt(variance + LAYER_NORM_EPS)
+        variance = np.einsum("bm,bm->b", centred, centred)
+        variance /= np.float32(total.shape[1])
+        variance += LAYER_NORM_EPS
+        centred /= np.sqrt(variance)[:, None]
         centred *= self.gain
         centred += self.bias
         centred += context
@@ -224,6 +231,12 @@ class NumpyContextualizer:
 
     def _bags(self, ids: Ids, lengths: Lengths, contexts: Floats) -> None:
         """Replace the first contexts (B, m) of texts without position weights by the last."""
+        if len(lengths) == 1 and 0 < len(ids) <= SHORT_ENTRIES:
+            # Looking for repeated entries takes longer than computing them twice.
+            weights, memory = np.ones((1, len(ids)), np.float32), np.empty((2, len(ids), self.dimension), np.float32)
+            factor = np.array([1 if self.scale == "mean" else 1 / len(ids)], np.float32)
+            contexts[:] = self._group(self._products.of(ids), ids[None], weights, factor, contexts, memory)
+            return
         entries, counts, sizes = bags(ids, lengths, self.table.shape[0])
         of_long = np.repeat(sizes > BLOCK_TOKENS, sizes)
         held = self._products.of(entries[~of_long] if of_long.any() else entries)
@@ -470,7 +483,7 @@ class EntryProducts:
         if (held.place[ids] >= 0).all():
             return held
         with self._lock:
-            missing = np.unique(ids[self._held.place[ids] < 0])
+            missing: Any = np.unique(ids[self._held.place[ids] < 0])
             if self._count + len(missing) > len(self._held.of_steps):
                 missing, self._count = np.unique(ids), 0
                 self._held = self._empty(len(missing))

@@ -214,7 +214,7 @@ class Embedder:
             normalize, truncate_dim, precision: as for :meth:`encode`.
         """
         _require_known(precision, truncate_dim)
-        if normalize or (normalize is None and self.saved.normalize):
+        if (normalize or (normalize is None and self.saved.normalize)) and not lengths.all():
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
             contexts = unit_rows(contexts)

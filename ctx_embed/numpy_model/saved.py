@@ -159,7 +159,7 @@ class TokenTable:
 
     def unscaled(self, ids: Any, out: Floats | None = None) -> Floats:
         """Return the rows of some ids as they are stored, without their scales, (len(ids), m), in ``out`` if given."""
-        rows = self._stored.take(ids, 0, mode="clip")
+        rows: Array = self._stored.take(ids, 0, mode="clip")
         if out is None or self._dtype == "BF16":
             rows = _floats(rows, self._dtype)
         if out is None:
