@@ -8,6 +8,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from ctx_embed import InputError, SearchIndex, loading
+from tests.conftest import SENTENCES
 
 
 def other_model(model: SentenceTransformer) -> SentenceTransformer:
@@ -62,6 +63,24 @@ def test_a_zero_vector_is_like_nothing(tmp_path, hash_model, monkeypatch):
         index.add(["a", "b", "c"])
         monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: np.zeros((len(texts), 8), np.float32))
         assert index.search("nothing", mode="dense") == []
+
+
+@pytest.mark.parametrize("factory", ["Flat", "HNSW16", "IVF8,Flat", "IVF8,PQ8x4", "SQ8"])
+@pytest.mark.filterwarnings("ignore:.*no token that the model knows")
+def test_no_kind_of_index_finds_texts_that_the_shipped_model_cannot_read(tmp_path, factory):
+    known = [f"{adjective} {noun}" for adjective in "a red old new big wet".split() for noun in SENTENCES]
+    with SearchIndex.create(tmp_path / "index", factory=factory) as index:
+        index.add(known * 8 + ["日本語", "العربية"] * 200)
+        index.compact()
+        assert bool(list((tmp_path / "index").rglob("*.faiss"))) == (factory != "Flat")
+        for k in (10, 700):
+            found = index.search("a cat and a dog", mode="dense", k=k)
+            assert len(found) == min(k, 8 * len(known))
+            assert all(hit.id < 8 * len(known) for hit in found)
+        for query in ("日本語", ""):
+            assert index.search(query, mode="dense") == []
+        assert index.search(np.zeros(320, np.float32)) == []
+        assert index.search(like=8 * len(known)) == []
 
 
 def test_the_model_is_found_again_by_its_folder(tmp_path, tiny_model_path, sentences, monkeypatch):
