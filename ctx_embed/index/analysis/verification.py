@@ -70,9 +70,11 @@ def _found(lines: Iterator[str]) -> list[str]:
 
 def _database(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
     with store.reporting_errors():
-        found = [str(line) for (line,) in store.connection.execute("PRAGMA integrity_check")]
-    if found != ["ok"]:
-        yield from (f"{store.path}: {line}" for line in found[:MOST_LINES])
+        # SQLite puts several lines into one row, below one that names the database.
+        rows = [str(row) for (row,) in store.connection.execute("PRAGMA integrity_check")]
+    lines = [line for row in rows for line in row.splitlines() if not line.startswith("***")]
+    if lines != ["ok"]:
+        yield from (f"{store.path}: {line}" for line in lines[:MOST_LINES])
 
 
 def _schema(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
+from ctx_embed.errors import DamagedError
 from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id
+from ctx_embed.index.storage.manifest import REMEDY
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -121,6 +123,8 @@ def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedF
             yield RecordedFile(number, source, size, modified, digest, problem, bool(counted))
         if len(rows) < _PAGE:
             return
+        if rows[-1][1] <= after:
+            raise DamagedError(f"{store.path}: damaged (its files are out of order); {REMEDY}")
         after = rows[-1][1]
 
 

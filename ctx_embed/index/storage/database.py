@@ -7,8 +7,9 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
@@ -96,6 +97,8 @@ class Snapshot:
 
 
 MESSAGE_CHARACTERS = 200
+
+Record = TypeVar("Record", State, Shard)
 
 
 class Database:
@@ -205,6 +208,9 @@ class Database:
             if any(word in message for word in ("full", "readonly", "disk I/O")):
                 raise UnwritableError(f"{self.path}: cannot be written ({message})") from None
             raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
+        except (TypeError, OverflowError) as error:
+            # A damaged record has NULL or a huge number where there can be none.
+            raise DamagedError(f"{self.path}: damaged ({error}); {REMEDY}") from error
 
     def state(self) -> State:
         """Return the state of the newest commit, or of the current transaction."""
@@ -214,13 +220,19 @@ class Database:
             ).fetchone()
         if row is None:
             raise DamagedError(f"{self.path}: damaged (it has no state); {REMEDY}")
-        return State(*row)
+        return self._record(State, row)
 
     def shards(self) -> list[Shard]:
         """Return the shards of raw vectors in the order of their rows."""
         with self.reporting_errors():
             rows = self.connection.execute("SELECT name, first, rows, bytes, crc32 FROM shards ORDER BY first")
-            return [Shard(*row) for row in rows]
+            return [self._record(Shard, row) for row in rows]
+
+    def _record(self, kind: type[Record], values: Sequence[Any]) -> Record:
+        """Return a dataclass of a row, whose values SQLite reads with any type if the file is damaged."""
+        if [type(value).__name__ for value in values] != [field.type for field in fields(kind)]:
+            raise DamagedError(f"{self.path}: damaged (the {kind.__name__.lower()} has a wrong type); {REMEDY}")
+        return kind(*values)
 
     def snapshot(self) -> Snapshot:
         """Return the state of the vectors; call it inside :meth:`reading` or :meth:`writing`."""

@@ -8,6 +8,7 @@ import numbers
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -305,7 +306,8 @@ class DocumentStore(Database):
         """Return up to ``count`` documents after a row, in order."""
         select = f"SELECT {self._columns} FROM documents WHERE row > ? ORDER BY row LIMIT ?"
         with self.reporting_errors():
-            return list(map(self._stored, self.connection.execute(select, (row, count)).fetchall()))
+            found = self.connection.execute(select, (row, count)).fetchall()
+        return self._in_order(found, row)
 
     def all(self) -> Iterator[Stored]:
         """Yield every document in the order of rows, in bounded memory, inside :meth:`reading` or :meth:`writing`."""
@@ -320,6 +322,13 @@ class DocumentStore(Database):
         with self.reporting_errors():
             spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
         return spans or [(0, len(document.text))]
+
+    def _in_order(self, found: Sequence[Sequence[Any]], after: int) -> list[Stored]:
+        """Return the documents of rows that follow each other; those of a damaged table may come again, without end."""
+        rows = [after, *(values[0] for values in found)]
+        if any(row >= following for row, following in pairwise(rows)):
+            raise DamagedError(f"{self.path}: damaged (its documents are out of order); {REMEDY}")
+        return list(map(self._stored, found))
 
     def _stored(self, values: Sequence[Any]) -> Stored:
         row, passages, identifier, metadata, text, *check = values
@@ -396,7 +405,7 @@ class DocumentStore(Database):
             count = DOCUMENTS_AT_ONCE if limit is None else min(limit, DOCUMENTS_AT_ONCE)
             with self.reporting_errors():
                 found = self.connection.execute(select, (row, *values, count, offset)).fetchall()
-            yield from map(self._stored, found)
+            yield from self._in_order(found, row)
             if len(found) < count:
                 return
             row, offset = found[-1][0], 0
