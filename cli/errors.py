@@ -96,7 +96,7 @@ def open_closed_streams() -> None:
 def warn_in_one_line() -> None:
     """Let warnings be one line on standard error, without the line of code that raised them."""
 
-    def show(message: Warning | str, *_: Any) -> None:
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
         click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
 
     warnings.showwarning = show

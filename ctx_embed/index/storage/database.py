@@ -208,8 +208,8 @@ class Database:
             if any(word in message for word in ("full", "readonly", "disk I/O")):
                 raise UnwritableError(f"{self.path}: cannot be written ({message})") from None
             raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
-        except (TypeError, OverflowError) as error:
-            # A damaged record has NULL or a huge number where there can be none.
+        except (TypeError, OverflowError, UnicodeDecodeError) as error:
+            # A damaged record has NULL or a huge number where none can be; SQLite may quote bytes that are no text.
             raise DamagedError(f"{self.path}: damaged ({error}); {REMEDY}") from error
 
     def state(self) -> State:

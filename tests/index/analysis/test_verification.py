@@ -102,6 +102,16 @@ def test_a_damaged_page_of_the_database_is_found(path):
     assert all(line.startswith(str(database)) for line in found)
 
 
+def test_a_damaged_definition_that_is_no_text_is_one_line(path):
+    database = path / "documents.sqlite"
+    content = database.read_bytes()
+    assert b"CREATE TABLE deleted" in content
+    database.write_bytes(content.replace(b"CREATE TABLE deleted", b"CREATE TABL\xed deleted"))
+    with pytest.raises(DamagedError) as caught:
+        verified(path)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_index_of_an_older_version_gets_checksums_when_it_is_compacted(path):
     changed(path, "DROP TABLE checksums", "DROP TRIGGER document_changed", "DROP TRIGGER document_deleted")
     note = (
