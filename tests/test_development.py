@@ -3,8 +3,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,14 @@ def test_the_command_compares_models_and_keyword_search(development, law, tmp_pa
     assert (first["model"], first["measure"], first["score"], first["n"]) == ("default", "law", 100, 2)
     # BM25 finds "dog" for "Dogs", but nothing for bees.
     assert (second["model"], second["score"], second["p"]) == ("bm25", 50, 1)
+
+
+def test_the_third_stage_leaves_these_files_out(development):
+    recipe = (SCRIPT.parents[1] / "recipes" / "third-stage.toml").read_text(encoding="utf-8")
+    sources = [name for name in re.findall(r'"pairs/(.*)"', recipe) if not name.startswith(("nli", "para"))]
+    held_out = [f"{file}.jsonl.gz" for file in development.HELD_OUT.values()]
+    assert sources
+    assert not [(file, name) for file in held_out for name in sources if fnmatch(file, name)]
 
 
 def test_long_documents_join_passages_and_are_found_by_the_title_of_each(development):

@@ -144,6 +144,10 @@ class Source:
     most_words: int | None = option(None, "In a fair source, leave out longer texts.", least=1)
     second_texts: int = option(0, "About how many of its first texts the second teacher embeds as well.", least=0)
     first_words: int | None = option(None, "In a fair source, cut the texts of pairs to this many words.", least=1)
+    cloze: bool = option(
+        False,
+        "In a fair source of texts, make pairs: a span of the middle line of passage_lines, and the other lines.",
+    )
     taught: bool = option(True, "False: no teacher embeds its texts, which serve only as pairs.")
 
     def __post_init__(self) -> None:
@@ -153,6 +157,10 @@ class Source:
         for name in ("most_words", "first_words"):
             if getattr(self, name) is not None and not self.fair:
                 raise InputError(f"{name} of a source needs fair = true; add it, or leave {name} out")
+        if self.cloze and not (self.fair and self.passage_lines > 1 and self.span_words):
+            raise InputError(
+                "cloze = true of a source needs fair = true, passage_lines above 1 and span_words; add them"
+            )
         if not self.taught and (not self.fair or self.second_texts):
             raise InputError("a source with taught = false must have fair = true and no second_texts")
 

@@ -124,7 +124,8 @@ def test_an_unknown_option_of_a_source(toml):
     path = toml('[[sources]]\nfiles = ["a"]\nwheight = 2')
     assert error(read_recipe, path, {"sources"}) == (
         f"unknown option of a source in {path} 'wheight': did you mean 'weight'? "
-        "known are fair, files, first_words, most_words, passage_lines, second_texts, span_words, taught, texts, weight"
+        "known are cloze, fair, files, first_words, most_words, passage_lines, second_texts, span_words, taught, "
+        "texts, weight"
     )
 
 

@@ -78,6 +78,22 @@ def spans(lines: Sequence[str], most: int) -> list[str]:
     return cut
 
 
+def cloze_pairs(lines: Sequence[str], passage_lines: int, span_words: int) -> list[tuple[str, str]]:
+    """Cut lines into passages; return a pair from each: a span of its middle line, and the other lines joined.
+
+    Args:
+        lines: sentences in the order of their document.
+        passage_lines: lines of a passage, at least 2. Lines that do not fill one are left out.
+        span_words: the most words of a span, see :func:`spans`.
+
+    Source: the inverse cloze task, Lee et al. (2019), ACL.
+    """
+    cut = [lines[start : start + passage_lines] for start in range(0, len(lines) - passage_lines + 1, passage_lines)]
+    middle = passage_lines // 2
+    queries = spans([part[middle] for part in cut], span_words)
+    return [(query, " ".join([*part[:middle], *part[middle + 1 :]])) for query, part in zip(queries, cut, strict=True)]
+
+
 def read_blocks(
     paths: Iterable[str | Path],
     texts: int | None = None,

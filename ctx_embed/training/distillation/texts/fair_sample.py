@@ -10,7 +10,7 @@ from pathlib import Path
 from ctx_embed.errors import InputError
 from ctx_embed.rows import read_documents, read_labelled_rows, read_lines
 from ctx_embed.texts import well_formed
-from ctx_embed.training.distillation.texts.corpus import Block, genre, passages, spans
+from ctx_embed.training.distillation.texts.corpus import Block, cloze_pairs, genre, passages, spans
 
 BLOCK_TEXTS = 1024
 # A text alone; a pair (two texts), and with its label (three).
@@ -78,6 +78,7 @@ def read_fair_blocks(
     span_words: int = 0,
     most_words: int | None = None,
     first_words: int | None = None,
+    cloze: bool = False,
 ) -> list[Block]:
     """Cut the texts of all files, in :func:`fair_order`, into blocks.
 
@@ -89,6 +90,7 @@ def read_fair_blocks(
             pairs stay as they are.
         most_words: leave out longer texts.
         first_words: cut the texts of pairs to this number of words (None: whole).
+        cloze: make pairs of the lines of texts, see :func:`.cloze_pairs`.
 
     Raises:
         InputError: as the readers; no text at all.
@@ -99,6 +101,9 @@ def read_fair_blocks(
     for name, items in families.items():
         if all(len(item) == 1 for item in items):
             lines = [item[0] for item in items]
+            if cloze:
+                families[name] = list(cloze_pairs(lines, passage_lines, span_words))
+                continue
             cut = spans(passages(lines, passage_lines), span_words)
             families[name] = [(text,) for text in cut if most_words is None or len(text.split()) <= most_words]
     rows = []

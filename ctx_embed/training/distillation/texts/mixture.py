@@ -75,6 +75,7 @@ def _read_source(source: Source, seed: int, text_field: str | None) -> list[Bloc
             span_words=source.span_words,
             most_words=source.most_words,
             first_words=source.first_words,
+            cloze=source.cloze,
         )
     return read_blocks(
         source.files,

@@ -86,3 +86,22 @@ def test_what_is_no_pair(tmp_path):
     path.write_text("")
     with pytest.raises(InputError, match="the corpus must have at least one text"):
         read_fair_blocks([path])
+
+
+def test_pairs_are_made_of_texts_and_their_neighbours(tmp_path):
+    path = tmp_path / "book.txt"
+    path.write_text("".join(f"this is line number {number}\n" for number in range(11)), encoding="utf-8")
+    source = Source([path], fair=True, cloze=True, passage_lines=3, span_words=4, taught=False)
+    mixture = read_mixture([source, Source([path])], 0)
+    pairs = {tuple(mixture.texts[row] for row in rows) for rows in mixture.pairs}
+    # Lines 9 and 10 fill no passage.
+    assert {passage for _, passage in pairs} == {
+        f"this is line number {start} this is line number {start + 2}" for start in (0, 3, 6)
+    }
+    for query, passage in pairs:
+        middle = f"this is line number {int(passage[-1]) - 1}"
+        assert query in middle
+    assert sorted(len(query.split()) for query, _ in pairs) == [1, 2, 3]
+    for missing in ({"fair": False}, {"passage_lines": 1}, {"span_words": 0}):
+        with pytest.raises(InputError, match="cloze = true of a source needs fair = true, passage_lines above 1 and"):
+            Source(**{"files": [path], "fair": True, "cloze": True, "passage_lines": 3, "span_words": 4, **missing})
