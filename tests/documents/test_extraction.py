@@ -9,11 +9,17 @@ import sys
 import time
 from contextlib import suppress
 
+import psutil
 import pytest
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from tests.documents.samples import FIRST, eml, ipynb
+
+
+def workers() -> list[psutil.Process]:
+    """Return the worker processes of this one."""
+    return [child for child in psutil.Process().children() if "ctx_embed.documents.worker" in child.cmdline()]
 
 
 def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
@@ -57,7 +63,8 @@ def test_a_reader_that_crashes(tmp_path):
     eml(path)
     with Extraction(workers=1) as extraction:
         list(extraction.read([(0, str(path))]))
-        extraction._workers[0]._process.kill()
+        (worker,) = workers()
+        worker.kill()
         ((_, found),) = extraction.read([(0, str(path))])
         assert str(found) == "ends the process that reads it"
         ((_, found),) = extraction.read([(0, str(path))])
@@ -77,7 +84,7 @@ def test_leaving_early_ends_all_workers(tmp_path):
         assert next(reading)[0] == good
         raise KeyboardInterrupt
     assert time.monotonic() - begun < 20
-    assert all(worker._process is None for worker in extraction._workers)
+    assert workers() == []
 
 
 def test_a_worker_imports_nothing_heavy(tmp_path):

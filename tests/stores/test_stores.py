@@ -244,10 +244,17 @@ def test_a_text_without_known_tokens_is_stored_and_no_hit(new_address, embedder,
         assert store.search(["日本語", "A dog barked."], k=1, exact=exact)[1][0].id == "d6"
 
 
-def around_centres(dimension):
-    """Two thousand vectors around a hundred centres."""
+QUERIES = [
+    f"{what} {where}"
+    for what in ("a cat", "a dog", "prices", "wages", "the film", "the boat", "a storm", "the harvest")
+    for where in ("in the garden", "at the harbour", "in the city", "on the roof", "last year")
+]
+
+
+def around(centres):
+    """Two thousand unit vectors, fifty around each of the forty centres."""
     random = np.random.default_rng(0)
-    vectors = random.normal(size=(100, 1, dimension)) + random.normal(size=(100, 20, dimension))
+    vectors = centres[:, None] + random.normal(size=(len(centres), 50, centres.shape[1])) / centres.shape[1] ** 0.5
     vectors = vectors.reshape(2000, -1).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -263,15 +270,15 @@ def test_a_database_with_its_index_finds_what_exact_search_finds(kind, embedder,
     else:
         pytest.importorskip("lancedb", reason="the extra lancedb is not installed")
         opened = LanceDB(str(tmp_path / "db"), "passages", least_indexed=1000)
-    vectors = around_centres(embedder.dimension)
+    queries = embedder.queries(QUERIES)
+    vectors = around(queries)
     ids = [f"d{number}" for number in range(len(vectors))]
-    queries = vectors[::50]
     with opened as store:
         store.ensure(stores.Collection.of(embedder))
         store.upsert(stores.Batch(ids, ids, [{}] * len(ids), vectors))
         store.finish()
         ours, exact = (
-            [[hit.id for hit in hits] for hits in store._nearest(queries, 10, None, exact)] for exact in (False, True)
+            [[hit.id for hit in hits] for hits in store.search(QUERIES, k=10, exact=exact)] for exact in (False, True)
         )
     assert recall(ours, exact) > 0.9
     if kind == "lancedb":
