@@ -18,14 +18,13 @@ from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex
-    from ctx_embed.index.searching.hits import Hit
-    from ctx_embed.index.searching.snippets import snippet
+    from ctx_embed.index.searching.hits import Hit, snippet
 
 __all__ = ["Hit", "SearchIndex", "snippet"]
 
 _HOMES = {
     "Hit": "ctx_embed.index.searching.hits",
     "SearchIndex": "ctx_embed.index.search_index",
-    "snippet": "ctx_embed.index.searching.snippets",
+    "snippet": "ctx_embed.index.searching.hits",
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -24,9 +24,9 @@ from ctx_embed.index.collection import Collection
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import Hit, Hits, counted
-from ctx_embed.index.searching.live_rows import LiveRows
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.search import (
+    LiveRows,
     Queries,
     Search,
     checked_examples,
@@ -318,14 +318,14 @@ class SearchIndex(Collection):
         Returns:
             None if there is no such document, or if it has no metadata field ``source``.
         """
+        self._require_open()
+        found = hit if isinstance(hit, Hit) else self.get(hit)
+        if found is None or "source" not in found.metadata:
+            return None
         from ctx_embed.index.following.location import location_of
 
-        if isinstance(hit, Hit):
-            self._require_open()
-            return location_of(self._folder.documents, hit.metadata, hit.line, hit.page)
-        found = self.get(hit)
-        if found is None:
-            return None
+        if isinstance(found, Hit):
+            return location_of(self._folder.documents, found.metadata, found.line, found.page)
         line, page = (counted(found.metadata.get(name), "", "\n", 0) for name in ("line", "page"))
         return location_of(self._folder.documents, found.metadata, line, page)
 

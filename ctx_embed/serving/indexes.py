@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.location import named_location
-from ctx_embed.index.searching.hits import Hit, Hits
-from ctx_embed.index.searching.snippets import snippets
+from ctx_embed.index.searching.hits import Hit, Hits, snippets
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.serving.analysing import Analyses, duplicates, topics

@@ -10,7 +10,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann.vector_index import Rows, VectorIndex
-from ctx_embed.index.searching.live_rows import LiveRows
+from ctx_embed.index.searching.search import LiveRows
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import Id, Mask
 from ctx_embed.index.storage.folder import IndexFolder

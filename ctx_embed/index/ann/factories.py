@@ -32,14 +32,14 @@ def reason(error: Exception) -> str:
 
 
 def auto_factory(rows: int, dimension: int) -> str:
-    """Return the factory for a number of vectors: exact, then about 2 sqrt(rows) inverted lists of compressed vectors.
+    """Return the factory for a number of vectors: exact, then about sqrt(rows) inverted lists of compressed vectors.
 
     Two bits a dimension suffice, since the candidates are scored again from the stored vectors; vectors of few
     dimensions take eight bits.
     """
     if rows <= EXACT_ROWS:
         return "Flat"
-    lists = min(2 ** round(np.log2(2 * rows**0.5)), LARGEST_LISTS)
+    lists = min(2 ** round(np.log2(rows**0.5)), LARGEST_LISTS)
     codes = "SQ8" if dimension < LEAST_COMPRESSED or dimension % 2 else f"PQ{dimension // 2}x4fs"
     return f"IVF{lists},{codes}"
 

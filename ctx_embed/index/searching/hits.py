@@ -1,17 +1,32 @@
-"""The results of a search."""
+"""The results of a search, with snippets: the parts of passages that answer a query's words."""
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
-from ctx_embed.index.searching.ranking import Scored
+from ctx_embed.index.searching.bm25 import content_words, expression
+from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import DocumentStore, Passage
+from ctx_embed.texts import well_formed
 
 # The most characters of a passage, and the most hits, that `repr` shows.
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
+# The most words of a snippet.
+SNIPPET_WORDS = 24
+_BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
+
+
+class Scored(NamedTuple):
+    """A row found: its cosine and, in hybrid mode, the fused score that orders the rows."""
+
+    score: float
+    row: int
+    fused: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +67,6 @@ class Hit:
 
     def as_dict(self, query: str = "") -> dict[str, Any]:
         """Return the hit as JSON values, without those that are None, and with the snippet for a query."""
-        from ctx_embed.index.searching.snippets import snippet
-
         first = {"id": self.id, "score": self.score, "text": self.text, "start": self.start, "stop": self.stop}
         fields = {name: value for name, value in vars(self).items() if value is not None}
         return {**first, **fields, "snippet": snippet(query, self.text)}
@@ -81,7 +94,7 @@ class Hits(list[Hit]):
         return f"[{', '.join(map(repr, self[:SHOWN_HITS]))}{more}]"
 
     def _repr_html_(self) -> str:
-        from ctx_embed.index.searching.snippets import snippet
+        from html import escape
 
         fields = list(dict.fromkeys(name for hit in self for name in hit.metadata))
         head = "".join(f"<th>{escape(name)}</th>" for name in ("score", "id", "text", *fields))
@@ -146,3 +159,34 @@ def _context(store: DocumentStore, row: int, passage: Passage, count: int) -> st
     place = row - document.row
     near = spans[max(place - count, 0) : place + count + 1]
     return document.text[near[0][0] : near[-1][1]]
+
+
+def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
+    """Return the part of a text that has the most words of a query, with these marked, or its start if it has none.
+
+    Args:
+        query: any text; its function words are ignored unless it has no others.
+        text: the text of a document.
+        opening: the mark before each matching word.
+        closing_mark: the mark after it.
+    """
+    return snippets(query, [text], opening, closing_mark)[0]
+
+
+def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark: str = "**") -> list[str]:
+    """Return the snippet of each text, see :func:`snippet`: of many texts in a tenth of the time."""
+    terms = expression(" ".join(content_words(query)))
+    found: dict[int, str] = {}
+    if terms:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+            rows = ((row, well_formed(text)) for row, text in enumerate(texts))
+            connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
+            select = "SELECT rowid, snippet(words, 0, ?, ?, '…', ?) FROM words WHERE words MATCH ?"
+            found = dict(connection.execute(select, (opening, closing_mark, SNIPPET_WORDS, terms)))
+    return [found[row] if row in found else _beginning(text) for row, text in enumerate(texts)]
+
+
+def _beginning(text: str) -> str:
+    beginning = _BEGINNING.match(text)
+    return text if beginning is None or beginning.end() == len(text) else f"{beginning[0].rstrip()}…"

@@ -89,6 +89,10 @@ def _checked_text(text: Any, number: int) -> str:
     return well_formed(str(text))
 
 
+def _blocks(document: Document) -> Sequence[Block]:
+    return document.blocks if isinstance(document, Structured) else ()
+
+
 class _Prepared(NamedTuple):
     """A document that is checked and cut but not yet stored.
 
@@ -227,8 +231,7 @@ class Edit:
             for place, document in enumerate(documents)
             if not isinstance(document, Copied) and getattr(document, "embedding", None) is None
         ]
-        blocks = [documents[place].blocks if isinstance(documents[place], Structured) else () for place in uncut]
-        cut = self.chunk([(texts[place], of_text) for place, of_text in zip(uncut, blocks, strict=True)])
+        cut = self.chunk([(texts[place], _blocks(documents[place])) for place in uncut])
         for place, found in zip(uncut, cut, strict=True):
             spans[place] = found
         return spans

@@ -159,7 +159,7 @@ def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
         index.add([f"text {number}" for number in range(1600)])
         index.add([f"more {number}" for number in range(8000)])
         assert index.search("more 7", k=1, mode="dense")[0].text == "more 7"
-        assert "256" in str(index.describe()["tuned"])
+        assert "128" in str(index.describe()["tuned"])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 50_000])
@@ -167,7 +167,7 @@ def test_auto_compares_with_all_up_to_a_size(rows):
     assert factories.auto_factory(rows, 320) == "Flat"
 
 
-@pytest.mark.parametrize(("rows", "lists"), [(50_001, 512), (1_000_000, 2048), (10_000_000, 8192), (10**10, 65536)])
+@pytest.mark.parametrize(("rows", "lists"), [(50_001, 256), (1_000_000, 1024), (10_000_000, 4096), (10**10, 65536)])
 def test_auto_takes_lists_by_size(rows, lists):
     assert factories.auto_factory(rows, 320) == f"IVF{lists},PQ160x4fs"
     # Few dimensions are not compressed, and an odd number of them cannot be.

@@ -13,8 +13,9 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.searching import search as searching
 from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.searching.hits import Scored
 from ctx_embed.index.searching.options import Options, SearchOptions
-from ctx_embed.index.searching.ranking import Scored, maximal_marginal_relevance, reciprocal_rank_fusion
+from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
 
 ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
