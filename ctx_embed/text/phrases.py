@@ -122,21 +122,25 @@ class Phrases:
             raise InputError(
                 f"phrase {wrong[0]} is {part}: its parts must be entries below {entries} or phrases before it"
             )
-        if len(np.unique(self.pairs, axis=0)) < len(self.pairs):
-            raise InputError("a pair occurs twice among the phrases")
-        sizes, depths = [1] * entries, [0] * entries
-        for number, (first, second) in enumerate(self.pairs.tolist()):
-            sizes.append(sizes[first] + sizes[second])
-            depths.append(1 + max(depths[first], depths[second]))
-            if sizes[-1] > LONGEST_PHRASE:
-                raise InputError(f"phrase {number} must stand for at most {LONGEST_PHRASE} entries, got {sizes[-1]}")
-        self._sizes = np.array(sizes, np.int64)
-        levels = np.array(depths[entries:])
         width = entries + len(self.pairs)
-        self._passes = [
-            Pairs(self.pairs[levels == level], numbers[levels == level], width)
-            for level in range(1, int(levels.max()) + 1)
-        ]
+        if len(np.unique(self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1])) < len(self.pairs):
+            raise InputError("a pair occurs twice among the phrases")
+        # The size of a phrase is 0 until those of its parts are known.
+        self._sizes = np.repeat([1, 0], [entries, len(self.pairs)])
+        self._passes: list[Pairs] = []
+        waiting = np.arange(len(self.pairs))
+        while len(waiting):
+            of_parts = self._sizes[self.pairs[waiting]]
+            ready = of_parts.all(1)
+            found, sizes = waiting[ready], of_parts[ready].sum(1)
+            if sizes.max() > LONGEST_PHRASE:
+                place = int(np.argmax(sizes > LONGEST_PHRASE))
+                raise InputError(
+                    f"phrase {found[place]} must stand for at most {LONGEST_PHRASE} entries, got {sizes[place]}"
+                )
+            self._sizes[numbers[found]] = sizes
+            self._passes.append(Pairs(self.pairs[found], numbers[found], width))
+            waiting = waiting[~ready]
 
     def __len__(self) -> int:
         return len(self.pairs)
