@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -276,6 +275,8 @@ def open_source(path: str, identifier: str, strings: bool) -> None:
     if source.path is None:
         raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
     command = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
+    import subprocess
+
     if command is None or subprocess.call(command) != 0:
         click.echo(source._replace(name=str(source.path)).label)
 

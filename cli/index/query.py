@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -205,6 +204,8 @@ def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], s
 
 def _print_csv(found: Sequence[Hits]) -> None:
     """Print a row for each hit: its query, its own values, and its metadata; lists and objects are JSON."""
+    import csv
+
     rows = [{"query": hits.query, **_flat(hit.as_dict(hits.query))} for hits in found for hit in hits]
     first = ["query", "id", "score", "text", "snippet"]
     names = [*first, *dict.fromkeys(name for row in rows for name in row if name not in first)]

@@ -123,7 +123,8 @@ class Phrases:
                 f"phrase {wrong[0]} is {part}: its parts must be entries below {entries} or phrases before it"
             )
         width = entries + len(self.pairs)
-        if len(np.unique(self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1])) < len(self.pairs):
+        keys = np.sort(self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1])
+        if (keys[1:] == keys[:-1]).any():
             raise InputError("a pair occurs twice among the phrases")
         # The size of a phrase is 0 until those of its parts are known.
         self._sizes = np.repeat([1, 0], [entries, len(self.pairs)])

@@ -274,7 +274,8 @@ class ShardFolder:
         """Return the vectors (len(rows), dimension) of the given rows, in their order."""
         vectors = np.empty((len(rows), self.dimension), np.float32)
         homes = np.searchsorted([shard.first for shard in shards], rows, side="right") - 1
-        for home in np.unique(homes):
+        # Not np.unique, which imports NumPy's masked arrays.
+        for home in np.flatnonzero(np.bincount(homes)):
             chosen = homes == home
             name, stored = self._map(shards[home])
             vectors[chosen] = DTYPES[name].decode(stored[rows[chosen] - shards[home].first])
