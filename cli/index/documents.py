@@ -263,6 +263,8 @@ def open_source(path: str, identifier: str, strings: bool) -> None:
 
     Example: ctx-embed index open notes.index recipes/bread.md
     """
+    import subprocess
+
     from ctx_embed.index import SearchIndex
 
     (wanted,) = chosen_ids((identifier,), strings)
@@ -275,8 +277,6 @@ def open_source(path: str, identifier: str, strings: bool) -> None:
     if source.path is None:
         raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
     command = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
-    import subprocess
-
     if command is None or subprocess.call(command) != 0:
         click.echo(source._replace(name=str(source.path)).label)
 

@@ -431,6 +431,12 @@ class Held(NamedTuple):
         return None if self.first is None else self.first.take(places, 0), self.of_steps.take(places, 0)
 
 
+def distinct(ids: Ids) -> Ids:
+    """Return the ids in order, each once, without np.unique, which imports NumPy's masked arrays."""
+    ordered = np.sort(ids)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
+
+
 class EntryProducts:
     """Computes what the steps need of vocabulary entries, and holds it for entries that have been met.
 
@@ -483,9 +489,9 @@ class EntryProducts:
         if (held.place[ids] >= 0).all():
             return held
         with self._lock:
-            missing: Any = np.unique(ids[self._held.place[ids] < 0])
+            missing: Any = distinct(ids[self._held.place[ids] < 0])
             if self._count + len(missing) > len(self._held.of_steps):
-                missing, self._count = np.unique(ids), 0
+                missing, self._count = distinct(ids), 0
                 self._held = self._empty(len(missing))
             held = self._held
             for start in range(0, len(missing), BLOCK_TOKENS):

@@ -141,8 +141,8 @@ def test_auto_is_exact_then_trained_and_tuned(tmp_path, monkeypatch, dimension, 
         index.add(texts[2000:])
         assert cache(path)
         tuned = index.describe()["tuned"]
-        assert list(tuned) == [f"{kind} 128"]
-        assert tuned[f"{kind} 128"]["recall"] >= 0.97
+        assert list(tuned) == [f"{kind} 64"]
+        assert tuned[f"{kind} 64"]["recall"] >= 0.97
         queries = [f"query {number}" for number in range(50)]
         found = index.search(queries, mode="dense")
         assert [index.search(query, mode="dense") for query in queries[:3]] == found[:3]
