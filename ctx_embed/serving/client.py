@@ -23,10 +23,11 @@ from ctx_embed.index.analysis.duplicates import Pair
 from ctx_embed.index.analysis.explaining import Similarity
 from ctx_embed.index.analysis.fields import Field
 from ctx_embed.index.analysis.topics import Topic
+from ctx_embed.index.arguments import as_list
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.following.location import Location, named_location
 from ctx_embed.index.searching.hits import Hit, Hits, counted
-from ctx_embed.index.storage.documents import Id
+from ctx_embed.index.storage.documents import Id, metadata_json
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight
 from ctx_embed.texts import Document, well_formed
 
@@ -172,9 +173,14 @@ class Client(Collection):
         return self._add("upsert", texts, ids, metadata, embeddings)
 
     def _add(self, route: str, texts: Any, ids: Any, metadata: Any, embeddings: Any) -> list[Id]:
-        if isinstance(texts, str):
-            raise InputError("texts must be a list of strings, got a str")
-        body = {"texts": list(texts), "ids": _listed(ids), "metadata": _listed(metadata), "embeddings": embeddings}
+        listed = as_list(texts, "texts", "a list of strings")
+        notes = None if metadata is None else as_list(metadata, "metadata", "a list of dictionaries")
+        if notes is not None:
+            # As an index stores them: without NaN, times as ISO 8601.
+            notes = [
+                None if each is None else json.loads(metadata_json(each, place)) for place, each in enumerate(notes, 1)
+            ]
+        body = {"texts": listed, "ids": _listed(ids), "metadata": notes, "embeddings": embeddings}
         added: list[Id] = self._post(route, body)["ids"]
         return added
 

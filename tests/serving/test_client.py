@@ -122,6 +122,21 @@ def test_documents_are_added_from_a_stream(index):
     assert index.delete([numbered, "own"]) == 2
 
 
+def test_a_data_frame_is_added_as_to_an_index(index):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(
+        {"text": ["one more", "two more"], "stars": [4.5, None], "on": pandas.to_datetime(["2024-01-31", None])}
+    )
+    ids = index.add(table["text"], metadata=table.drop(columns="text").to_dict("records"))
+    assert index.get(ids[0]).metadata == {"stars": 4.5, "on": "2024-01-31T00:00:00"}
+    assert index.get(ids[1]).metadata == {}
+    with pytest.raises(InputError, match=r"got a DataFrame; give one of its columns \('text'"):
+        index.add(table)
+    with pytest.raises(InputError, match="the metadata field 'x' cannot be stored as JSON"):
+        index.add(["a"], metadata=[{"x": float("inf")}])
+    index.delete(ids)
+
+
 def test_the_whole_is_explored(index):
     assert {field.name for field in index.fields()} == {"year", "lang", "topic", "tame"}
     assert {len(field.values) for field in index.fields(1) if field.values} == {1}

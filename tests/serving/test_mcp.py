@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ctx_embed import SearchIndex
 from tests.index.support.child import ENVIRONMENT
 
 pytest.importorskip("mcp", reason="mcp is not installed")
@@ -48,5 +49,28 @@ def test_an_assistant_searches_reads_and_describes(index_path):
             unknown = await client.call_tool("search", {"query": "x", "where": "yaer = 2020"})
             assert unknown.is_error
             assert "no document has the field 'yaer'; fields are" in unknown.content[0].text
+
+    anyio.run(ask)
+
+
+def test_a_hit_names_the_line_of_its_file(tmp_path):
+    import anyio
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "report.rst").write_text("Report\n======\n\nRain fell all night.\n")
+    SearchIndex.create(tmp_path / "notes.index", chunk="sentences").close()
+    with SearchIndex.open(tmp_path / "notes.index") as index:
+        index.sync(folder)
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "ctx_embed", "mcp", str(tmp_path / "notes.index")], env=ENVIRONMENT
+    )
+
+    async def ask() -> None:
+        async with Client(stdio_client(parameters)) as client:
+            found = await client.call_tool("search", {"query": "rain at night", "k": 1})
+            (hit,) = json.loads(found.content[0].text)["hits"]
+            assert (hit["text"], hit["source"]) == ("Rain fell all night.", "report.rst:4")
 
     anyio.run(ask)
