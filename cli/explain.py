@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, field_option
 from ctx_embed.errors import InputError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from ctx_embed.numpy_model import Embedder
 
 
 @command()
@@ -56,13 +63,10 @@ def explain(
     for number, text in enumerate(texts, 1):
         require_explainable(text, f"text {number}" if len(texts) > 1 else "the text")
 
-    from ctx_embed.encoders import load_encoder
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
 
-    loaded = load_encoder(model).model
-    if loaded is None:
-        raise InputError(f"--model must be a SentenceTransformer, got {model}, which has no attention to explain")
+    loaded = _loaded(model)
     explanations = [explained(loaded, well_formed(text)) for text in texts]
     if output:
         write(explanations, output, well_formed(model))
@@ -79,3 +83,18 @@ def explain(
             if number:
                 console.print()
             console.print(renderable(explanation))
+
+
+def _loaded(name: str) -> Embedder | SentenceTransformer:
+    """Return a model: without torch if it is a Contextualizer's folder."""
+    from ctx_embed.encoders import DEFAULT, load_encoder
+    from ctx_embed.loading import load_embedder
+    from ctx_embed.numpy_model import UnsupportedModelError
+
+    if name == DEFAULT or Path(name).exists():
+        with suppress(UnsupportedModelError):
+            return load_embedder(name, "numpy")
+    model = load_encoder(name).model
+    if model is None:
+        raise InputError(f"--model must be a SentenceTransformer, got {name}, which has no attention to explain")
+    return model

@@ -14,7 +14,7 @@ __all__ = ["ContextPath", "Contributions", "Explanation", "contributions", "expl
 
 
 def __getattr__(name: str) -> Any:
-    # Imported at first use: the module imports torch.
+    # Imported at first use: the module imports NumPy and the tokenizers.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module("ctx_embed.explanations.explanation"), name)

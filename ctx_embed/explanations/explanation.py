@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
-from ctx_embed.modules import Contextualizer
-from ctx_embed.systems.weights import attention_weights, token_encoder, token_ids
+from ctx_embed.numpy_model import Embedder, explaining
+from ctx_embed.numpy_model.contextualizer import Ids, NumpyContextualizer
+from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import require_explainable
+from ctx_embed.vectors import unit_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -126,62 +126,90 @@ class Contributions:
     first: NDArray[np.float64]
 
 
-def explain(model: SentenceTransformer, text: str) -> Explanation:
+def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
     """Return the weights of a text's tokens; the result is empty if the model knows none of them.
 
     Args:
-        model: a SentenceTransformer whose first module is a system of ctx_embed.
+        model: an Embedder, or a SentenceTransformer whose first module is a system of ctx_embed.
         text: at most 20,000 characters; the model's default prompt is added, as by ``encode``.
 
     Raises:
         InputError: the model's first module is another, or has no weights; the text is not a string, or too long.
     """
     require_explainable(text)
-    (found,) = attention_weights(model, [text])
-    module = token_encoder(model)
-    path = None
-    if found.tokens and isinstance(module, Contextualizer):
-        ids = token_ids(model, text)
-        path = _path(module.contexts(ids, [len(ids)])[:, 0])
-    return Explanation(text, found.tokens, found.weights, found.axes, path)
+    read = _contextualizer(model, text)
+    if read is None:
+        from ctx_embed.systems.weights import attention_weights
+
+        (found,) = attention_weights(cast("SentenceTransformer", model), [text])
+        return Explanation(text, found.tokens, found.weights, found.axes)
+    contextualizer, tokenizer, ids = read
+    vectors, contexts = explaining.contributions(contextualizer, ids)
+    weights = explaining.shares(vectors).astype(np.float32)
+    path = _path(contexts) if len(ids) else None
+    return Explanation(text, _entries(tokenizer, ids), weights, ("step", "token"), path)
 
 
-def contributions(model: SentenceTransformer, text: str) -> Contributions:
+def contributions(model: SentenceTransformer | Embedder, text: str) -> Contributions:
     """Return what each token of a text adds to each update z^k, as vectors (8 n K m bytes).
 
     A token's share in ``explain(model, text).weights`` is the projection of its vector on the sum of all, relative to
     the length of that sum.
 
     Args:
-        model: a SentenceTransformer whose first module is a Contextualizer.
+        model: an Embedder, or a SentenceTransformer whose first module is a Contextualizer.
         text: at most 20,000 characters; the model's default prompt is added, as by ``encode``.
 
     Raises:
         InputError: the model's first module is another, or the text is too long.
     """
     require_explainable(text)
-    module = token_encoder(model)
-    if not isinstance(module, Contextualizer):
-        raise InputError(f"the model's first module must be a Contextualizer, got {type(module).__name__}")
-    ids = token_ids(model, text)
-    (vectors,) = module.contributions(ids, [len(ids)])
-    contexts = module.contexts(ids, [len(ids)])[:, 0].numpy()
-    bias = module.attention.bias.detach().to("cpu", torch.float64).numpy()
-    entries = module.entry_texts()
+    read = _contextualizer(model, text)
+    if read is None:
+        first = type(cast("SentenceTransformer", model)[0]).__name__
+        raise InputError(f"the model's first module must be a Contextualizer, got {first}")
+    contextualizer, tokenizer, ids = read
+    vectors, contexts = explaining.contributions(contextualizer, ids)
+    bias = np.stack([step.bias for step in contextualizer.steps]).astype(np.float64)
     return Contributions(
-        tuple(entries[token] for token in ids.tolist()),
-        vectors.transpose(0, 1).contiguous().numpy(),
+        _entries(tokenizer, ids),
+        np.ascontiguousarray(vectors.transpose(1, 0, 2)),
         bias if len(ids) else np.zeros_like(bias),
         np.diff(contexts, axis=0),
         contexts[0],
     )
 
 
-def _path(contexts: torch.Tensor) -> ContextPath:
+def _contextualizer(
+    model: SentenceTransformer | Embedder, text: str
+) -> tuple[NumpyContextualizer, TextTokenizer, Ids] | None:
+    """Return a model's Contextualizer in NumPy, its tokenizer, and the ids of a text; None for another system.
+
+    Raises:
+        InputError: the model's first module is no system of ctx_embed.
+    """
+    if isinstance(model, Embedder):
+        return model.contextualizer, model.text_tokenizer, model.tokens([text])[0]
+    from ctx_embed.modules import Contextualizer
+    from ctx_embed.systems.weights import token_encoder, token_ids
+
+    module = token_encoder(model)
+    if not isinstance(module, Contextualizer):
+        return None
+    return module.on_numpy(), module.text_tokenizer, token_ids(model, text).cpu().numpy()
+
+
+def _entries(tokenizer: TextTokenizer, ids: Ids) -> tuple[str, ...]:
+    texts = tokenizer.entry_texts()
+    return tuple(texts[token] for token in ids.tolist())
+
+
+def _path(contexts: NDArray[np.float64]) -> ContextPath:
     """Return the path through contexts (K + 1, m)."""
+    units = unit_rows(contexts)
     return ContextPath(
-        tuple(contexts.norm(dim=1).tolist()),
-        tuple(contexts.diff(dim=0).norm(dim=1).tolist()),
-        tuple(F.cosine_similarity(contexts[:-1], contexts[1:]).tolist()),
-        tuple(F.cosine_similarity(contexts, contexts[-1:]).tolist()),
+        tuple(np.linalg.norm(contexts, axis=1).tolist()),
+        tuple(np.linalg.norm(np.diff(contexts, axis=0), axis=1).tolist()),
+        tuple((units[:-1] * units[1:]).sum(1).tolist()),
+        tuple((units @ units[-1]).tolist()),
     )

@@ -19,7 +19,7 @@ from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.numpy_model.contextualizer import NumpyContextualizer
 from ctx_embed.numpy_model.saved import Tensors, require_options, require_shapes
-from ctx_embed.second_order import Products, contributions_of_steps, shares_of_steps
+from ctx_embed.second_order import Products, shares_of_steps
 
 # Tokens in a group of documents that go through the steps together, so that intermediate values stay in cache.
 GROUP_TOKENS = 4096
@@ -175,7 +175,7 @@ class Contextualizer(TokenEncoder):
         if torch.is_grad_enabled():
             self._held = None
         elif weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-            return torch.from_numpy(self._hold(self._on_numpy).embed(ids.numpy(), np.array(lengths, np.int64)))
+            return torch.from_numpy(self.on_numpy().embed(ids.numpy(), np.array(lengths, np.int64)))
         # In training a large group shares more: an entry's products and its gradient are computed once a group.
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
@@ -200,22 +200,6 @@ class Contextualizer(TokenEncoder):
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return the exact share of each token in each step's update z^k of its text, (K, n); a row sums to 1."""
         return list(shares_of_steps(*self._precise_steps(ids, lengths)).split(lengths, dim=1))
-
-    @torch.no_grad()
-    def contributions(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
-        """Return what each token adds to each step's update of its text, (K, n, m), in float64.
-
-        Summed over the tokens, and with the step's bias, z^k = c^k - c^{k-1}.
-
-        Args:
-            ids, lengths: as for :meth:`embed`.
-        """
-        return list(torch.stack([*contributions_of_steps(*self._precise_steps(ids, lengths))]).split(lengths, dim=1))
-
-    @torch.no_grad()
-    def contexts(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return c^0..c^K of packed texts, (K + 1, B, m), in float64; arguments as for :meth:`embed`."""
-        return self._precise_steps(ids, lengths)[2]
 
     def _precise_steps(self, ids: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor, Tensor, second_order.Steps]:
         """Return x, offsets, contexts and steps, on the CPU in float64, where cancelling parts stay exact."""
@@ -265,10 +249,15 @@ class Contextualizer(TokenEncoder):
         with torch.autocast(self.embedding.weight.device.type, enabled=False):
             return self._products(self.embedding.weight)
 
+    def on_numpy(self) -> NumpyContextualizer:
+        """Return the same model in NumPy: over the same numbers if they are float32 on a CPU, else over copies."""
+        model: NumpyContextualizer = self._hold(self._on_numpy)
+        return model
+
     def _on_numpy(self) -> NumpyContextualizer:
-        """Return the same model in NumPy, over the same numbers."""
-        parameters = {name: parameter.detach().numpy() for name, parameter in self.attention.named_parameters()}
-        return NumpyContextualizer(self.get_config_dict(), ParameterRows(self.embedding.weight), parameters)
+        named = {name: parameter.detach().float().cpu() for name, parameter in self.attention.named_parameters()}
+        table = ParameterRows(self.embedding.weight.detach().float().cpu())
+        return NumpyContextualizer(self.get_config_dict(), table, {name: named[name].numpy() for name in named})
 
     def _hold(self, make: Callable[[], Any]) -> Any:
         """Return what ``make`` computes from the parameters, computed again once a parameter has changed."""

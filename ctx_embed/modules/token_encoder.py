@@ -241,10 +241,7 @@ class TokenEncoder(InputModule):
 
     def entry_texts(self) -> list[str]:
         """Return the text of each row of the token table; that of a phrase is its parts separated by spaces."""
-        named = self.backend_tokenizer.get_vocab(with_added_tokens=True)
-        texts = sorted(named, key=named.__getitem__)
-        phrases = self.text_tokenizer.phrases
-        return texts if phrases is None else texts + phrases.texts(texts)
+        return self.text_tokenizer.entry_texts()
 
     @property
     def max_seq_length(self) -> int:

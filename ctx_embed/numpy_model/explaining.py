@@ -1,16 +1,13 @@
-"""What each token of a text adds to the cosine of its vector with another one, without torch."""
+"""What each token of a text adds to the updates of its context, and to a cosine, without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.numpy_model.contextualizer import (
-    BLOCK_TOKENS,
     LAYER_NORM_EPS,
     Ids,
     NumpyContextualizer,
@@ -50,11 +47,55 @@ class CosineParts:
         return self.rest + sum(token.weight for token in self.tokens)
 
 
-def token_parts(model: NumpyContextualizer, ids: Ids, direction: Doubles) -> tuple[Doubles, float, Doubles]:
-    """Return what each token adds to the inner product of c^K and a vector.
+def contributions(model: NumpyContextualizer, ids: Ids) -> tuple[Doubles, Doubles]:
+    """Return what each token adds to each step's update z^k, and the contexts.
 
     Layer normalisation is linear in the tokens once its mean and deviation are known: z^k is its bias and the sum over
     the tokens of v_i = gain * (y_i - mean(y_i)) / sigma, y_i = a_i^k * x_i, sigma the deviation of sum_i y_i.
+
+    Args:
+        model: K steps.
+        ids: (n,) of one text.
+
+    Returns:
+        (K, n, m), and c^0..c^K, (K + 1, m).
+    """
+    n = len(ids)
+    contexts = [model.first_contexts(ids, np.array([n]))[0].astype(np.float64)]
+    if not n:
+        return np.zeros((len(model.steps), 0, model.dimension)), np.stack(contexts * (len(model.steps) + 1))
+    weights = position_weights(model.positions, model.scale, n, model.s, 1, n).astype(np.float64)
+    weights *= (n if model.scale == "mean" else 1) / weights.sum(0)
+    x = model.table.rows(ids) * weights
+    vectors = []
+    for step in model.steps:
+        y = (((x @ step.U.T) * (contexts[-1] @ step.V_T)) @ step.W_T + step.b) * x
+        y -= y.mean(1, keepdims=True)
+        total = y.sum(0)
+        y *= step.gain / np.sqrt(np.square(total).mean() + LAYER_NORM_EPS)
+        vectors.append(y)
+        contexts.append(contexts[-1] + step.bias + y.sum(0))
+    return np.stack(vectors), np.stack(contexts)
+
+
+def shares(vectors: Doubles) -> Doubles:
+    """Return each token's share of each update, (K, n); a row sums to 1.
+
+    The share of token i is <v_i, sum v> / ||sum v||^2; where the sum is zero all tokens have the same.
+
+    Args:
+        vectors: (K, n, m) from :func:`contributions`.
+    """
+    whole = vectors.sum(1)
+    squares = np.einsum("km,km->k", whole, whole)[:, None]
+    projected = np.einsum("knm,km->kn", vectors, whole)
+    equal = np.full_like(projected, 1 / max(projected.shape[1], 1))
+    found: Doubles = np.divide(projected, squares, out=equal, where=squares > 0)
+    return found
+
+
+def token_parts(model: NumpyContextualizer, ids: Ids, direction: Doubles) -> tuple[Doubles, float, Doubles]:
+    """Return what each token adds to the inner product of c^K and a vector.
 
     Args:
         model: K steps.
@@ -64,35 +105,6 @@ def token_parts(model: NumpyContextualizer, ids: Ids, direction: Doubles) -> tup
     Returns:
         parts (n,), the rest that no token adds, and c^K (m,): ``parts.sum() + rest`` is ``c^K @ direction``.
     """
-    n = len(ids)
-    context = model.first_contexts(ids, np.array([n]))[0].astype(np.float64)
-    rest = float(context @ direction)
-    parts = np.zeros(n)
-    if not n:
-        return parts, rest, context
-    blocks = [slice(start, start + BLOCK_TOKENS) for start in range(0, n, BLOCK_TOKENS)]
-
-    def weights(block: slice) -> Any:
-        return position_weights(model.positions, model.scale, n, model.s, block.start + 1, min(block.stop, n))
-
-    total_weight = sum(weights(block).sum(0, dtype=np.float64) for block in blocks)
-    if model.scale == "mean":
-        total_weight = total_weight / n
-
-    for step in model.steps:
-        of_context = context @ step.V_T
-
-        def products(of_context: Doubles = of_context, step: Any = step) -> Iterator[tuple[slice, Doubles]]:
-            """Yield y_i of each block, (block, m)."""
-            for block in blocks:
-                x = model.table.rows(ids[block]) * (weights(block) / total_weight)
-                yield block, (((x @ step.U.T) * of_context) @ step.W_T + step.b) * x
-
-        total = np.sum([y.sum(0) for _, y in products()], axis=0)
-        deviation = np.sqrt(total.var() + LAYER_NORM_EPS)
-        scaled = direction * step.gain / deviation
-        for block, y in products():
-            parts[block] += y @ scaled - y.mean(1) * scaled.sum()
-        rest += float(step.bias @ direction)
-        context = context + step.bias + step.gain * (total - total.mean()) / deviation
-    return parts, rest, context
+    vectors, contexts = contributions(model, ids)
+    parts = (vectors @ direction).sum(0)
+    return parts, float(contexts[-1] @ direction - parts.sum()), contexts[-1]

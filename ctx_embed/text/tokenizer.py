@@ -198,6 +198,12 @@ class TextTokenizer:
         ids = np.frombuffer(b"".join(pieces), dtype=ID)
         return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)
 
+    def entry_texts(self) -> list[str]:
+        """Return the text of each id; that of a phrase is its parts separated by spaces."""
+        named = self.tokenizer.get_vocab(with_added_tokens=True)
+        texts = sorted(named, key=named.__getitem__)
+        return texts if self.phrases is None else texts + self.phrases.texts(texts)
+
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return where the characters of each id of a text start and stop."""
         encoding = self.tokenizer.encode(well_formed(text), add_special_tokens=False)
