@@ -1,4 +1,4 @@
-"""What a student learns from labelled texts: random spans of them, and the labels that a teacher's embeddings give."""
+"""Labelled texts as a student learns them: random spans, and labels predicted from a teacher's embeddings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LabelledSpans:
 
     Args:
         tokenizer: the student's.
-        labels, texts: of equal length; ``seed`` chooses the part that is held out.
+        labels, texts: each text and its label; ``seed`` chooses those that are held out.
         seed: seed of the held-out part and of the spans.
     """
 

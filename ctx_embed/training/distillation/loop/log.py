@@ -19,7 +19,7 @@ class TrainingLog:
     """Appends entries, each with its ``step``, to a file of JSON lines.
 
     Args:
-        path: its folder is made with the first entry; None keeps no log.
+        path: file to append to; the first entry makes its folder. None keeps no log.
     """
 
     def __init__(self, path: Path | None) -> None:

@@ -129,9 +129,9 @@ def started_student(
 
     Args:
         model: the model whose first module is trained further.
-        texts: the texts of the corpus that the teacher has embedded.
+        texts: texts of the corpus that the teacher has embedded.
         teacher_embeddings: (texts, d).
-        spare_dimensions: number of the model's last dimensions that are spare.
+        spare_dimensions: how many of the model's last dimensions the teacher leaves free.
         phrases: from :func:`.more_phrases`: the model's and new ones, whose own rows start at 0; None: the model's.
 
     Raises:
@@ -153,7 +153,7 @@ def started_student(
 
 @torch.no_grad()
 def leave_own_rows(encoder: TokenEncoder) -> None:
-    """Subtract from each phrase's row those of its parts: training adds them, see :class:`.Composition`."""
+    """Subtract the rows of a phrase's parts from its row; training adds them again, see :class:`.Composition`."""
     if encoder.phrases is not None:
         table = encoder.embedding.weight
         first, second = encoder.phrases.long().unbind(1)

@@ -21,8 +21,8 @@ from ctx_embed.training.distillation.texts.corpus import Block
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Texts of a batch: on a CPU what stays in its caches is fastest (all-mpnet-base-v2 in bfloat16, one core of Zen 4: 30
-# sentences a second in batches of 16, 23 in batches of 64).
+# Texts per batch. On a CPU, a batch that fits its caches is fastest: all-mpnet-base-v2 in bfloat16 on one core of Zen 4
+# embeds 30 sentences a second in batches of 16, and 23 in batches of 64.
 CPU_BATCH, DEVICE_BATCH = 16, 256
 
 

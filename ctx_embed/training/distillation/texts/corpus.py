@@ -18,14 +18,14 @@ BLOCK_SENTENCES = 2048
 
 @dataclass(frozen=True)
 class Block:
-    """Texts that are embedded and stored together.
+    """Texts that a teacher embeds and a cache stores together.
 
     Attributes:
-        source: the name of the file whose consecutive texts they are; empty where they come from several.
-        texts: of the block.
-        families: of each text if they come from several files, else empty.
-        paired: whether each text and the next one are a pair of similar meaning, if there are pairs.
-        opposed: whether each text and the next one contradict each other, if there are pairs.
+        source: the name of the file that they come from, or empty for texts of several files.
+        texts: the block's texts, consecutive ones if they are of one file.
+        families: the file family of each text, or empty if all are of one file.
+        paired: for each text, whether the next one is its partner, of similar meaning; empty without pairs.
+        opposed: for each text, whether the next one contradicts it; empty without pairs.
     """
 
     source: str
@@ -36,7 +36,7 @@ class Block:
 
     @cached_property
     def key(self) -> str:
-        """32 hexadecimal digits of a hash of the texts: the block's name in caches."""
+        """The block's name in caches: 32 hexadecimal digits of a hash of its texts."""
         return hashlib.sha256("\n".join(self.texts).encode()).hexdigest()[:32]
 
 
@@ -112,7 +112,7 @@ def read_blocks(
     Args:
         paths: text, CSV, TSV, JSONL or Parquet, plain or gzip; a sentence a line or row.
         texts: stop after the block that reaches this number of texts (None: all).
-        seed: seed of the order.
+        seed: seed of the blocks' order.
         passage_lines: above 1, join consecutive lines into :func:`passages` of at most this many.
         span_words: above 0, cut each text to one of its :func:`spans` of at most this many words.
         block_texts: lines per block.

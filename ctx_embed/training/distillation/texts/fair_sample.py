@@ -13,18 +13,18 @@ from ctx_embed.texts import well_formed
 from ctx_embed.training.distillation.texts.corpus import Block, cloze_pairs, genre, passages, spans
 
 BLOCK_TEXTS = 1024
-# A text alone; a pair (two texts), and with its label (three).
+# One string is a text, two are a pair, three are a pair and its label.
 Item = tuple[str, ...]
-# The fields of a pair, and the labels of those that mean the same.
+# The fields of a pair, and the labels of pairs that mean the same.
 PAIR_FIELDS = (("query", "passage"), ("a", "b"))
 ALIKE = frozenset({"entailment", "1"})
 OPPOSED = "contradiction"
 
 
 def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]:
-    """Return all different items with their families, a family's share being as the square root of its size.
+    """Return each different item once, with its family. Shares of families are as the square roots of their sizes.
 
-    Within a family they stand in an order that the texts alone decide.
+    The order within a family depends on the texts alone.
     """
     placed = []
     for name, items in families.items():
