@@ -7,7 +7,8 @@ texts, STS-B dev, and the development half of contrasts.tsv, with 95 % intervals
 one over the same queries, parts or triples.
 
 Leave the pairs files in ``HELD_OUT`` out of the training of every model that is chosen by these scores. The second
-stage of the default model has read them, so they favour it a little over a model that has not.
+stages of the default model have read them: compare only models that have read the same of them, such as two
+continuations of one model.
 """
 
 from __future__ import annotations
