@@ -1,4 +1,4 @@
-"""Embedding more than one process can: the same work on the processes of one machine, or on a Ray cluster."""
+"""Embedding of large data sets in parallel: by the processes of one machine, or on a Ray cluster."""
 
 from __future__ import annotations
 

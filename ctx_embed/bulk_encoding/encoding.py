@@ -1,8 +1,8 @@
-"""Embed data sets of any size into a store: resumable, and each id there exactly once.
+"""Embed data sets of any size into a store; runs can be resumed, and the store has each id exactly once.
 
-The inputs are cut into pieces, and the rows of a piece into parts; both depend on the inputs alone. A part is stored by
-upserting its rows by id, and then a note that it is done. A run that was interrupted, or a worker that died, repeats
-only parts without a note, and repeating one changes nothing.
+The inputs are cut into pieces, and the rows of a piece into parts; both depend on the inputs alone. To store a part, a
+worker upserts its rows by id and then writes a note that the part is done. After an interruption, or the death of a
+worker, only parts without a note are repeated, and repeating a part does no harm.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ctx_embed.texts import Document
 
 ENGINES = ("local", "ray")
 PART = "part-"
-# Rows that are read beforehand, to choose the columns of metadata: from this number of files, and of each.
+# The metadata's columns are chosen from a sample: at most this many files, and this many rows of each.
 SAMPLED_FILES, SAMPLED_ROWS = 50, 1000
 
 
@@ -42,13 +42,13 @@ class Encoded:
     """The result of a run.
 
     Args:
-        rows: the rows embedded, in all its parts.
-        count: the documents in the store now, those of earlier runs too.
-        bad: the rows that could not be embedded.
-        named: why, for some of them.
+        rows: the number of rows embedded, also before an interruption.
+        count: the number of documents now in the store, including those of earlier runs.
+        bad: the number of rows that could not be embedded.
+        named: the reasons for some of these.
         dimension: of the embeddings.
         was_complete: whether an earlier run had already done all of it.
-        unknown_share: the share of the first rows' tokens that the model does not know.
+        unknown_share: the share of unknown tokens in a sample of the rows.
     """
 
     rows: int
@@ -75,27 +75,27 @@ def encode_dataset(
     part_rows: int = PART_ROWS,
     progress: bool = False,
 ) -> Encoded:
-    """Embed the texts of files into a store; repeat a call that was interrupted, and it resumes.
+    """Embed the texts of files into a store; to resume an interrupted call, repeat it.
 
-    A row without an id gets ``FILE:NUMBER``, its line or row. A row whose id is in the store replaces the one there; of
-    rows with one id in the inputs, one stays: in a directory of Parquet the last, elsewhere the one stored last. Rows
-    that cannot be embedded, such as those without a text, are counted, and the others go on.
+    A row without an id gets ``FILE:NUMBER``, with the number of its line or row. A row replaces the stored row with the
+    same id. If several input rows have the same id, a directory of Parquet keeps the last one, and other stores keep
+    whichever was stored last. Rows that cannot be embedded, such as rows without a text, are counted and skipped.
 
-    Workers are spawned, so that a script that calls this needs ``if __name__ == "__main__":``.
+    Workers are spawned, so a script that calls this function needs ``if __name__ == "__main__":``.
 
     Args:
         inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (a text a line), JSONL, CSV, TSV and
             Parquet; the first four also as gzip.
         to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
         engine: ``local`` uses the processes of this machine, ``ray`` the actors of a Ray cluster.
-        workers: processes or actors of one thread each; None: one for each core.
-        ray_address: of the cluster, or ``auto``; None: Ray is started on this machine for this run.
+        workers: the number of processes or actors, with one thread each; None: one for each core.
+        ray_address: the cluster's address, or ``auto``; None: Ray is started on this machine for this run.
         text_field: the field with the text; None: ``text``.
-        id_field: the field with the id; None: ``id`` or ``_id``, in rows that have one.
+        id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.
         encoding: of the files, except Parquet; None: UTF-8, or detected.
-        model: a name or a folder; None: the default model. Each machine needs it at the same place.
+        model: a name or a folder; None: the default model. The folder must have the same path on every machine.
         backend: what runs the model, see :func:`ctx_embed.loading.load_embedder`.
-        part_rows: the most rows that are stored at once.
+        part_rows: the maximum number of rows in a part.
         progress: whether to show a bar on standard error, if that is a terminal.
 
     Raises:
@@ -117,7 +117,7 @@ def encode_dataset(
                 "`ctx-embed index build --from-parquet DIRECTORY INDEX`"
             )
         listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-        # The target may lie in a folder of inputs: what it holds is no input.
+        # The target may lie inside an input folder; its own files are not inputs.
         sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
@@ -149,7 +149,7 @@ def encode_dataset(
 
 
 def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding: str | None) -> list[Document]:
-    """Return some documents from files all over the inputs.
+    """Return some documents from files spread over the inputs.
 
     Raises:
         InputError: a file cannot be read, or none of the rows can be embedded.
@@ -181,20 +181,20 @@ def _signature(
 ) -> str:
     model = [embedder.fingerprint, embedder.dimension]
     content = [[asdict(source) for source in sources], asdict(fields), model, part_rows]
-    # Runs of older versions, which knew no other encoding, have no such field.
+    # Without an encoding the signature equals that of older versions, which had no such option.
     content += [encoding] if encoding is not None else []
     return hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest()
 
 
 class _Run:
-    """One run over some inputs, as its store remembers it."""
+    """A run over some inputs, with its state in the store's notes."""
 
     def __init__(self, store: Store, signature: str) -> None:
         self.store = store
         runs = store.notes(RUN)
         last = list(runs)[-1].removeprefix(RUN) if runs else "none"
         parts = store.notes(f"{PART}{last}-")
-        # Somebody may have emptied the store.
+        # The notes are worthless if the store has been emptied since.
         is_there = not any(note["rows"] for note in parts.values()) or store.count() > 0
         if runs and runs[f"{RUN}{last}"]["signature"] == signature and is_there:
             self.name, self.parts, self.finished = last, parts, bool(runs[f"{RUN}{last}"]["finished"])
@@ -206,7 +206,7 @@ class _Run:
         self.signature = signature
 
     def done(self) -> tuple[dict[str, list[str]], set[str]]:
-        """Return the parts that are stored, by the keys of their pieces, and the keys of pieces that are complete."""
+        """Return the names of the stored parts by the key of their piece, and the keys of the complete pieces."""
         of_piece: dict[str, list[str]] = {}
         last: dict[str, int] = {}
         for noted, note in self.parts.items():
@@ -218,7 +218,7 @@ class _Run:
         return of_piece, {key for key, number in last.items() if len(of_piece[key]) == number + 1}
 
     def finish(self) -> None:
-        """Let the store finish, and record that the run is done."""
+        """Finish the store and record that the run is done."""
         self.parts = self.store.notes(f"{PART}{self.name}-")
         own_ids = any(note["own_ids"] for note in self.parts.values())
         self.store.finish(unique=self.is_first and not own_ids)

@@ -1,4 +1,4 @@
-"""The processes of one machine: each asks for a piece when it has finished one; a process that dies is replaced."""
+"""Workers as processes of one machine: each asks for the next piece when idle; a process that dies is replaced."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ctx_embed.bulk_encoding.work import Job, Part, Work
     from ctx_embed.rows.pieces import Piece
 
-# Processes that may die one after another without a part between them, for each worker.
+# Deaths per worker that are tolerated in a row, with no part finished in between.
 MOST_DEATHS = 10
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "POLARS_MAX_THREADS"), "1"
@@ -34,11 +34,11 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> No
 
     Args:
         work: the pieces.
-        workers: processes; None: one for each core. One works in this process.
-        finished: is called with each part.
+        workers: the number of processes; None: one for each core. A single worker runs in this process.
+        finished: called with each part.
 
     Raises:
-        InputError: as :meth:`ctx_embed.bulk_encoding.work.Worker.run`, or workers keep dying.
+        InputError: an error of :meth:`ctx_embed.bulk_encoding.work.Worker.run`, or workers keep dying.
     """
     count = min(workers or default_workers(), max(len(work.pieces), 1))
     if count == 1:
@@ -102,7 +102,7 @@ class _Pool:
             self.done.setdefault(self.working[connection].key, []).append(value.name)
             self.finished(value)
             return
-        # It has finished its piece, if it had one, and waits for another.
+        # "ready": the process has started or finished a piece, and waits for the next one.
         self.working.pop(connection, None)
         self.idle.add(connection)
         self._deal()
@@ -112,7 +112,7 @@ class _Pool:
         while self.waiting and self.idle:
             connection, piece = self.idle.pop(), self.waiting.popleft()
             self.working[connection] = piece
-            # If it has died, that is heard in a moment.
+            # A process that has just died is replaced when the end of its connection is read.
             with suppress(OSError):
                 connection.send((piece, self.done.get(piece.key, [])))
 
@@ -137,7 +137,7 @@ class _Pool:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Set what makes libraries use one thread, for a process that starts inside the block."""
+    """Limit the libraries of processes that are started inside the block to one thread."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(_ONE_THREAD)
     try:
@@ -151,8 +151,8 @@ def _one_thread() -> Iterator[None]:
 
 
 def _serve(connection: Connection, job: Job) -> None:
-    """Embed the pieces that arrive, until None does or the other side is gone."""
-    # Ctrl-C goes to all processes of a terminal; the first one ends the others.
+    """Embed the pieces received, until None is received or the connection ends."""
+    # A terminal sends Ctrl-C to all its processes; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from ctx_embed.bulk_encoding.work import Worker
 

@@ -1,4 +1,4 @@
-"""A Ray cluster: Ray Data hands the pieces to actors, restarts those that die, and repeats what they had begun."""
+"""Workers as actors of a Ray cluster: Ray Data distributes the pieces, restarts dead actors and repeats their pieces."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ctx_embed.errors import InputError, missing_extra
 if TYPE_CHECKING:
     from ctx_embed.bulk_encoding.work import Part, Work
 
-# Of a core: as much as the actor asks for, so that Ray Data's own tasks find room beside it.
+# Cores that each actor reserves; less than one leaves room for Ray Data's own tasks.
 ACTOR_CPUS = 0.5
-# Ray plans each block by itself.
+# Ray schedules each block separately, so their number is bounded.
 MOST_BLOCKS = 4096
 CONNECTION_SECONDS = 10
 
 
 class Actor:
-    """A worker in a process of Ray's.
+    """A worker in a process of Ray.
 
     Args:
-        work: what there is to do.
-        folder: where relative paths begin, if this machine has it.
+        work: the job and its pieces.
+        folder: the working folder for relative paths, if this machine has it.
     """
 
     def __init__(self, work: Work, folder: str) -> None:
@@ -43,7 +43,7 @@ class Actor:
             self.worker = error
 
     def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, list[bytes]]]:
-        """Yield the parts of a piece; an error of the user's as itself, or Ray would repeat it."""
+        """Yield the parts of a piece, or an InputError: Ray would retry the piece if it were raised."""
         try:
             if isinstance(self.worker, InputError):
                 raise self.worker
@@ -57,10 +57,10 @@ class Actor:
 
 @contextmanager
 def cluster(address: str | None = None) -> Iterator[None]:
-    """Be connected to a Ray cluster inside the block; a program that has called ``ray.init`` keeps what it has.
+    """Connect to a Ray cluster for the block; a connection that the program has already made is used and left open.
 
     Args:
-        address: of a cluster, ``auto`` for the one of this machine; None starts Ray here.
+        address: the cluster's address, or ``auto`` for a cluster of this machine; None starts Ray on this machine.
 
     Raises:
         InputError: Ray is not installed, or there is no cluster.
@@ -75,12 +75,12 @@ def cluster(address: str | None = None) -> Iterator[None]:
         return
     if address and (host := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address)):
         _require_listening(address, host[1], int(host[2]))
-    # Ray would start workers at nice 15, where any other program goes first.
+    # By default Ray gives its workers the low priority of nice 15.
     os.environ.setdefault("RAY_worker_niceness", "0")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)
-    # Ray raises many kinds, and `Exception` itself when a node takes too long to start.
+    # Ray raises many types of error, and plain `Exception` when a node takes too long to start.
     except Exception as error:
         ray.shutdown()
         said = f"{' '.join(str(error).split()):.200}"
@@ -94,10 +94,10 @@ def cluster(address: str | None = None) -> Iterator[None]:
 
 
 def _require_listening(address: str, host: str, port: int) -> None:
-    """Raise an error if no process listens at an address, for which Ray would wait minutes.
+    """Raise an error if no process listens at an address; Ray itself would wait for minutes.
 
     Raises:
-        InputError: none does.
+        InputError: no process listens there.
     """
     try:
         socket.create_connection((host, port), timeout=CONNECTION_SECONDS).close()
@@ -110,11 +110,11 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> No
 
     Args:
         work: the pieces.
-        workers: actors; None: one for each core of the cluster.
-        finished: is called with each part, at least once.
+        workers: the number of actors; None: one for each core of the cluster.
+        finished: called with each part, possibly more than once.
 
     Raises:
-        InputError: as :func:`ctx_embed.bulk_encoding.local.run`, or the cluster fails.
+        InputError: an error of :func:`ctx_embed.bulk_encoding.local.run`, or the cluster fails.
     """
     import ray
     import ray.data

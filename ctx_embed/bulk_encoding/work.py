@@ -17,7 +17,7 @@ from ctx_embed.rows.table import Raw, Table
 from ctx_embed.stores import Batch
 from ctx_embed.stores import open as open_store
 
-# Bad rows that a part names; all are counted.
+# Number of bad rows that a part describes; it counts all of them.
 NAMED = 20
 
 
@@ -48,12 +48,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """What an engine is to do.
+    """The work of an engine.
 
     Args:
         job: the run.
-        pieces: what to embed.
-        done: the names of the parts that are stored already, by the keys of their pieces.
+        pieces: the pieces to embed.
+        done: the names of the parts that are already stored, by the key of their piece.
     """
 
     job: Job
@@ -63,13 +63,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Part:
-    """A part that is embedded.
+    """An embedded part.
 
     Args:
-        name: of the part.
-        note: what the store records about it: ``rows``, ``bad`` (counted), ``named`` (some of these), ``own_ids``
-            (whether a row brought its id) and ``last`` (whether the piece ends with it).
-        rows: what is to be stored; None if it is stored already.
+        name: the part's name.
+        note: the store's record of the part: the numbers of ``rows`` and ``bad`` rows, the reasons for some bad rows
+            (``named``), whether any row has an id of its own (``own_ids``), and whether this is the piece's ``last``.
+        rows: the rows to store; None if they are already stored.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Worker:
 
         Args:
             piece: the piece.
-            done: the names of parts that are stored already.
+            done: the names of the parts that are already stored.
 
         Raises:
             InputError: the file cannot be read, or the store cannot be written to.
@@ -147,7 +147,7 @@ class Worker:
 
 
 def _size_of(raw: Raw) -> int:
-    """Return about how many characters a row has."""
+    """Return the approximate number of characters in a row."""
     if isinstance(raw, str):
         return len(raw)
     return sum(len(value) for value in raw.values() if isinstance(value, str)) if isinstance(raw, dict) else 0

@@ -1,4 +1,4 @@
-"""Deduplication: which rows are near-duplicates of earlier ones, and the files without them."""
+"""Find the rows that are near-duplicates of earlier rows, and write the files without them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Pairs: TypeAlias = tuple[Rows, Rows, NDArray[np.float64]]
 
 THRESHOLD = 0.6
-# Inverted lists that are searched for neighbours as close as duplicates are, which takes few.
+# Inverted lists to search; a few are enough for neighbours as close as duplicates.
 PROBED_LISTS = 12
 
 
@@ -41,7 +41,7 @@ class Deduplicated:
         rows: the number of rows read.
         kept: the number of rows kept.
         groups: the number of kept rows that have duplicates.
-        unknown: the number of texts without a token that the model knows; only their characters were compared.
+        unknown: the number of texts in which the model knows no token; only their characters were compared.
     """
 
     rows: int
@@ -70,23 +70,22 @@ def dedupe(
     - the Jaccard similarity of their sets of four consecutive characters reaches ``threshold``,
     - or the cosine of their embeddings reaches ``meaning``, if that is given.
 
-    A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first one of a group is kept, and
+    A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first row of a group is kept, and
     every dropped row resembles a kept one. Files are written whole or not at all.
 
-    A text of which the model knows no token has no meaning to compare: its embedding is zero, and it resembles no other
-    text but by its characters.
+    If the model knows no token of a text, only its characters are compared, because its embedding is zero.
 
-    Candidates come from MinHash signatures in bands, which find 98 % of the pairs of similarity 0.6 and more of closer
-    ones; each is then compared exactly. Some 200 bytes a row are kept in memory; the texts and signatures (200 bytes a
-    row) are in temporary files.
+    MinHash signatures in bands give candidate pairs, which are then compared exactly. They find 98 % of the pairs with
+    similarity 0.6, and more of the closer pairs. Each row takes about 200 bytes of memory; its text and signature
+    (200 bytes) are stored in temporary files.
 
     Args:
         sources: files of one format (text, JSONL, CSV, TSV or Parquet, plain or gzip), folders of them, or ``-`` for
             standard input. Blank lines of text are left out.
         output: the file to write, compressed if its name ends in ``.gz``; ``-`` is standard output.
-        groups: a JSONL file to write. Each line has a kept row with near-duplicates and these: numbers of rows from 1
-            on, over all sources, texts, and the similarity of each dropped row to the kept one.
-        text_field: the field with the text; None: ``text``, of text files the line.
+        groups: a JSONL file to write, with one line for each kept row that has near-duplicates: the numbers of these
+            rows (counted from 1 over all sources), their texts, and the similarity of each dropped row to the kept one.
+        text_field: the field with the text; None: ``text``, or the whole line of a text file.
         threshold: above 0 and at most 1; 1 drops only texts with the same sequences of characters.
         meaning: above 0 and at most 1, e.g. 0.95; None compares characters only.
         model: the model for embeddings, as for :meth:`ctx_embed.SearchIndex.create`.
@@ -135,14 +134,14 @@ def dedupe(
 def _leaders(
     texts: StoredTexts, threshold: float, meaning: float | None, model: str | Path | Model | None
 ) -> tuple[Rows, NDArray[np.float64]]:
-    """Return the kept row that each row resembles, itself if it is kept, and the similarity of the two, (rows,)."""
+    """Return for each row the kept row that it resembles (itself if it is kept) and their similarity, (rows,) each."""
     found = list(_near_characters(texts, threshold))
     if meaning is not None:
         found += _near_embeddings(texts, meaning, model)
     leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
     if found:
         left, right, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        # By later row, then by earlier row: whether an earlier row is kept is known when a later one needs it.
+        # Pairs are sorted by their later row, so it is already decided whether the earlier row of each pair is kept.
         order = np.lexsort((-scores, left, right))
         pairs = zip(left[order].tolist(), right[order].tolist(), scores[order].tolist(), strict=True)
         for earlier, later, score in pairs:
@@ -152,7 +151,7 @@ def _leaders(
 
 
 def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
-    """Yield the pairs of distinct texts whose sequences of characters are similar."""
+    """Yield pairs of distinct texts with the same numbers and similar sequences of characters."""
     seen: NDArray[np.int64] = np.empty(0, np.int64)
     with texts.meter(BANDS, "comparing", "bands") as meter:
         for band in range(BANDS):
@@ -197,7 +196,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
         for first in range(0, len(texts.distinct), TEXTS_AT_ONCE):
             block = texts.distinct[first : first + TEXTS_AT_ONCE]
             found_vectors = embedder.documents([texts[row] for row in block.tolist()])
-            # A text of which the model knows no token has the zero vector.
+            # The embedding is zero if the model knows no token of the text.
             known = found_vectors.any(axis=1)
             if known.any():
                 shards = vectors.append(shards, found_vectors[known])

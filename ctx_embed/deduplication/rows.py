@@ -1,4 +1,4 @@
-"""Copies some of the rows of files as they are, into one file of the same format."""
+"""Copy selected rows of files, unchanged, into one file of the same format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ctx_embed.rows.table import CSV, DIALECTS, PARQUET, SUFFIXES, TEXT, kind_of
 
 
 def spooled(folder: Path, text_field: str | None, encoding: str | None = None) -> str:
-    """Copy standard input into a file whose name says its format, and return the path, to read it twice."""
+    """Copy standard input to a file, so that it can be read twice; return its path, whose suffix names the format."""
     if sys.stdin is None:
         raise InputError("standard input is closed")
     path = folder / "input"
@@ -31,7 +31,7 @@ def spooled(folder: Path, text_field: str | None, encoding: str | None = None) -
 
 
 def common_kind(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> str:
-    """Return the format of some files, see :mod:`ctx_embed.rows.table`.
+    """Return the common format of some files, see :mod:`ctx_embed.rows.table`.
 
     Raises:
         InputError: the formats differ, or a file cannot be opened.
@@ -50,10 +50,10 @@ def common_kind(files: Sequence[str], text_field: str | None, encoding: str | No
 
 
 def require_kind(path: Path, kind: str) -> None:
-    """Raise an error if the name of an output says another format than that of the rows.
+    """Raise an error if the suffix of an output names another format than that of the rows.
 
     Raises:
-        InputError: it does, or a table of Parquet would go to standard output.
+        InputError: it does, or Parquet would be written to standard output.
     """
     if str(path) == "-":
         if kind == PARQUET:
@@ -72,14 +72,14 @@ def copy_rows(
     packed: bool = False,
     encoding: str | None = None,
 ) -> None:
-    """Write some rows of files of one format, as they are; text is written as UTF-8.
+    """Write selected rows of files of one format, unchanged; text is written as UTF-8.
 
     Args:
         files: their paths.
         kind: their format.
-        chosen: whether to write each row, blank lines not counted.
+        chosen: for each row whether to write it; blank lines are not rows.
         output: the file to write to.
-        packed: whether to compress with gzip; Parquet is compressed inside anyway.
+        packed: whether to compress with gzip; ignored for Parquet, which is always compressed.
         encoding: of the files, see :func:`ctx_embed.rows.read_lines`.
 
     Raises:
@@ -91,7 +91,7 @@ def copy_rows(
         else:
             with ExitStack() as stack:
                 if packed:
-                    # Without a name and a time in it, equal rows give equal files.
+                    # The gzip header has no name or time, so that equal rows give equal files.
                     zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=output, mtime=0)
                     output = cast("IO[bytes]", stack.enter_context(zipped))
                 text = io.TextIOWrapper(output, encoding="utf-8", errors="replace", newline="")

@@ -1,4 +1,4 @@
-"""What texts are compared by: their words in lower case, sequences of characters, digits, and MinHash signatures."""
+"""Features for comparing texts: lower-case words, sequences of characters, numbers and MinHash signatures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# A pair of similarity s shares a band with probability 1 - (1 - s^5)^50: 0.98 if s is 0.6, and 5e-7 if it is 0.025,
-# which is usual for two sentences.
+# Two texts with similarity s share a band with probability 1 - (1 - s^5)^50: 0.98 for s = 0.6, and 5e-7 for s = 0.025,
+# which is typical of two unrelated sentences.
 BANDS, BAND_SIZE = 50, 5
-# Bytes of a sequence; the code below packs them into 32 bits.
+# Length of a sequence in bytes; the code below packs a sequence into 32 bits.
 GRAM = 4
 _NOT_WORD = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+")
@@ -37,17 +37,17 @@ def hash_of(text: str) -> int:
 
 
 def hash_of_digits(plain: str) -> int:
-    """Return a hash of the numbers in a normalised text, in their order."""
+    """Return a hash of the numbers in a normalised text, in the order of the text."""
     return hash_of(" ".join(_NUMBER.findall(plain)))
 
 
 def padded(plain: str) -> bytes:
-    """Return a normalised text as bytes, no fewer than a sequence has."""
+    """Return a normalised text as bytes, padded to the length of a sequence if it is shorter."""
     return f" {plain} ".encode().ljust(GRAM)
 
 
 def grams(plain: str) -> set[bytes]:
-    """Return the sequences of four bytes of a normalised text."""
+    """Return the set of all sequences of four consecutive bytes in a normalised text."""
     content = padded(plain)
     return {content[place : place + GRAM] for place in range(len(content) - GRAM + 1)}
 
@@ -59,21 +59,21 @@ def similarity(left: set[bytes], right: set[bytes]) -> float:
 
 
 def band_keys(plain: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
-    """Yield the keys of normalised texts (texts,), one array a band: hashes of the minima of five hashes of the grams.
+    """Yield the texts' keys (texts,) for each band: a key combines the minima of five hashes over the text's sequences.
 
-    Two texts have equal minima of one hash with the probability of their Jaccard similarity (Broder 1997).
+    The probability that two texts have the same minimum of a hash is their Jaccard similarity (Broder 1997).
     """
     contents = [padded(text) for text in plain]
     buffer = np.frombuffer(b"".join(contents), np.uint8).astype(np.uint32)
     ends = np.cumsum([len(content) for content in contents])
     codes = buffer[:-3] | buffer[1:-2] << 8 | buffer[2:-1] << 16 | buffer[3:] << 24
-    # No sequence crosses the end of a text.
+    # Drop the sequences that cross the end of a text.
     within = np.ones(len(buffer), bool)
     for place in range(1, GRAM):
         within[ends - place] = False
     codes = codes[within[: len(codes)]]
     starts = np.concatenate([[0], ends[:-1]]) - (GRAM - 1) * np.arange(len(ends))
-    # The finalizer of MurmurHash3: what follows needs codes that are spread evenly.
+    # The finalizer of MurmurHash3 spreads the codes evenly, as the hashes below need.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         codes ^= codes >> np.uint32(shift)
         codes *= np.uint32(factor)

@@ -1,4 +1,4 @@
-"""The texts to deduplicate, stored in temporary files with what is needed to compare them."""
+"""Temporary storage of the texts to deduplicate and of their signatures."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ctx_embed.texts import well_formed
 Rows: TypeAlias = NDArray[np.int64]
 
 TEXTS_AT_ONCE = 4096
-# In a band, a text is compared with up to this number of earlier texts that have the same key, and with the first.
+# In each band, a text is compared with the first text that has the same key and with up to this many just before it.
 COMPARED = 16
 
 
 class StoredTexts:
-    """The texts of all rows. The texts and their bands' keys are on disk, some 200 bytes a row in memory.
+    """The texts of all rows. Texts and the keys of their bands are on disk; a row takes about 200 bytes of memory.
 
     Args:
         folder: the folder of temporary files.
@@ -34,12 +34,12 @@ class StoredTexts:
     def __init__(self, folder: Path, progress: bool) -> None:
         self.folder = folder
         self.progress = progress
-        # Of each row: the first row with the same normalised text, and a hash of its digits.
+        # For each row: the first row with the same normalised text, and a hash of its numbers.
         self.equal: Rows = np.empty(0, np.int64)
         self.digits: Rows = np.empty(0, np.int64)
-        # The rows whose normalised texts occur for the first time.
+        # The first row of each distinct normalised text.
         self.distinct: Rows = np.empty(0, np.int64)
-        # Texts of which the model knows no token.
+        # Number of texts in which the model knows no token.
         self.unknown = 0
         self._ends: Rows = np.empty(0, np.int64)
         self._file: BinaryIO = (folder / "texts").open("w+b")
@@ -53,11 +53,11 @@ class StoredTexts:
         self._file.close()
 
     def meter(self, total: int | None, what: str, unit: str = "rows") -> Meter:
-        """Return the meter of a step."""
+        """Return the progress meter of a step."""
         return Meter(what, total, unit, shown=self.progress)
 
     def read(self, texts: Iterable[str], files: Sequence[str]) -> None:
-        """Store texts, which come from ``files``, and the keys of those that equal no earlier one."""
+        """Store texts, which come from ``files``, and the keys of each distinct one."""
         equal, digits, lengths = [], [], []
         first_of: dict[int, int] = {}
         stream = iter(texts)
@@ -97,7 +97,7 @@ class StoredTexts:
         return self.folder / f"band-{number}"
 
     def candidates(self, band: int) -> Iterator[tuple[Rows, Rows]]:
-        """Yield pairs of rows, earlier and later ones (n,), (n,), of distinct texts with the same key in a band."""
+        """Yield earlier rows (n,) and later rows (n,): pairs of distinct texts with the same key in a band."""
         keys = np.fromfile(self._band(band), np.uint32)
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
