@@ -1,4 +1,4 @@
-"""Workers as actors of a Ray cluster: Ray Data distributes the pieces, restarts dead actors and repeats their pieces."""
+"""Workers as actors of a Ray cluster: Ray Data distributes the pieces, and replaces actors that die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deduplication of files: keep the first text of each group of near-duplicates, with about 200 bytes of memory a row."""
+"""Deduplication of files: keep the first text of each group of near-duplicates, in about 200 bytes of memory a row."""
 
 from ctx_embed.deduplication.near_duplicates import Deduplicated, dedupe
 

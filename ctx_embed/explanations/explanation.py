@@ -70,7 +70,7 @@ class Explanation:
 
     @property
     def between_tokens(self) -> bool:
-        """Whether each token has weights of its own over all tokens, as under self-attention."""
+        """Whether each token attends to all tokens with its own weights (n, n), as in self-attention."""
         return self.axes[-2:] == ("token", "token")
 
     def parts(self) -> list[tuple[str, NDArray[np.float32]]]:
@@ -134,7 +134,8 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
         text: at most 20,000 characters; the model's default prompt is added, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another, or has no weights; the text is not a string, or too long.
+        InputError: the model's first module is not a system of ctx_embed or has no weights; the text is not a string or
+            is too long.
     """
     require_explainable(text)
     read = _contextualizer(model, text)
@@ -161,7 +162,7 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
         text: at most 20,000 characters; the model's default prompt is added, as by ``encode``.
 
     Raises:
-        InputError: the model's first module is another, or the text is too long.
+        InputError: the model's first module is not a Contextualizer, or the text is too long.
     """
     require_explainable(text)
     read = _contextualizer(model, text)

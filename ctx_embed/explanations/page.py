@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation
 
 
-# Nobody could read a larger table of weights between tokens.
+# Maximum tokens in a table of weights between tokens; a larger table would be unreadable.
 MOST_TOKENS_OF_A_MATRIX = 64
-# Texts, and rows of a text, that are open at first.
+# Number of texts, and of rows in a text, that the page shows unfolded at first.
 OPEN_TEXTS, OPEN_ROWS = 3, 6
 PATH_KEY = """<p>The model reads a text in K steps. Step k adds an update z<sup>k</sup> to the context:
 c<sup>k</sup> = c<sup>k-1</sup> + z<sup>k</sup>; the last context c<sup>K</sup> is the embedding. The number after a

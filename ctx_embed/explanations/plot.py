@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Explanation
 
 
-# In inches.
+# Sizes in inches.
 CELL, MARGIN, PATH_HEIGHT, LEAST_WIDTH = 0.32, 1.1, 1.9, 6.0
 DOTS_PER_INCH = 120
-# matplotlib draws fewer than 2^16 dots a side and needs four bytes a dot; few viewers open larger pictures.
+# matplotlib is limited to 2^16 dots a side and needs four bytes a dot; few viewers open larger pictures than these.
 MOST_DOTS_A_SIDE = 30_000
 MOST_DOTS = 100_000_000
-# Numbers in more cells take long to draw.
+# Cells show their numbers only in panels of up to this many cells, because numbers are slow to draw.
 MOST_NUMBERS = 2500
 LONGEST_LABEL, LONGEST_TITLE = 24, 80
 
@@ -68,7 +68,7 @@ def png(explanations: Sequence[Explanation], model: str | None = None) -> bytes:
         raise InputError(f"{tokens} tokens in {texts} are too many for a PNG: explain fewer, or write .html")
     figure = Figure((width, height), layout="constrained")
     stream = io.BytesIO()
-    # A token may be in a script that the font lacks, or hold the dollar that begins a formula.
+    # A token may be in a script that the font lacks, or contain a dollar sign, which would start a formula.
     with warnings.catch_warnings(), matplotlib.rc_context({"text.parse_math": False}):
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         rows = figure.subplots(len(panels), squeeze=False, height_ratios=[panel.height for panel in panels])[:, 0]

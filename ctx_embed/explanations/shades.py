@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 # Colours of positive and negative weights, safe for the colour-blind (Okabe and Ito).
 FOR = (0, 114, 178)
 AGAINST = (213, 94, 0)
-# Opacity of the greatest weight: text stays readable on it.
+# Opacity of the deepest colour; text on it stays readable.
 DEEPEST = 0.6
-# A weight needs at least this many times the mean of its line for the deepest colour.
+# Only a weight of at least this many times the mean magnitude of its line has the deepest colour.
 EVEN = 2.0
 # Shown for a text without known tokens.
 NOTHING = "the model knows no token of this text: nothing to explain"

@@ -22,7 +22,7 @@ FAINTEST = 0.05
 
 def renderable(explanation: Explanation) -> RenderableType:
     """Return the text, a line of coloured tokens for each step or head, and the path, for ``rich.print``."""
-    # Text and not strings, in which rich would read markup.
+    # `Text` objects, because rich would interpret markup in strings.
     parts: list[RenderableType] = [Text(title(explanation.text), style="bold")]
     if explanation.tokens:
         lines = Table.grid(padding=(0, 2))

@@ -49,7 +49,7 @@ def write(explanations: Sequence[Explanation], path: str | Path, model: str | No
         model: the name to show for the model.
 
     Raises:
-        InputError: there are no explanations, or the file has another ending or cannot be written.
+        InputError: there are no explanations, or the file has an unknown ending or cannot be written.
     """
     path = Path(path)
     require_format(path)

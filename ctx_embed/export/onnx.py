@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from ctx_embed.numpy_model import Embedder
 
 OPSET = 18
-# The newest format that onnxruntime reads with that opset.
+# The newest version of the file format that onnxruntime reads with this opset.
 IR_VERSION = 8
 MODEL, TOKENIZER, PHRASE_PAIRS = "model.onnx", "tokenizer.json", "phrases.json"
 NEAR = 2e-5
-# Words of several lengths, an unknown one, an empty text between others, and one long enough for many sums.
+# Texts on which graph and model are compared: words of several lengths, unknown words, an empty text between others,
+# and a long text.
 CHECKED = ["A film that nobody forgets.", "", "prices rise", "日本 ☃", "i don't know one of the men " * 50, "a"]
 
 
@@ -66,13 +67,13 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
 
     Args:
         saved: the model.
-        unknown: ids of unknown tokens; a text of nothing else keeps c^0.
+        unknown: the ids of unknown tokens; a text with no other tokens keeps c^0.
 
     Inputs: ``input_ids`` (N,) int64, the texts' ids one after the other, phrases merged; ``offsets`` (B,) int64, where
     each text begins. Output: ``embeddings`` (B, m) float32, of length 1 if the model normalises.
 
     Raises:
-        InputError: c^0 is random, seeded by a text's ids, which no graph can do.
+        InputError: c^0 is random and seeded by the text's ids, which a graph cannot do.
     """
     from onnx import TensorProto, helper
 
@@ -119,7 +120,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
     first = tensors.floats("attention.c0") if config["initial_context"] == "learned" else np.ones(m, np.float32)
     context = g.Expand(first[None], g.Concat(texts, _ints(m), axis=0))
     U, V, W, b, gain, bias = (tensors.floats(f"attention.{name}") for name in ("U", "V", "W", "b", "gain", "bias"))
-    # Only texts with a token that the model knows take part in the steps; the others keep c^0.
+    # The steps change only texts with a token that the model knows; all other texts keep c^0.
     known = np.ones((tensors.stored(TABLE).shape[0], 1), bool)
     known[unknown] = False
     counted = g.Cast(g.Gather(known, "input_ids"), to=TensorProto.FLOAT)
@@ -149,15 +150,15 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
 def export(embedder: Embedder, output: str | Path) -> float:
     """Write ``model.onnx``, ``tokenizer.json`` and ``phrases.json`` into a folder, after comparing them with the model.
 
-    ``phrases.json`` is a list of pairs of ids: pair p is the id of the tokenizer's number of entries plus p. Pairs are
-    merged as :class:`ctx_embed.text.phrases.Phrases` says.
+    ``phrases.json`` is a list of pairs of ids. Pair p becomes the id ``entries + p``, where ``entries`` is the
+    tokenizer's number of entries. Pairs are merged as in :class:`ctx_embed.text.phrases.Phrases`.
 
     Args:
         embedder: the model.
         output: the folder; an earlier export in its place is replaced.
 
     Returns:
-        The largest difference between the graph's and the embedder's numbers over a few texts.
+        The largest difference between an embedding's components by graph and by model, over a few texts.
 
     Raises:
         InputError: the extra ``onnx`` is not installed, the model cannot be written as a graph, or the folder holds

@@ -1,4 +1,4 @@
-"""Products of many rows with a matrix, which most of the time of short texts and of training goes into."""
+"""Products of many rows with a matrix; short texts and training spend most of their time here."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# oneDNN makes a kernel for every number of rows it meets, which takes milliseconds: they are rounded up to these.
+# oneDNN compiles a kernel for each number of rows, which takes milliseconds; so rows are padded to multiples of this.
 ROWS = 256
-# Rows whose outer products are summed at a time: over many more, oneDNN takes twice as long.
+# Outer products are summed in blocks of this many rows; much larger blocks take oneDNN twice as long.
 BLOCK = 4096
 
 
 @cache
 def _onednn() -> Callable[..., Any] | None:
-    """Return oneDNN's product on processors with AVX-512, where it is the quicker one or as quick, else None.
+    """Return oneDNN's product on processors with AVX-512, where it is at least as fast as torch's; otherwise None.
 
-    torch multiplies float32 with MKL, which uses half the width of AMD's processors with AVX-512: 100 billion
-    operations a second on a thread, where oneDNN has 220. On Intel's, MKL uses it whole (not measured here).
+    torch multiplies float32 with MKL. On AMD's processors with AVX-512, MKL uses half the vector width and reaches 100
+    billion operations a second on a thread; oneDNN reaches 220. On Intel's, MKL uses the full width (not measured).
     """
     try:
         if torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512":
             product: Callable[..., Any] = torch.ops.mkldnn._linear_pointwise.default
             return product
     except (AttributeError, RuntimeError):
-        # A version of torch without this operation, which is not among its public ones.
+        # This operation is not public, and some versions of torch lack it.
         pass
     return None
 
 
 def _takes_onednn(*tensors: Tensor) -> bool:
-    """Return whether oneDNN multiplies these, of which the first has the rows; it checks neither dtypes nor devices."""
+    """Return whether to use oneDNN, which itself checks neither dtypes nor devices; the first tensor has the rows."""
     return (
         len(tensors[0]) >= ROWS
         and all(tensor.device.type == "cpu" and tensor.dtype == torch.float32 for tensor in tensors)
@@ -47,7 +47,7 @@ def _padded(x: Tensor) -> Tensor:
     rows = -(-len(x) // ROWS) * ROWS
     if rows == len(x):
         return x
-    # torch's pad fills all rows before it copies them.
+    # torch's pad would first fill all rows with zeros.
     padded = x.new_empty(rows, x.shape[1])
     padded[: len(x)] = x
     padded[len(x) :] = 0
@@ -57,7 +57,7 @@ def _padded(x: Tensor) -> Tensor:
 def _product(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
     product = _onednn()
     assert product is not None
-    # It reads a bias as if it were contiguous.
+    # oneDNN reads every bias as contiguous.
     result: Tensor = product(x, W, None if b is None else b.contiguous(), "none", [], "")
     return result
 
@@ -87,7 +87,7 @@ class _SummedOuter(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
         whole = len(x) // ROWS * ROWS
-        # The narrower one first, which is the quicker way.
+        # The product is faster with the narrower factor first.
         swapped = x.shape[1] > y.shape[1]
         first, second = (y, x) if swapped else (x, y)
         result = first[whole:].T @ second[whole:]

@@ -16,11 +16,12 @@ from ctx_embed.second_order.paper import Steps, corrected, direct
 
 
 class Sums(NamedTuple):
-    """A way to sum documents, and how a step reads the sums.
+    """A form of the sums over a document, and how a step reads them.
 
     Args:
-        add: the sum over a block of tokens (n, m), given all steps' U stacked, (K u, m); sums of blocks add up.
-        read: from the documents' sums, stacked (B, m, ...), and one step's U (u, m) and number k: its
+        add: takes a block of tokens (n, m) and all steps' U, stacked (K u, m); returns the block's sum. The sum of a
+            document is the sum over its blocks.
+        read: takes the documents' sums, stacked (B, m, ...), a step's U (u, m) and its number k; returns
             G_k = sum_i x_i (U_k x_i)^T, (B, m, u).
     """
 
@@ -63,8 +64,8 @@ def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, 
 def recurrence(sums: Tensor, t: Tensor, offsets: Tensor, context: Tensor, steps: Steps, form: str) -> Tensor:
     """Return K steps computed from the documents' sums, without their tokens.
 
-    sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t with G_k = sum_i x_i (U_k x_i)^T, for a step reads the
-    tokens through these sums alone. It costs m u multiplications a document under ``projected`` and m^2 u under
+    A step needs the tokens only through these sums: sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t with
+    G_k = sum_i x_i (U_k x_i)^T. A step costs m u multiplications per document with ``projected`` and m^2 u with
     ``moments``, however long the documents are.
 
     Args:
@@ -110,12 +111,12 @@ FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Steps], Tensor]] = {
 
 # The choice of a form ------------------------------------------------------------------------------------------
 #
-# Multiplications of a document of n tokens, all K steps:
+# Multiplications for a document of n tokens in all K steps:
 #     direct      2 n m K u
-#     projected   2 n m K u + m K u        as many, but in two large products instead of 2 K that wait for each other
+#     projected   2 n m K u + m K u        nearly the same, but two large products instead of 2 K sequential ones
 #     moments     n m^2 + m^2 K u          independent of K and u in n
-# Measured (float32, two cores, m 128, K 5, u 260 and 1041): the products run at like speed in all forms, so that the
-# counts decide. Many short documents share one product in the direct form alone, so it keeps all below the crossing.
+# Measured (float32, two cores, m 128, K 5, u 260 and 1041): the products are equally fast in all forms, so these counts
+# decide. Only the direct form takes many short documents in one product, so it is used until ``moments`` is cheaper.
 
 
 def cheapest_sums(n: int, m: int, u: int, K: int) -> str:
@@ -124,5 +125,5 @@ def cheapest_sums(n: int, m: int, u: int, K: int) -> str:
 
 
 def sums_pay_from(m: int, u: int, K: int) -> float:
-    """Return the tokens from which moments are cheaper for a document than token by token; infinity means never."""
+    """Return the number of tokens from which a document is cheaper by moments than token by token; infinity: never."""
     return m * K * u / (2 * K * u - m) if 2 * K * u > m else float("inf")

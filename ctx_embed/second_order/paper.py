@@ -1,7 +1,7 @@
 """The Contextualizer's equations: position weights, the first context, and K steps token by token.
 
 Tokens of a batch are packed without padding: ``x`` of shape (N, m) holds the tokens of B documents one after the other,
-and ``offsets`` of shape (B + 1,) tells where each begins, so that document d owns ``x[offsets[d] : offsets[d + 1]]``.
+and ``offsets`` of shape (B + 1,) says where each begins: document d has the tokens ``x[offsets[d] : offsets[d + 1]]``.
 
 Dimensions: B documents, N tokens in all, n tokens of one document, m features, K steps, rank u.
 
@@ -48,7 +48,7 @@ def document_ids(offsets: Tensor) -> Tensor:
 
 
 def token_positions(offsets: Tensor) -> Tensor:
-    """Return the place 0..n-1 of each token in its document, shape (N,)."""
+    """Return the index 0..n-1 of each token in its document, shape (N,)."""
     documents = document_ids(offsets)
     return torch.arange(len(documents), device=offsets.device) - offsets[:-1][documents]
 
@@ -77,8 +77,8 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _absolute(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
-    # i s_j less its maximum over i = 1..n, which stands at i = n where s_j > 0 and at i = 1 elsewhere. The difference
-    # of positions is taken before the product, so that nothing overflows and nothing cancels however long the text is.
+    # i s_j minus its maximum over i = 1..n, which is at i = n if s_j > 0 and at i = 1 otherwise. Positions are
+    # subtracted before they are multiplied, so there is neither overflow nor cancellation, however long the text is.
     return torch.where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
 
 
@@ -204,7 +204,7 @@ def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offset
 
 
 def multiply_(fresh: Tensor, other: Tensor) -> Tensor:
-    """Return fresh * other; without gradients, computed in place in ``fresh``, which must not be used elsewhere."""
+    """Return fresh * other; without gradients this overwrites ``fresh``, which must not be used afterwards."""
     return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
 
 
@@ -227,19 +227,19 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
 
 def first_step_is_linear(x: Tensor, context: Tensor, steps: Steps) -> bool:
-    """Return whether all documents share c^0 (an expanded or single row) and one map W diag(V c^0) U is cheaper."""
+    """Return whether all documents share c^0 (an expanded or single row) and the map W diag(V c^0) U is cheaper."""
     (n, m), u = x.shape, steps.U.shape[1]
     shared = len(context) > 0 and (len(context) == 1 or context.stride(0) == 0)
     return shared and n * m + m * u < 2 * n * u
 
 
 def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
-    """Return K steps computed token by token, as in the paper: the reference for other forms, the best for short texts.
+    """Return K steps computed token by token, as in the paper: the reference for all forms, and best for short texts.
 
     z^k = LayerNorm(sum_i (W_k (U_k x_i * V_k c^{k-1}) + b_k) * x_i), c^k = c^{k-1} + z^k.
 
-    Cost: 2 n u m multiplications a step; where all documents have one first context, the first step is one map
-    W diag(V c^0) U of (m, m) for all tokens, and is taken so if that is cheaper.
+    Cost: 2 n u m multiplications per step. If all documents share c^0, the first step multiplies every token by one
+    matrix, W diag(V c^0) U of (m, m), provided that this is cheaper.
 
     Args:
         x: (N, m) weighted tokens x_i = e(w_i) * p(i).
@@ -250,7 +250,7 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     Returns:
         (K + 1, B, m): the contexts c^0..c^K, in float32 or better.
 
-    Source: the paper's algorithm; DESIGN of this project for the conventions it leaves open.
+    Source: the paper's algorithm.
     """
     documents = document_ids(offsets)
     contexts = [context.to(torch.promote_types(x.dtype, torch.float32))]
@@ -259,8 +259,8 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
         a = affine(x, (W * (V @ contexts[0][0].to(x.dtype))) @ U, b)
         contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
         steps = Steps(*(parameter[1:] for parameter in steps))
-    # Training keeps the products of all steps anyway, and one large product has a quicker gradient than K; without
-    # gradients one step's at a time stays in cache.
+    # Training stores the products of all steps anyway, and one large product has a faster gradient than K small ones.
+    # Without gradients, the products of one step at a time stay in cache.
     products: Iterable[Tensor] = (affine(x, U) for U in steps.U)
     if torch.is_grad_enabled():
         products = affine(x, steps.U.flatten(0, 1)).unflatten(1, steps.U.shape[:2]).unbind(1)

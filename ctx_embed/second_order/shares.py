@@ -38,7 +38,7 @@ def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) 
 
     The share of token i is its part of the length of the tokens' total contribution,
     <v_i, sum v> / ||sum v||^2 with v_i from :func:`contributions_of_steps`. The shares of a document sum to 1; a token
-    that works against the others has a negative one. Where the sum is zero all tokens have the same.
+    that works against the others has a negative share. If the sum is zero, all tokens have equal shares.
 
     Args:
         x, offsets, contexts, steps: as those of :func:`contributions_of_steps`.

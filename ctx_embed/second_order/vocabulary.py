@@ -19,9 +19,9 @@ class Products(NamedTuple):
     """The products of each vocabulary entry that the steps need, where x_i = e(w_i).
 
     Args:
-        first: (E, m) the whole first step's a^1 * e, in float32 or better, whose sum over a text's tokens needs no
-            further product; None where c^0 differs between texts.
-        of_steps: U_k e, (E, u), of each step that ``first`` does not hold.
+        first: (E, m) a^1 * e in float32 or better; its sum over a text's tokens is the sum of the first step. None if
+            c^0 differs between texts.
+        of_steps: U_k e, (E, u), of each step that ``first`` does not include.
     """
 
     first: Tensor | None
@@ -33,7 +33,7 @@ def vocabulary_products(table: Tensor, shared: Tensor | None, steps: Steps) -> P
 
     Args:
         table: (E, m) token embeddings.
-        shared: (m,) the first context c^0 where all texts have the same one, else None.
+        shared: (m,) the first context c^0 if all texts have the same one, otherwise None.
         steps: the K steps' parameters.
     """
     if shared is None:

@@ -11,25 +11,26 @@ from ctx_embed.errors import InputError
 
 # WordPiece's prefix of entries that continue a word.
 CONTINUED = "##"
-# Entries of the tokenizer in a phrase; it bounds the passes over a text, each with tables as long as the vocabulary.
+# Maximum number of tokenizer entries in a phrase. It bounds the passes over a text, each of which needs tables as long
+# as the vocabulary.
 LONGEST_PHRASE = 64
-# Ids of a single text that are merged one by one.
+# Up to this many ids, a single text is merged in Python rather than in NumPy.
 SHORT_TEXT = 64
 
 
 class Pairs:
-    """Pairs of ids, and the id that takes the place of each.
+    """Pairs of ids, each with the id that replaces it.
 
     Args:
         pairs: (P, 2), no pair twice.
-        values: (P,) the id of each pair.
-        width: more than any id.
+        values: (P,) the id that replaces each pair.
+        width: a number above all ids.
     """
 
     def __init__(self, pairs: NDArray[np.int32], values: NDArray[np.int32], width: int) -> None:
         keys = pairs[:, 0].astype(np.int64) * width + pairs[:, 1]
         order = np.argsort(keys)
-        # The last key is above any pair, so that a search never ends behind the keys.
+        # The last key is above all pairs, so that every search returns a valid index.
         self.keys = np.append(keys[order], np.iinfo(np.int64).max)
         self.values, self.width = np.append(values[order], 0), width
         self._first, self._second = (np.zeros(width, bool) for _ in range(2))
@@ -37,8 +38,8 @@ class Pairs:
         self._second[pairs[:, 1]] = True
 
     def find(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Return at which of the ids (N,) pairs start, ascending, and the id of each pair."""
-        # Most ids start or end no pair of a kind: a table of bits says so sooner than a search.
+        """Return the positions in ids (N,) at which pairs start, ascending, and the id that replaces each pair."""
+        # Most ids neither start nor end a pair; looking that up in a table is faster than a search.
         at = np.flatnonzero(self._first[ids[:-1]] & self._second[ids[1:]])
         keys = ids[at].astype(np.int64) * self.width + ids[at + 1]
         place = np.searchsorted(self.keys, keys)
@@ -47,7 +48,7 @@ class Pairs:
 
     @cached_property
     def by_key(self) -> dict[int, int]:
-        """The id of each pair by ``first * width + second``."""
+        """The id that replaces each pair, by ``first * width + second``."""
         return dict(zip(self.keys.tolist(), self.values.tolist(), strict=True))
 
     def merged(self, ids: list[int]) -> list[int]:
@@ -67,12 +68,12 @@ def merged(
     """Replace pairs of ids in packed texts, in one pass from left to right.
 
     Args:
-        ids: (N,) of texts one after the other.
-        lengths: (B,) their numbers of ids, whose sum is N.
-        pairs: that are replaced.
+        ids: (N,) the texts' ids one after the other.
+        lengths: (B,) the number of ids in each text; they sum to N.
+        pairs: the pairs to replace.
 
     Returns:
-        The ids and lengths after it. Where pairs overlap, the left one is merged.
+        The new ids and lengths. Where pairs overlap, the left one is merged.
     """
     at, values = pairs.find(ids)
     if len(at):
@@ -81,7 +82,7 @@ def merged(
         at, values = at[inside], values[inside]
     if not len(at):
         return ids, lengths
-    # Of pairs that overlap in a chain, every second one is merged, from the first on.
+    # In a chain of overlapping pairs, every second one is merged, starting with the first.
     begins = np.concatenate([[True], np.diff(at) > 1])
     chain = np.maximum.accumulate(np.where(begins, np.arange(len(at)), 0))
     first = (np.arange(len(at)) - chain) % 2 == 0
@@ -95,18 +96,18 @@ def merged(
 
 
 class Phrases:
-    """Pairs of entries that are entries themselves, and so on: phrase p of ``pairs`` has the id ``entries + p``.
+    """Phrases, each a pair of entries or earlier phrases: phrase p of ``pairs`` has the id ``entries + p``.
 
-    Pairs of single entries are merged in one pass over a text from left to right, then pairs of what these gave, and
-    so on: what a text becomes depends on nothing but the text.
+    A first pass over a text, from left to right, merges pairs of single entries. Later passes merge pairs that contain
+    the phrases of earlier passes. So the result depends on the text alone.
 
     Args:
-        pairs: (P, 2) ids of the parts, entries or phrases of a lower number, no pair twice.
-        entries: of the tokenizer.
+        pairs: (P, 2) ids of the parts: entries, or phrases with a lower number; no pair twice.
+        entries: the tokenizer's number of entries.
 
     Raises:
-        InputError: another shape, a part that is no entry or earlier phrase, a pair that occurs twice, or a phrase of
-            more than 64 entries.
+        InputError: the shape is wrong, a part is neither an entry nor an earlier phrase, a pair occurs twice, or a
+            phrase has more than 64 entries.
     """
 
     def __init__(self, pairs: ArrayLike, entries: int) -> None:
@@ -126,7 +127,7 @@ class Phrases:
         keys = np.sort(self.pairs[:, 0].astype(np.int64) * width + self.pairs[:, 1])
         if (keys[1:] == keys[:-1]).any():
             raise InputError("a pair occurs twice among the phrases")
-        # The size of a phrase is 0 until those of its parts are known.
+        # A phrase has size 0 until the sizes of its parts are known.
         self._sizes = np.repeat([1, 0], [entries, len(self.pairs)])
         self._passes: list[Pairs] = []
         waiting = np.arange(len(self.pairs))
@@ -151,7 +152,7 @@ class Phrases:
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Merge packed texts; arguments and result as those of :func:`merged`."""
         if len(lengths) == 1 and len(ids) <= SHORT_TEXT:
-            # Python needs less time for a few ids than NumPy for its calls.
+            # For a few ids, plain Python is faster than NumPy's calls.
             listed = ids.tolist()
             for pairs in self._passes:
                 listed = pairs.merged(listed)
@@ -166,7 +167,7 @@ class Phrases:
         return self._sizes
 
     def junctions(self) -> set[tuple[int, int]]:
-        """Return the pairs of single entries at which the parts of a phrase meet: between others none is merged."""
+        """Return the pairs of entries at which two parts of a phrase meet; other neighbours are never merged."""
         first, last = list(range(self.entries)), list(range(self.entries))
         found = set()
         for left, right in self.pairs.tolist():
@@ -176,7 +177,7 @@ class Phrases:
         return found
 
     def texts(self, entries: list[str]) -> list[str]:
-        """Return the words of each phrase, given the texts of the entries by id; ``##`` continues a word."""
+        """Return the text of each phrase, given the entries' texts by id; ``##`` marks entries that continue a word."""
         known = list(entries)
         for first, second in self.pairs.tolist():
             text = known[second]

@@ -18,14 +18,15 @@ from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.unknown import unknown_id
 from ctx_embed.texts import well_formed
 
-# Steps that treat each whitespace-separated word by itself: the ids of a text are then those of its words in order.
+# Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "WhitespaceSplit"}
-# Python splits at these, while tokenizers drop them or keep them in words: texts that hold one take the slow way.
+# Python splits at these characters, but tokenizers drop them or keep them in words; so texts that contain one are
+# tokenized whole.
 DISPUTED_SPACES = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
-# Characters of remembered words; the memo is then about ten times as large in bytes.
+# Maximum characters in all remembered words; the memo takes about ten times as many bytes.
 MEMO_CHARACTERS = 4_000_000
-# Characters of a batch above which each text is split into words in parts of this size.
+# In batches of more than LONG_TEXT characters, texts are split into words in parts of PART_CHARACTERS to save memory.
 LONG_TEXT = 1 << 20
 PART_CHARACTERS = 1 << 16
 SPACE = re.compile(r"\s")
@@ -34,20 +35,20 @@ ID = np.dtype(np.int32)
 
 
 def _parts(component: dict[str, Any], key: str) -> list[str]:
-    """Return the type names of a normaliser or pre-tokenizer, sequences opened."""
+    """Return the type names of a normaliser or pre-tokenizer; sequences are flattened."""
     if component["type"] == "Sequence":
         return [name for part in component[key] for name in _parts(part, key)]
     return [component["type"]]
 
 
 def _content(component: Any) -> dict[str, Any]:
-    """Return the JSON of a part of a tokenizer; the tokenizer's own holds the vocabulary, which takes long to read."""
+    """Return the JSON of a tokenizer's component; the whole tokenizer's has the vocabulary and is slow to read."""
     content: dict[str, Any] = json.loads(component.__getstate__())
     return content
 
 
 def parts(text: str) -> Iterator[str]:
-    """Yield a text in parts that start at a space."""
+    """Yield a text in parts, each of which but the first starts at a space."""
     start = 0
     while start < len(text):
         space = SPACE.search(text, start + PART_CHARACTERS)
@@ -75,12 +76,12 @@ class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
     Without phrases the ids are exactly those of ``tokenizer.encode_batch(texts, add_special_tokens=False)``; lone
-    surrogates are read as U+FFFD. Where the tokenizer works word by word, words met before are looked up instead of
-    tokenized again, which is several times as quick on running text.
+    surrogates are read as U+FFFD. If the tokenizer works word by word, earlier words are looked up instead of tokenized
+    again, which is several times as fast on running text.
 
     Args:
-        tokenizer: of the ``tokenizers`` library; its padding and truncation must be off.
-        phrases: merged into the tokenizer's ids afterwards.
+        tokenizer: a tokenizer of the ``tokenizers`` library, with padding and truncation off.
+        phrases: pairs of ids to merge after tokenizing.
     """
 
     def __init__(self, tokenizer: Tokenizer, phrases: Phrases | None = None) -> None:
@@ -95,7 +96,7 @@ class TextTokenizer:
         return {**self.__dict__, "_memo": {}, "_characters": 0}
 
     def without_phrases(self) -> TextTokenizer:
-        """Return a tokenizer that merges no phrases, with the words that this one remembers."""
+        """Return this tokenizer without phrases; the two share their remembered words."""
         plain = TextTokenizer(self.tokenizer)
         plain._memo = self._memo
         return plain
@@ -105,7 +106,7 @@ class TextTokenizer:
             encodings = self.tokenizer.encode_batch_fast(
                 [well_formed(text) for text in texts], add_special_tokens=False
             )
-        # A panic of the tokenizer, as of a regular expression that gives up, is no Exception.
+        # A panic in the tokenizer's Rust code, e.g. of a regular expression that gives up, is not an `Exception`.
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
@@ -119,18 +120,18 @@ class TextTokenizer:
         try:
             return [b"".join(map(memo.__getitem__, of_text)) for of_text in words]
         except KeyError:
-            # `- memo.keys()` would go through all the words that are remembered.
+            # `- memo.keys()` would iterate over all remembered words.
             new = sorted({word for of_text in words for word in of_text}.difference(memo))
             memo.update(zip(new, self._tokenized(new), strict=True))
             self._characters += sum(map(len, new))
             if self._characters > MEMO_CHARACTERS:
-                # A new dictionary rather than an emptied one: other threads may still read the old.
+                # Replaced rather than emptied, as other threads may still read the old dictionary.
                 self._memo, self._characters = {}, 0
             return [b"".join(map(memo.__getitem__, of_text)) for of_text in words]
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
-        """The ids that say nothing about a text: the unknown token, and phrases of nothing else."""
+        """The ids that say nothing about a text: the unknown token, and phrases that contain only unknown tokens."""
         number = unknown_id(self.tokenizer)
         ids = np.array([] if number is None else [number], ID)
         while self.phrases is not None and len(ids):
@@ -152,12 +153,12 @@ class TextTokenizer:
     def read(
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return what a model reads of texts: prompts included, and no tokens of a text of which it knows none.
+        """Return the ids that a model reads: with prompts, and none for a text in which it knows no token.
 
         Args:
             texts: B strings.
             prompt: put before each text.
-            limit: tokens read of a text; a text with more gives a warning. None reads all.
+            limit: maximum tokens per text; longer texts are cut, with a warning. None reads all.
 
         Returns:
             ids (N,) and lengths (B,); they sum to N.
@@ -177,20 +178,20 @@ class TextTokenizer:
         return ids[np.repeat(read, lengths)], lengths * read
 
     def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Give the ids of all texts one after the other and how many each has.
+        """Return the ids of all texts one after the other, and the number of ids in each text.
 
         Args:
             texts: B strings.
 
         Returns:
-            ids (N,) and lengths (B,), N their sum.
+            ids (N,) and lengths (B,); the lengths sum to N.
         """
         everything = "".join(texts)
         if self.wordwise and not any(space in everything for space in DISPUTED_SPACES):
             if len(everything) <= LONG_TEXT:
                 pieces = self._remembered([text.split() for text in texts])
             else:
-                # The words of a book at once would take twenty times its memory.
+                # Splitting a whole book into words at once would take twenty times its memory.
                 pieces = [b"".join(self._remembered([part.split()])[0] for part in parts(text)) for text in texts]
         else:
             pieces = self._tokenized(texts)
@@ -205,7 +206,7 @@ class TextTokenizer:
         return texts if self.phrases is None else texts + self.phrases.texts(texts)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where the characters of each id of a text start and stop."""
+        """Return where each id of a text starts and stops, in characters."""
         encoding = self.tokenizer.encode(well_formed(text), add_special_tokens=False)
         if self.phrases is None or not encoding.ids:
             return list(encoding.offsets)

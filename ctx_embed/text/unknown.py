@@ -1,4 +1,4 @@
-"""How much of some texts a tokenizer knows, and warnings where it knows little."""
+"""Measure the share of a text's tokens that a model does not know, and warn if it is large."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenizers.models import Unigram
 from ctx_embed.texts import well_formed
 
 SAMPLED_TEXTS, SAMPLED_CHARACTERS = 512, 1000
-# Above this share of unknown tokens users are warned.
+# Users are warned above this share of unknown tokens.
 MOST_UNKNOWN = 0.5
 
 
@@ -24,7 +24,7 @@ def tokenizer_of(model: Any) -> Tokenizer | None:
 
 
 def sample(texts: Sequence[str]) -> list[str]:
-    """Return the beginnings of some of the texts, spread evenly over them."""
+    """Return the beginnings of some texts, evenly spread over all of them."""
     step = max(1, len(texts) // SAMPLED_TEXTS)
     return [text[:SAMPLED_CHARACTERS] for text in texts[::step][:SAMPLED_TEXTS]]
 
@@ -39,12 +39,12 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
 
 
 def without_known_tokens(count: int, texts: int, zeros: bool = True) -> str:
-    """Return the warning about texts of which the model knows no token.
+    """Return the warning about texts in which the model knows no token.
 
     Args:
-        count: how many there are.
-        texts: among how many.
-        zeros: whether they are embedded as zeros.
+        count: the number of these texts.
+        texts: the number of all texts.
+        zeros: whether these texts are embedded as zeros.
     """
     if texts == 1:
         result = "embedded as zeros, so it is like no other text" if zeros else "embedded as any other such text"
