@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +13,7 @@ from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import Command, backend_option, field_option
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
@@ -116,7 +116,7 @@ def sync(
                 progress=not watch,
             )
             if as_json:
-                click.echo(json.dumps(asdict(synced), ensure_ascii=False))
+                click.echo(well_formed(json.dumps(vars(synced), ensure_ascii=False)))
             else:
                 click.echo(summary(synced, path, "would be " if dry_run else ""))
 

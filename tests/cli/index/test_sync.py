@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,14 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(tmp_path):
     assert run(folder, "get", "n.index") == before
     counted = json.loads(run(folder, "sync", "notes", "n.index", "--dry-run", "--json"))
     assert [counted[name] for name in ("added", "changed", "removed", "unchanged", "documents")] == [1, 1, 1, 1, 0]
+    (folder / ".hidden.md").touch()
+    os.mkdir(os.fsencode(folder) + b"/\xff")
+    (folder / "\udcff" / "e.md").write_text("A note under a name that is no text.")
+    counted = json.loads(run(folder, "sync", "notes", "n.index", "--dry-run", "--json"))
+    assert counted["skipped"] == {"hidden": 1}
+    assert list(counted["failed"].values()) == ["its name is not UTF-8"]
+    (folder / ".hidden.md").unlink()
+    shutil.rmtree(os.fsencode(folder) + b"/\xff")
     assert run(folder, "sync", "notes", "n.index").startswith(expected.format(""))
     said = run(folder, "sync", "notes", "n.index", "--dry-run", "--documents", "lines", "--exclude", "d.md")
     assert said == "n.index: 2 files would be changed, 1 removed; skipped 1 excluded\n"
