@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 
@@ -103,6 +103,13 @@ def test_files(name, tmp_path):
             list(extract(str(tmp_path / name)))
 
     require_linear(read, FILES[name])
+
+
+def test_a_message_of_many_parts_is_refused(tmp_path):
+    for count, reason in ((100, None), (101, "more than 100 multiparts")):
+        (tmp_path / "a.eml").write_text("Subject: Ferry\nContent-Type: multipart/mixed; boundary=a\n\n--a\n" * count)
+        with pytest.raises(UnreadableFileError, match=reason) if reason else nullcontext():
+            assert [found.title for found in extract(str(tmp_path / "a.eml"))] == ["Ferry"]
 
 
 @pytest.mark.parametrize("part", PAGES)

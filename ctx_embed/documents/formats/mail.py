@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
 from email.utils import parsedate_to_datetime
+from itertools import islice
 from typing import Any
 
 from ctx_embed.documents.decoding import decode, read_bytes
@@ -14,11 +16,17 @@ from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.web import text_of
 
 _LONGEST_HEADER = 2000
+# The standard library compares each line with the boundaries of all parts around it.
+_MOST_MULTIPARTS = 100
+_MULTIPART = re.compile(rb"multipart/", re.IGNORECASE)
 
 
 def message(path: str) -> Iterator[Extracted]:
     """Yield the subject and text of a message."""
-    mail = message_from_bytes(read_bytes(path), policy=default)
+    raw = read_bytes(path)
+    if next(islice(_MULTIPART.finditer(raw), _MOST_MULTIPARTS, None), None):
+        raise UnreadableFileError(f"more than {_MOST_MULTIPARTS} multiparts")
+    mail = message_from_bytes(raw, policy=default)
     if not mail.keys():
         raise UnreadableFileError("not an e-mail")
     subject, sender, date = (_header(mail, name) for name in ("subject", "from", "date"))
