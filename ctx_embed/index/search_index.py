@@ -18,7 +18,7 @@ import numpy as np
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
-from ctx_embed.index.ann.vector_index import VectorIndex
+from ctx_embed.index.ann.vector_index import FEW_ROWS, VectorIndex
 from ctx_embed.index.arguments import as_list, checked_count
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.model import IndexModel
@@ -80,12 +80,14 @@ class SearchIndex(Collection):
         embedder: IndexModel | None = None,
         memory_map: bool = False,
         backend: str | None = None,
+        few_rows: int = FEW_ROWS,
     ) -> None:
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._embedder = embedder
         self._backend = backend
         self._memory_map = memory_map
+        self._few_rows = few_rows
         self._reranker: tuple[Any, Reranker] | None = None
         self._changing = threading.Lock()
         self._searching = threading.RLock()
@@ -95,7 +97,7 @@ class SearchIndex(Collection):
     def _take(self, folder: IndexFolder) -> None:
         """Search and change this folder from now on."""
         self._folder = folder
-        self._index = VectorIndex.of(folder, self._memory_map)
+        self._index = VectorIndex.of(folder, self._memory_map, self._few_rows)
         self._bm25 = Bm25(folder.documents)
         self._live = LiveRows(folder.documents)
         self._writer: Writer | None = None

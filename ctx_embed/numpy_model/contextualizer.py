@@ -434,7 +434,7 @@ class Held(NamedTuple):
 def distinct(ids: Ids) -> Ids:
     """Return the ids in order, each once, without np.unique, which imports NumPy's masked arrays."""
     ordered = np.sort(ids)
-    return ordered[np.diff(ordered, prepend=-1) > 0]
+    return np.asarray(ordered[np.diff(ordered, prepend=-1) > 0])
 
 
 class EntryProducts:

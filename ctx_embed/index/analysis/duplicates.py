@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.ann.vector_index import Rows, VectorIndex
+from ctx_embed.index.ann.vector_index import FEW_ROWS, Rows, VectorIndex
 from ctx_embed.index.searching.search import LiveRows
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import Id, Mask
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import CACHE
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.progress import Meter
 
@@ -42,6 +41,7 @@ def find_duplicates(
     *,
     rows_at_once: int = ROWS_AT_ONCE,
     neighbours: int = NEIGHBOURS,
+    few_rows: int = FEW_ROWS,
 ) -> list[Pair]:
     """Return the pairs of passages of different documents with the highest cosines, highest first.
 
@@ -54,13 +54,14 @@ def find_duplicates(
         progress: whether to show progress on standard error.
         rows_at_once: the number of passages that are compared with the others at a time.
         neighbours: as for :func:`near_pairs`.
+        few_rows: as for :class:`VectorIndex`.
 
     Raises:
         InputError: the threshold is not a cosine, or a file is damaged.
     """
     if not -1 <= threshold <= 1:
         raise InputError(f"the threshold must be a cosine from -1 to 1, got {threshold}")
-    index = VectorIndex(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map=True)
+    index = VectorIndex.of(folder, memory_map=True, few_rows=few_rows)
 
     def found(snapshot: Snapshot) -> list[Pair]:
         index.refresh(snapshot)

@@ -61,7 +61,7 @@ def verify(folder: IndexFolder, embedder: IndexModel | None = None) -> Problems:
 
 
 def _found(lines: Iterator[str]) -> list[str]:
-    """Return the problems that a check yields; an error that ends the check is one of them."""
+    """Return the problems that a check yields; if an error ends the check, return that error alone."""
     try:
         return list(lines)
     except InputError as error:

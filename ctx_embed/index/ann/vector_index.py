@@ -50,25 +50,29 @@ class VectorIndex:
         vectors: the raw vectors, the source of truth.
         factory: ``auto`` or a FAISS factory string.
         memory_map: whether to leave FAISS's vectors on disk.
+        few_rows: if at most this number of rows may be found, all of those are compared.
 
     Raises:
         InputError: :func:`ctx_embed.index.ann.factories.checked_factory` rejects the factory.
     """
 
-    def __init__(self, folder: Path, vectors: ShardFolder, factory: str, memory_map: bool = False) -> None:
+    def __init__(
+        self, folder: Path, vectors: ShardFolder, factory: str, memory_map: bool = False, few_rows: int = FEW_ROWS
+    ) -> None:
         self.cache = Cache(folder, vectors.dimension)
         self.vectors = vectors
         self.factory = factories.checked_factory(factory, vectors.dimension)
         self.memory_map = memory_map
+        self.few_rows = few_rows
         self.index: Any = None
         self._seen: tuple[int, int] = (-1, -1)
         self._effort: int | None = None
         self._zeros: tuple[tuple[int, int], Rows] = ((-1, -1), np.empty(0, np.int64))
 
     @classmethod
-    def of(cls, folder: IndexFolder, memory_map: bool = False) -> VectorIndex:
+    def of(cls, folder: IndexFolder, memory_map: bool = False, few_rows: int = FEW_ROWS) -> VectorIndex:
         """Return the search over the vectors of an index."""
-        return cls(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map)
+        return cls(folder.path / CACHE, folder.vectors, folder.manifest.factory, memory_map, few_rows)
 
     def factory_for(self, rows: int) -> str:
         """Return the factory string for a number of rows."""
@@ -144,7 +148,7 @@ class VectorIndex:
         if not wanted:
             return [[] for _ in queries]
         candidates = wanted + SPARE_CANDIDATES
-        if self.index is None or found <= FEW_ROWS or found <= FEW_PART * snapshot.rows:
+        if self.index is None or found <= self.few_rows or found <= FEW_PART * snapshot.rows:
             proposed = self._exact(queries, candidates, snapshot, allowed)
         else:
             harder = (effort or self._effort or 1) * snapshot.rows / found

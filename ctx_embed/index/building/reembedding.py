@@ -170,7 +170,7 @@ def _vectors(
 
 
 def _stored(store: DocumentStore, vectors: ShardFolder, shards: list[Shard], block: Vectors) -> list[Shard]:
-    """Write the vectors of the next rows and list them, as one commit; return the new list."""
+    """Write the vectors of the next rows, list their shards in one commit, and return the new list."""
     shards = vectors.append(shards, block)
     with store.writing():
         store.finish(store.state(), shards)

@@ -275,7 +275,7 @@ class ShardFolder:
         vectors = np.empty((len(rows), self.dimension), np.float32)
         homes = np.searchsorted([shard.first for shard in shards], rows, side="right") - 1
         # Not np.unique, which imports NumPy's masked arrays.
-        for home in np.flatnonzero(np.bincount(homes)):
+        for home in np.flatnonzero(np.bincount(homes)).tolist():
             chosen = homes == home
             name, stored = self._map(shards[home])
             vectors[chosen] = DTYPES[name].decode(stored[rows[chosen] - shards[home].first])

@@ -12,7 +12,6 @@ import pytest
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index.analysis import duplicates, topics
 from ctx_embed.index.analysis.duplicates import find_duplicates
-from ctx_embed.index.ann import vector_index
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import hash_vectors
 
@@ -27,11 +26,10 @@ def expected_pairs(texts, threshold):
 
 
 @pytest.mark.parametrize("factory", ["auto", "HNSW32"])
-def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory, monkeypatch):
-    monkeypatch.setattr(vector_index, "FEW_ROWS", 0)
+def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, factory):
     with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS)
-        find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4)
+        find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4, few_rows=0)
         pairs = find(10_000)
         assert index.duplicates(0.8, 10_000) == pairs
         expected = expected_pairs(TEXTS, 0.8)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from ctx_embed import InputError, SearchIndex
-from ctx_embed.index.ann import factories, vector_index
+from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.factories import checked_factory
+from ctx_embed.index.model import IndexModel
 from ctx_embed.index.storage.folder import IndexFolder
 from tests.index.support.hash_model import HashModel, hash_vectors
 
@@ -15,10 +16,18 @@ REMEDY = "; try auto, Flat, HNSW32 or IVF256,SQ8"
 
 
 @pytest.fixture(autouse=True)
-def faiss_answers(monkeypatch):
-    """Let FAISS search small indexes too, if they have a FAISS file."""
-    monkeypatch.setattr(vector_index, "FEW_ROWS", 0)
+def trained_on_few(monkeypatch):
     monkeypatch.setattr(factories, "LEAST_TRAINING", 4)
+
+
+def opened(path, model, memory_map=False):
+    """Open an index whose FAISS file answers, however small it is."""
+    return SearchIndex(IndexFolder(path), IndexModel.of(model), memory_map, few_rows=0)
+
+
+def created(path, model, factory="auto", **options):
+    SearchIndex.create(path, model, factory, **options).close()
+    return opened(path, model)
 
 
 def cosines(query: str) -> np.ndarray:
@@ -27,7 +36,7 @@ def cosines(query: str) -> np.ndarray:
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF8,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4,RFlat"])
 def test_every_kind_returns_cosines_and_all_hits(tmp_path, hash_model, factory):
-    with SearchIndex.create(tmp_path / "index", hash_model, factory) as index:
+    with created(tmp_path / "index", hash_model, factory) as index:
         index.add(TEXTS[:280])
         index.add(TEXTS[280:])
         found = index.search(["a query", "another"], k=5, mode="dense")
@@ -36,12 +45,12 @@ def test_every_kind_returns_cosines_and_all_hits(tmp_path, hash_model, factory):
         np.testing.assert_allclose([hit.score for hit in hits], cosines(query)[[hit.id for hit in hits]], atol=1e-6)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert [hit.id for hit in everything] == list(np.argsort(-cosines("a query"), kind="stable"))
-    with SearchIndex.open(tmp_path / "index", hash_model) as index:
+    with opened(tmp_path / "index", hash_model) as index:
         assert index.search(["a query", "another"], k=5, mode="dense") == found
 
 
 def test_flat_is_exact(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model) as index:
+    with created(tmp_path / "index", hash_model) as index:
         index.add(TEXTS)
         for query in ["a query", "another", "text 7"]:
             hits = index.search(query, k=10, mode="dense")
@@ -75,11 +84,11 @@ def damage(file):
 )
 def test_a_cache_that_is_missing_or_wrong_is_built_again(tmp_path, hash_model, spoil):
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model, "HNSW8") as index:
+    with created(path, hash_model, "HNSW8") as index:
         index.add(TEXTS)
         expected = index.search("a query", mode="dense")
     spoil(cache(path))
-    with SearchIndex.open(path, hash_model) as index:
+    with opened(path, hash_model) as index:
         assert index.search("a query", mode="dense") == expected
 
 
@@ -93,13 +102,13 @@ def added_to_faiss(monkeypatch) -> list[int]:
 
 def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, hash_model, monkeypatch):
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model, "HNSW8") as index:
+    with created(path, hash_model, "HNSW8") as index:
         index.add(TEXTS)
         first = cache(path)
         index.add(["one more"])
         assert cache(path) == first
     taken = added_to_faiss(monkeypatch)
-    with SearchIndex.open(path, hash_model) as index:
+    with opened(path, hash_model) as index:
         assert index.search("one more", k=1, mode="dense")[0].text == "one more"
         index.add(["two more"])
         assert index.search("two more", k=1, mode="dense")[0].text == "two more"
@@ -112,7 +121,7 @@ def test_a_reader_builds_nothing_and_a_writer_extends_what_is_stale(tmp_path, ha
 
 def test_a_kind_that_is_trained_compares_with_all_until_there_are_enough(tmp_path, hash_model):
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model, "IVF16,PQ4x4") as index:
+    with created(path, hash_model, "IVF16,PQ4x4") as index:
         index.add(TEXTS[:63])
         assert list((path / "faiss").iterdir()) == []
         assert index.search("text 7", k=1, mode="dense")[0].text == "text 7"
@@ -134,7 +143,7 @@ def test_auto_is_exact_then_trained_and_tuned(tmp_path, monkeypatch, dimension, 
     monkeypatch.setattr(factories, "EXACT_ROWS", 2000)
     path = tmp_path / "index"
     texts = [f"text {number}" for number in range(8000)]
-    with SearchIndex.create(path, HashModel(dimension)) as index:
+    with created(path, HashModel(dimension)) as index:
         assert index.factory == "auto"
         index.add(texts[:2000])
         assert list((path / "faiss").iterdir()) == []
@@ -155,7 +164,7 @@ def test_auto_is_exact_then_trained_and_tuned(tmp_path, monkeypatch, dimension, 
 def test_auto_grows_into_more_lists(tmp_path, hash_model, monkeypatch):
     monkeypatch.setattr(factories, "EXACT_ROWS", 1000)
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model) as index:
+    with created(path, hash_model) as index:
         index.add([f"text {number}" for number in range(1600)])
         index.add([f"more {number}" for number in range(8000)])
         assert index.search("more 7", k=1, mode="dense")[0].text == "more 7"
@@ -177,7 +186,7 @@ def test_auto_takes_lists_by_size(rows, lists):
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "IVF4,PQ4x4", "SQ8", "PCA4,Flat", "PQ4x4", "PQ4x4,RFlat"])
 def test_deleted_documents_never_come_back(tmp_path, hash_model, factory):
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model, factory) as index:
+    with created(path, hash_model, factory) as index:
         index.add(TEXTS, metadata=[{"n": number} for number in range(300)])
         assert cache(path)
         assert index.delete(list(range(0, 300, 2))) == 150
@@ -198,10 +207,10 @@ def test_deleted_documents_never_come_back(tmp_path, hash_model, factory):
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,SQ8", "auto"])
 def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model, factory) as index:
+    with created(path, hash_model, factory) as index:
         index.add(TEXTS)
         expected = index.search(["a query", "another"], mode="dense")
-    with SearchIndex.open(path, hash_model, memory_map=True) as index:
+    with opened(path, hash_model, memory_map=True) as index:
         assert index.search(["a query", "another"], mode="dense") == expected
         assert (index._index.index is None) == (factory == "auto")
         index.add([f"more {number}" for number in range(100)])
@@ -209,7 +218,7 @@ def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
 
 
 def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):
-    with SearchIndex.create(tmp_path / "index", hash_model, "IVF16,SQ8") as index:
+    with created(tmp_path / "index", hash_model, "IVF16,SQ8") as index:
         index.add([f"text {number}" for number in range(2000)])
         low, high = index.tune(0.5), index.tune(0.99)
         assert low.reached
@@ -231,7 +240,7 @@ def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):
 )
 def test_what_cannot_be_tuned(tmp_path, hash_model, factory, message):
     path = tmp_path / "index"
-    with SearchIndex.create(path, hash_model, factory) as index:
+    with created(path, hash_model, factory) as index:
         index.add(TEXTS)
         with pytest.raises(InputError) as caught:
             index.tune()
@@ -257,7 +266,7 @@ def test_what_cannot_be_tuned(tmp_path, hash_model, factory, message):
 )
 def test_a_factory_that_does_not_fit_is_refused_at_once(tmp_path, hash_model, factory, reason):
     with pytest.raises(InputError) as caught:
-        SearchIndex.create(tmp_path / "index", hash_model, factory)
+        created(tmp_path / "index", hash_model, factory)
     assert str(caught.value) == f"FAISS factory {factory!r}: {reason}{REMEDY}"
     assert not (tmp_path / "index").exists()
 
@@ -269,9 +278,9 @@ def test_a_factory_is_a_string():
 
 def test_a_changed_factory_in_the_manifest_is_refused(tmp_path, hash_model):
     path = tmp_path / "index"
-    SearchIndex.create(path, hash_model, "SQ8").close()
+    created(path, hash_model, "SQ8").close()
     manifest = path / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"SQ8"', '"Foo"'))
     with pytest.raises(InputError, match="FAISS factory 'Foo': could not parse"):
-        SearchIndex.open(path, hash_model)
+        opened(path, hash_model)
     IndexFolder(path).documents.close()

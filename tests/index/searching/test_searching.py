@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import get_type_hints
 
@@ -16,6 +17,7 @@ from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import Scored
 from ctx_embed.index.searching.options import Options, SearchOptions
 from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
+from ctx_embed.index.storage.folder import IndexFolder
 
 ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
@@ -225,8 +227,10 @@ def test_phrases_must_occur(index, cut):
 
 
 def test_common_words_beside_a_phrase_may_be_missing(index):
-    bm25 = Bm25(index._folder.documents, large=3)
-    (row,) = index._folder.read(lambda snapshot: bm25.best('"asked for a ransom" zebra', 10, snapshot.rows, None))
+    folder = IndexFolder(index.path)
+    with closing(folder.documents) as store:
+        bm25 = Bm25(store, large=3)
+        (row,) = folder.read(lambda snapshot: bm25.best('"asked for a ransom" zebra', 10, snapshot.rows, None))
     assert ids(index.search('"asked for a ransom" zebra', mode="words")) == [index.ids()[row]] == ["a23"]
 
 
