@@ -17,6 +17,9 @@ Chunker: TypeAlias = Callable[[str], list[Span]]
 # Default number of tokens in a passage; fewer if the model reads fewer.
 PASSAGE_TOKENS = 256
 
+# Blocks whose tokens are counted at a time.
+COUNTED_AT_ONCE = 512
+
 # The lookbehinds keep the time linear: a long run of dots or spaces is tried once.
 _SENTENCE_END = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|(?<!\s)\s*\n\s*\n\s*"
@@ -194,7 +197,10 @@ def words(text: str) -> list[Span]:
 
 def tokenizer_of(model: Any) -> Callable[[str], list[Span]]:
     """Return a function that returns a text's tokens as spans; it uses the model's tokenizer if there is one."""
-    own = _own_tokenizer(model)
+    return _offsets(_own_tokenizer(model))
+
+
+def _offsets(own: Any) -> Callable[[str], list[Span]]:
     if own is None:
         return words
     return lambda text: [span for span in own.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
@@ -224,7 +230,12 @@ def _passages(size: int | None, model: Any) -> Passages:
     # The model's own tokenizer caches words, so that counted text is not tokenized again to be embedded.
     known = getattr(model, "text_tokenizer", None)
     tokenizer = known.without_phrases() if isinstance(known, TextTokenizer) else TextTokenizer(own)
-    return Passages(size, lambda texts: tokenizer(texts)[1].tolist(), tokenizer_of(model))
+
+    def count(texts: Sequence[str]) -> list[int]:
+        batches = (texts[first : first + COUNTED_AT_ONCE] for first in range(0, len(texts), COUNTED_AT_ONCE))
+        return [length for batch in batches for length in tokenizer(batch)[1].tolist()]
+
+    return Passages(size, count, _offsets(own))
 
 
 def checked_chunk(chunk: Any) -> str:
