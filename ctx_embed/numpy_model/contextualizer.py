@@ -325,9 +325,10 @@ class NumpyContextualizer:
             held: with the entries among them; None computes their products anew.
         """
         sums: list[Any] = []
-        for start in range(0, len(entries), BLOCK_TOKENS):
-            block = entries[start : start + BLOCK_TOKENS]
-            count = counts[start : start + BLOCK_TOKENS]
+        # Products that are not held need memory of their own.
+        size = BLOCK_TOKENS if held is not None else BLOCK_TOKENS // 4
+        for start in range(0, len(entries), size):
+            block, count = entries[start : start + size], counts[start : start + size]
             first, ux = self._products.computed(block) if held is None else held.rows(block)
             x = self.table.unscaled(block)
             of_entries = count if self.table.scales is None else count * self.table.scales[block]

@@ -146,9 +146,8 @@ class TextTokenizer:
         is_known = ids != self.unknown[0] if len(self.unknown) == 1 else ~np.isin(ids, self.unknown)
         if is_known.all():
             return lengths
-        counts = np.concatenate([[0], is_known.cumsum()])
-        ends = lengths.cumsum()
-        return np.asarray(counts[ends] - counts[ends - lengths])
+        texts = np.searchsorted(lengths.cumsum(), np.flatnonzero(~is_known), side="right")
+        return np.asarray(lengths - np.bincount(texts, minlength=len(lengths)))
 
     def read(
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
@@ -175,6 +174,8 @@ class TextTokenizer:
             lengths = lengths.clip(max=limit)
         of_prompt = int(self.known(*self([prompt]))[0]) if prompt else 0
         read = self.known(ids, lengths) > of_prompt
+        if read.all():
+            return ids, lengths
         return ids[np.repeat(read, lengths)], lengths * read
 
     def __call__(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
