@@ -16,7 +16,7 @@ def checked_count(name: str, value: Any, least: int) -> None:
     """Check the value of an argument that counts something.
 
     Raises:
-        InputError: it is no integer of at least ``least``.
+        InputError: it is not an integer of at least ``least``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be an integer of at least {least}, got {value!r:.60}")
@@ -26,7 +26,7 @@ def as_list(values: Any, name: str, needed: str) -> list[Any]:
     """Return ``values`` as a list: given a list, an array, a series of any library, or a generator.
 
     Raises:
-        InputError: they are not iterable, or a string, a dictionary or a table, which are iterable but not meant.
+        InputError: they are not iterable, or they are a string, a dictionary or a table, which is surely a mistake.
     """
     if hasattr(values, "columns"):
         columns = ", ".join(repr(str(column)) for column in list(values.columns)[:5])
@@ -38,7 +38,7 @@ def as_list(values: Any, name: str, needed: str) -> list[Any]:
 
 
 def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
-    """Return a given embedding (dimension,) scaled to unit length; a zero vector stays one.
+    """Return a given embedding (dimension,) scaled to unit length; a zero vector stays zero.
 
     Args:
         embedding: numbers.
@@ -55,7 +55,7 @@ def unit_vector(embedding: Any, dimension: int, name: str) -> Vectors:
         if vector.dtype.kind not in "fiu":
             raise TypeError
         vector = vector.astype(np.float64)
-    except (TypeError, ValueError, RuntimeError):  # The last one is of torch, for a tensor with a gradient.
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for a tensor with a gradient.
         raise InputError(f"{name} must be a list of numbers") from None
     if vector.shape != (dimension,):
         raise InputError(f"{name} must have shape ({dimension},), got {vector.shape}")

@@ -1,4 +1,4 @@
-"""What a search index in a folder and one on a server have in common with Python's collections."""
+"""The base class of search indexes in a folder and on a server, which makes them behave like Python's collections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Collection(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open."""
+        """Release open files, connections and memory."""
 
     def __len__(self) -> int:
         """Return the number of documents."""

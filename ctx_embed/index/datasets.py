@@ -23,7 +23,8 @@ def to_dataset(index: SearchIndex, embedding: str = "embedding") -> Dataset:
     """Return the passages of an index as a Hugging Face data set, with embeddings, and metadata as JSON strings.
 
     Args:
-        index: read in its current state; its ids must be all strings or all integers, as a column has one type.
+        index: the index, read in its current state; its ids must be all strings or all integers, as a column has one
+            type.
         embedding: the name of the column.
 
     Raises:

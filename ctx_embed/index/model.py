@@ -1,4 +1,4 @@
-"""The model of an index: how it is identified and loaded again, and how it embeds texts as unit vectors."""
+"""The model of an index: its identity, how to load it again, and embedding of texts as unit vectors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IndexModel:
 
     Args:
         model: a :class:`ctx_embed.numpy_model.Embedder` or any SentenceTransformer.
-        reference: what loads it again: ``default``, an absolute path or a name; None if unknown.
+        reference: the name or path that loads it again: ``default``, an absolute path or a name; None if unknown.
     """
 
     def __init__(self, model: Model, reference: str | None) -> None:
@@ -82,8 +82,8 @@ class IndexModel:
         Args:
             folder: the index, for messages.
             manifest: its manifest.
-            model: where the user says the model is; None takes the reference in the manifest, or the default model if
-                there is none.
+            model: the name or path that the user gives; None takes the reference in the manifest, or the default model
+                if the manifest has none.
             backend: as for :meth:`of`.
 
         Raises:
@@ -145,7 +145,7 @@ class IndexModel:
     def _embedded(self, encode: Callable[..., Any], texts: Sequence[str]) -> Iterator[tuple[list[int], Any]]:
         """Yield batches: the positions of their texts and the embeddings."""
         if isinstance(self.model, NumpyEmbedder):
-            # It batches by itself.
+            # The Embedder batches the texts itself.
             yield list(range(len(texts))), encode(texts)
             return
         for batch in length_batches(texts):

@@ -95,7 +95,7 @@ class SearchIndex(Collection):
         self._take(folder)
 
     def _take(self, folder: IndexFolder) -> None:
-        """Search and change this folder from now on."""
+        """Use this folder for all later searches and changes."""
         self._folder = folder
         self._index = VectorIndex.of(folder, self._memory_map, self._few_rows)
         self._bm25 = Bm25(folder.documents)
@@ -159,7 +159,7 @@ class SearchIndex(Collection):
                 DocumentStore.create(beside / DOCUMENTS, manifest.index_id)
                 write_manifest(beside, manifest)
         except (OSError, sqlite3.OperationalError) as error:
-            # Another process may have made the folder first.
+            # Another process may have created the folder meanwhile.
             anothers = getattr(error, "errno", None) in (errno.ENOTEMPTY, errno.EEXIST)
             raise InputError(taken if anothers else f"cannot write {folder}: {error}") from None
         return cls(IndexFolder(folder), embedder)
@@ -211,7 +211,7 @@ class SearchIndex(Collection):
 
     @property
     def writer(self) -> Writer:
-        """The writer, which makes all changes; it is made when it is first asked for."""
+        """The writer, which makes all changes; it is created at first use."""
         self._require_open()
         if self._writer is None:
             from ctx_embed.index.writing.writer import Writer
@@ -245,10 +245,10 @@ class SearchIndex(Collection):
         Args:
             where: a metadata filter, see :mod:`ctx_embed.index.storage.filters`; None returns all documents.
             offset: the number of documents to skip.
-            limit: the most documents to return; None returns all.
+            limit: the maximum number of documents to return; None returns all.
 
         Raises:
-            InputError: the filter cannot be understood, or ``offset`` or ``limit`` is no integer of at least 0.
+            InputError: the filter cannot be understood, or ``offset`` or ``limit`` is not an integer of at least 0.
         """
         self._require_open()
         checked_count("offset", offset, 0)
@@ -262,7 +262,7 @@ class SearchIndex(Collection):
         )
 
     def _documents(self, condition: Condition | None, offset: int, limit: int | None) -> Iterator[Document]:
-        # A connection of its own keeps its state while the caller works with the documents and changes the index.
+        # A separate connection keeps reading the same state, even if the caller changes the index meanwhile.
         with closing(DocumentStore(self._folder.documents.path)) as store, store.reading():
             for found in store.matching_documents(condition, offset, limit):
                 yield Document(found.text, found.id, found.metadata)
@@ -277,10 +277,10 @@ class SearchIndex(Collection):
         Args:
             field: the field, written as in a filter: ``year``, ``author.name``, ```any name```.
             where: a metadata filter: which documents count; None counts all.
-            limit: the most values to return; None returns all.
+            limit: the maximum number of values to return; None returns all.
 
         Raises:
-            InputError: the field or the filter cannot be understood, or ``limit`` is no integer of at least 1.
+            InputError: the field or the filter cannot be understood, or ``limit`` is not an integer of at least 1.
         """
         self._require_open()
         path, condition = field_path(field), None if where is None else parse_filter(where)
@@ -345,7 +345,7 @@ class SearchIndex(Collection):
         Args:
             texts: any strings, including empty ones, in a list, a series of any library, or a generator.
             ids: one for each text, a string or a 64-bit integer (1 and "1" differ); None numbers the documents from the
-                first integer above all that were ever used.
+                first integer above all those ever used.
             metadata: one for each text, None or a dictionary of JSON values; scalars of NumPy and times are converted,
                 and fields that are NaN are left out.
             embeddings: one for each text (documents, dimension), if the model of the index has already embedded them;
@@ -369,7 +369,7 @@ class SearchIndex(Collection):
         metadata: Sequence[dict[str, Any] | None] | None = None,
         embeddings: Any = None,
     ) -> list[Id]:
-        """Add documents as :meth:`add` does; a document whose id is taken replaces the one that has it."""
+        """Add documents as :meth:`add` does, but replace stored documents with the same ids."""
         from ctx_embed.index.writing.transaction import documents_of
 
         return self.add_documents(documents_of(texts, ids, metadata, embeddings), replacing=True)
@@ -379,7 +379,7 @@ class SearchIndex(Collection):
 
         Args:
             documents: a document whose id is None gets the next integer. If the stream raises, nothing is added.
-            replacing: whether a document replaces the one that has its id.
+            replacing: whether a document replaces a stored one with the same id.
         """
         with self.writer.editing() as edit:
             return edit.add_all(documents, replacing=replacing)
@@ -399,16 +399,16 @@ class SearchIndex(Collection):
         """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
 
         Files whose size and time of change are those of the last run are not read. Only documents that came from this
-        folder are replaced or removed. Files are committed in steps of a few seconds, each file as a whole: a run that
-        was interrupted is continued by the next one. The options are stored; None takes those of the last run. A folder
-        of the index that is gone, most of whose files are in this one, was moved here.
+        folder are replaced or removed. Files are committed in steps of a few seconds, each file as a whole, so another
+        run continues after an interruption. The options are stored; None takes those of the last run. If a folder of
+        the index is gone and most of its files are in this folder, it counts as moved here.
 
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.
             include: globs such as ``*.md``, one of which a file must match.
             exclude: globs of files and folders to leave out.
-            documents: ``files``, ``paragraphs``, ``lines`` or ``records`` (of tables and JSONL; other files are
-                documents as a whole). None: records that have a text are documents, and so are all other files.
+            documents: the unit that becomes a document: ``files``, ``paragraphs``, ``lines`` or ``records`` (of tables
+                and JSONL; any other file is one document). None: each record with a text, and each other file.
             text_field: the field of records that holds the text; None: ``text``.
             follow_links: whether to read files outside the folder to which links in it point.
             dry_run: whether to count the files that would be added, changed and removed, and do nothing else.
@@ -523,7 +523,7 @@ class SearchIndex(Collection):
         candidates: int = 50,
         document: bool = False,
     ) -> Hits | list[Hits]:
-        """Return the best passages for a query; ties go to the passage added first.
+        """Return the best passages for a query; if scores are equal, the passage added first comes first.
 
         Args:
             query: a text, a vector (dimension,) of the index's model, or a list of texts or vectors. Words in
@@ -535,10 +535,10 @@ class SearchIndex(Collection):
             where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, applied before ranking. See
                 :mod:`ctx_embed.index.storage.filters` for the grammar.
             threshold: the lowest cosine of a hit.
-            like: instead of a query, the id of a document or several: find similar ones, leaving these out.
-            exclude: texts and ids of documents to keep away from, in ``dense`` and ``hybrid``; the documents themselves
-                are left out. A string that is the id of a document means this document.
-            fuse: whether to make one ranking of several queries by reciprocal ranks.
+            like: instead of a query, one or several ids: find passages similar to these documents, which are left out.
+            exclude: texts and ids of documents to move away from, in ``dense`` and ``hybrid``; these documents are left
+                out. A string that is the id of a document means this document.
+            fuse: whether to fuse the rankings of several queries into one, by reciprocal ranks.
             offset: the number of best hits to skip.
             group: return only the best hit of each document (``id``), or of each value of a metadata field, such as
                 ``source``.
@@ -547,13 +547,13 @@ class SearchIndex(Collection):
             context: the number of neighbouring passages on each side to return as the ``context`` of a hit.
             rerank: a model that scores the best ``candidates`` again: a name or a folder, a SentenceTransformer, or a
                 CrossEncoder. The hits are in the order of its scores.
-            candidates: the number of best passages that ``rerank`` and ``mmr`` choose from.
+            candidates: the number of best passages among which ``rerank`` and ``mmr`` choose.
             document: whether each hit has the whole text of its document.
 
         Returns:
-            A list of hits for a single or fused query; a list of such lists for several. Scores are cosines in
-            [-1, 1] in every mode, with a query that ``exclude`` has moved if it is given. A query or a passage of
-            which the model knows no token has no meaning that could be found: ``hybrid`` finds it by its words alone.
+            A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
+            [-1, 1] in every mode; with ``exclude``, cosines with the moved query. If the model knows no token of a
+            query or passage, ``dense`` finds nothing, and ``hybrid`` goes by words alone.
 
         Raises:
             InputError: an argument has the wrong type or range, the filter cannot be understood, no document has an id
@@ -574,7 +574,7 @@ class SearchIndex(Collection):
         return listed[0] if queries.single else listed
 
     def _reranker_of(self, model: Any) -> Reranker:
-        """Return the reranker, which stays loaded until another one is asked for."""
+        """Return the reranker, which stays loaded until a search needs another one."""
         if self._reranker is None or (self._reranker[0] is not model and self._reranker[0] != model):
             from ctx_embed.index.searching.reranking import reranker_of
 
@@ -588,7 +588,7 @@ class SearchIndex(Collection):
             raise InputError("exclude needs mode 'dense' or 'hybrid', got 'words'")
         if not queries.texts or not (self.count() or queries.like):
             return [[]] if options.fuse else [[] for _ in queries.texts]
-        # Only a string that is no id is a text.
+        # A string is a text only if no document has it as its id.
         ids = self._folder.documents.find(examples) if examples else {}
         texts = [item for item in examples if isinstance(item, str) and item not in ids]
         for item in examples:
@@ -613,7 +613,7 @@ class SearchIndex(Collection):
             recall: the recall@10 to reach, above 0 and at most 1.
 
         Returns:
-            The measurements and the value set: the largest one if even that does not reach the recall.
+            The measurements and the value set, which is the largest value if no value reaches the recall.
 
         Raises:
             InputError: search is exact anyway, the kind of index has nothing to tune, or another process is writing.
@@ -623,11 +623,12 @@ class SearchIndex(Collection):
         return self.writer.tune(float(recall))
 
     def compact(self, dtype: str | None = None) -> int:
-        """Remove what deleted documents left behind, as one commit; then free its disk space and rebuild FAISS's file.
+        """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.
+
+        If the process is killed, the index stays intact; call this again.
 
         Args:
-            dtype: the data type in which all vectors are stored from now on, as for :meth:`create`; None keeps it. If
-                the process is killed, the index is intact; call this again.
+            dtype: the data type of all vectors from now on, as for :meth:`create`; None keeps the present one.
 
         Returns:
             The number of vectors removed.
@@ -642,9 +643,9 @@ class SearchIndex(Collection):
     ) -> int:
         """Embed all stored texts again with another model; documents, ids, metadata and passages stay as they are.
 
-        The index changes once, when everything is ready: until then readers search the old vectors, and other writers
-        are refused. After an interruption another call with the same model goes on where it stopped. Other processes
-        that had the index open must open it again.
+        The index changes once, when everything is ready. Until then readers search the old vectors, and other writers
+        are refused. After an interruption, another call with the same model resumes. Other processes that had the index
+        open must open it again.
 
         Args:
             model: the new model, as for :meth:`create`; None takes the default model.
@@ -652,7 +653,7 @@ class SearchIndex(Collection):
             progress: whether to show a bar on stderr, if that is a terminal.
 
         Returns:
-            The number of documents embedded; 0 if the index has this model already.
+            The number of documents embedded; 0 if the index already has this model.
 
         Raises:
             InputError: there is no such model, it does not fit the kind of FAISS index or returns NaN, or another
@@ -679,8 +680,8 @@ class SearchIndex(Collection):
             embed: whether to embed some passages again and compare them with their stored vectors.
 
         Returns:
-            A list with a line for each problem; an empty one means that the index is intact. Its attribute
-            ``unchecked`` says what could not be checked.
+            A list with a line for each problem; if it is empty, the index is intact. Its attribute ``unchecked`` says
+            what could not be checked.
         """
         from ctx_embed.index.analysis.verification import verify
 
@@ -702,7 +703,7 @@ class SearchIndex(Collection):
 
         Args:
             threshold: the lowest cosine of a pair.
-            most: the most pairs to return.
+            most: the maximum number of pairs to return.
             progress: whether to show a bar on stderr.
 
         Raises:
@@ -733,7 +734,7 @@ class SearchIndex(Collection):
         """Return the metadata fields that documents have, the most frequent first; this reads all metadata.
 
         Args:
-            most: the most values of a field to return.
+            most: the maximum number of values of a field to return.
         """
         from ctx_embed.index.analysis.fields import find_fields
 
@@ -744,11 +745,11 @@ class SearchIndex(Collection):
         """Return what each token of a query and of a text adds to their cosine.
 
         Args:
-            query: embedded as :meth:`search` does.
-            text: embedded as :meth:`add` does, such as the text of a hit.
+            query: a query, embedded as by :meth:`search`.
+            text: a text, such as that of a hit, embedded as by :meth:`add`.
 
         Raises:
-            InputError: one of them is not a string, or the model runs on torch only.
+            InputError: the query or the text is not a string, or the model runs on torch only.
         """
         from ctx_embed.index.analysis.explaining import explain_similarity
 

@@ -18,13 +18,13 @@ from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.progress import Meter
 
 ROWS_AT_ONCE = 1024
-# Neighbours fetched at first, and four times as many while all of them reach the threshold.
+# Number of neighbours fetched at first; it is multiplied by four as long as all of them reach the threshold.
 NEIGHBOURS = 32
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two passages, the one added first as ``left``, and the cosine of their vectors."""
+    """Two passages (``left`` was added first) and the cosine of their vectors."""
 
     score: float
     left: Id
@@ -50,7 +50,7 @@ def find_duplicates(
     Args:
         folder: the index.
         threshold: the lowest cosine of a pair.
-        most: the most pairs to return.
+        most: the maximum number of pairs to return.
         progress: whether to show progress on standard error.
         rows_at_once: the number of passages that are compared with the others at a time.
         neighbours: as for :func:`near_pairs`.
@@ -71,7 +71,7 @@ def find_duplicates(
         with Meter("comparing", snapshot.rows, "passages", shown=progress) as meter:
             for first in range(0, snapshot.rows, rows_at_once):
                 rows = np.arange(first, min(first + rows_at_once, snapshot.rows))
-                # Of pairs with equal cosines, earlier ones stay.
+                # Earlier pairs win ties.
                 lowest = best[0][0] if len(best) == most else threshold
                 pairs = near_pairs(index, snapshot, rows, allowed, lowest, None, documents, most, neighbours)
                 for score, left, right in pairs:
@@ -110,8 +110,8 @@ def near_pairs(
         allowed: which rows may be found; None allows all.
         threshold: the lowest cosine.
         effort: the search effort, as for :meth:`VectorIndex.search`.
-        documents: the document of each row, to leave pairs of one document out; None leaves none out.
-        most: the number of pairs of highest cosine that are needed, so that others may be left out; None needs all.
+        documents: the document of each row, to leave out pairs within a document; None keeps these pairs.
+        most: the caller needs only this many pairs with the highest cosines, so others may be left out; None: all.
         neighbours: the number of neighbours that FAISS returns at first; see :data:`NEIGHBOURS`.
     """
     if allowed is not None:

@@ -17,8 +17,8 @@ class Similarity:
 
     Attributes:
         score: the cosine.
-        query: the parts by the tokens of the query.
-        document: the parts by the tokens of the document.
+        query: the part of the cosine that each token of the query adds.
+        document: the part of the cosine that each token of the document adds.
     """
 
     score: float
@@ -30,7 +30,7 @@ def explain_similarity(embedder: IndexModel, query: str, text: str) -> Similarit
     """Return the cosine of a query and a text, token by token.
 
     Raises:
-        InputError: one of them is not a string or too long, or the model runs on torch only.
+        InputError: the query or the text is not a string or is too long, or the model runs on torch only.
     """
     for name, value in (("query", query), ("text", text)):
         require_explainable(value, f"the {name}")

@@ -25,11 +25,11 @@ class Field:
 
     Attributes:
         name: its name.
-        type: ``number``, ``string``, ``boolean``, ``list`` or ``object``: that of most documents.
+        type: ``number``, ``string``, ``boolean``, ``list`` or ``object``, whichever most documents have.
         documents: the number of documents that have it.
         lowest: the smallest number, or the first string in the order of code points; None for other types.
         highest: the largest number or last string.
-        values: the most frequent values of a string, boolean or number, or strings of a list, each with its number of
+        values: the most frequent values (for lists, the most frequent strings in them), each with its number of
             documents.
     """
 
@@ -46,7 +46,7 @@ def find_fields(folder: IndexFolder, most: int) -> list[Field]:
 
     Args:
         folder: the index.
-        most: the most values of a field.
+        most: the maximum number of values of a field.
     """
     return folder.read(lambda _: _fields(folder.documents, most))
 

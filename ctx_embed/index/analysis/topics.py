@@ -32,8 +32,8 @@ class Topic:
         words: its typical words.
         examples: the ids and texts of its most central passages.
         label: its first words, different from all other labels; ``topic N`` if it has no words.
-        documents: the ids of the documents that have most of their passages in it, in the order of addition. Between
-            topics with equally many passages of a document, its first passage decides.
+        documents: the ids of the documents that have most of their passages in it, in the order of addition. If two
+            topics have equally many passages of a document, its first passage decides.
     """
 
     size: int
@@ -72,7 +72,7 @@ def _topics(folder: IndexFolder, snapshot: Snapshot, count: int | None, seed: in
         folder.manifest.dimension,
         clusters,
         niter=20,
-        seed=(seed + 1) % 2**31,  # FAISS takes 32 bits
+        seed=(seed + 1) % 2**31,  # FAISS takes a seed of 32 bits
         spherical=True,
         min_points_per_centroid=1,
     )

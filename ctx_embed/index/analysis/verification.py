@@ -19,16 +19,16 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS
 from ctx_embed.index.storage.shards import Shard, crc32_of
 
-# Passages embedded again and compared with their vectors.
+# Number of passages that are embedded again and compared with their stored vectors.
 SAMPLED_PASSAGES = 64
-# The largest distance of a new embedding from the stored one: batches and machines round differently.
+# The largest accepted distance of a new embedding from the stored one, as batches and machines round differently.
 LARGEST_DISTANCE = 0.02
 # At most this number of lines or rows is reported.
 MOST_LINES = 20
 
 
 class Problems(list[str]):
-    """A line for each problem of an index; an empty list means that it is intact.
+    """A line for each problem of an index; if there are no lines, the index is intact.
 
     Attributes:
         unchecked: what could not be checked, and why.
@@ -134,7 +134,7 @@ def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
 
 
 def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
-    """Yield a problem if a row does not belong to exactly one document, which may be deleted."""
+    """Yield a problem if a row does not belong to exactly one document, deleted documents included."""
     state = store.state()
     owners = np.zeros(snapshot.rows, np.int64)
     documents = 0

@@ -33,7 +33,7 @@ def word_problems(store: DocumentStore) -> Iterator[str]:
             passages, total = passages + found[0], total + found[1]
     with store.reporting_errors():
         connection = store.connection
-        # A temporary table; it ends with the transaction.
+        # A temporary table, which is dropped with the transaction.
         connection.execute("CREATE VIRTUAL TABLE temp.vocabulary USING fts5vocab(main, words, instance)")
         differ = [
             what
@@ -51,7 +51,7 @@ def word_problems(store: DocumentStore) -> Iterator[str]:
 def lookup_problem(store: DocumentStore) -> tuple[str, str]:
     """Return a problem in FTS5's own tables (or nothing), and the reason if they could not be checked.
 
-    SQLite checks them inside a writing transaction only.
+    SQLite can check them only inside a writing transaction.
     """
     with closing(DocumentStore(store.path)) as other:
         try:

@@ -11,13 +11,13 @@ import numpy as np
 from ctx_embed.errors import InputError, described
 from ctx_embed.index.storage.documents import Mask
 
-# FAISS's stubs lack the keyword arguments that its Python layer adds and the types of its array arguments.
+# FAISS's type stubs lack the keyword arguments of its Python layer and the types of array arguments.
 faiss: Any = _faiss
 
 AUTO = "auto"
 # `auto` searches exactly up to this number of rows.
 EXACT_ROWS = 50_000
-# Training uses up to MOST_TRAINING vectors for each centroid, and waits until there are LEAST_TRAINING for each.
+# Training takes at most MOST_TRAINING vectors for each centroid, and starts once there are LEAST_TRAINING for each.
 MOST_TRAINING, LEAST_TRAINING = 64, 39
 OPQ_CENTROIDS = 256
 # Vectors of fewer dimensions are too small to be worth compressing.
@@ -73,7 +73,7 @@ def new_index(factory: str, dimension: int) -> Any:
         raise InputError(f"FAISS factory {factory!r}: {reason(error)}; {_ADVICE}") from None
     kind = type(index).__name__
     problem = ""
-    # FAISS accepts sizes of 0, and then divides by them or never returns.
+    # FAISS accepts sizes of 0, but then crashes in a division or never returns.
     if any(int(size) == 0 for size in re.findall(r"\d+", factory)) or re.search(r"HNSW0*1(?!\d)", factory):
         problem = "a size in it is too small"
     elif "IDMap" in kind:
@@ -88,7 +88,7 @@ def new_index(factory: str, dimension: int) -> Any:
 
 
 def centroids(index: Any) -> int:
-    """Return the most centroids that any part of ``index`` learns in training; 0 if nothing is trained.
+    """Return the number of centroids that training must learn, the highest of any part; 0 if nothing is trained.
 
     FAISS's warning about too few training vectors is silenced: :data:`LEAST_TRAINING` already heeds it.
     """
@@ -107,7 +107,7 @@ def centroids(index: Any) -> int:
         for place in range(index.chain.size()):
             transform = faiss.downcast_VectorTransform(index.chain.at(place))
             if isinstance(transform, faiss.OPQMatrix):
-                # Its rotation is fitted to a product quantizer with this many centroids.
+                # OPQ fits its rotation to a product quantizer with this many centroids.
                 needed = max(needed, OPQ_CENTROIDS)
     for part in ("index", "base_index", "storage"):
         if hasattr(index, part):
@@ -128,7 +128,7 @@ def effort_of(index: Any) -> tuple[str, int, int] | None:
     """Return the name, default and largest value of the search parameter of ``index``; None if it has none."""
     part = inner(index)
     if hasattr(part, "nlist"):
-        # FAISS's own default searches one list only.
+        # FAISS's own default searches only one list.
         return "nprobe", max(1, round(part.nlist**0.5)), part.nlist
     if hasattr(part, "hnsw"):
         return "efSearch", 64, 4096
@@ -136,7 +136,7 @@ def effort_of(index: Any) -> tuple[str, int, int] | None:
 
 
 def is_coarse(index: Any) -> bool:
-    """Return whether vectors are stored so coarsely (e.g. product quantization) that many must be scored again."""
+    """Return whether vectors are stored so coarsely (e.g. product quantization) that many need a second scoring."""
     part = faiss.downcast_index(index)
     names = [type(part).__name__, type(inner(part)).__name__]
     names += [

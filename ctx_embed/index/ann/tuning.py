@@ -14,8 +14,8 @@ from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.storage.database import Database, Snapshot
 from ctx_embed.index.storage.shards import Vectors
 
-# The recall that `auto` is tuned to. Queries may lie further off than the stored passages that stand in for them
-# here: hence a margin over .95.
+# The recall that `auto` is tuned to. Tuning uses stored passages as queries, but real queries may be further from their
+# neighbours, hence a margin over 0.95.
 AUTO_RECALL = 0.97
 SAMPLED_QUERIES = 200
 NEIGHBOURS = 10
@@ -94,7 +94,7 @@ class Truth:
     def measured(self, value: int) -> dict[str, float]:
         """Return recall@10 and milliseconds per query at a value of the search parameter.
 
-        A stored vector finds itself, which does not count: the other ten of the eleven nearest do.
+        The queries are stored vectors, so the nearest row, the vector itself, is left out and the next ten count.
         """
         found = 0
         start = time.perf_counter()

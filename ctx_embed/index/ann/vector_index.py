@@ -28,12 +28,13 @@ Rows: TypeAlias = NDArray[np.int64]
 QUERIES_AT_ONCE = 64
 # float32 scores that differ by less are ties until the cosines are computed in float64.
 ROUNDING = 2e-6
-# Candidates beyond k that are scored again from the raw vectors, to correct the order of quantized and tied ones.
+# Number of candidates beyond k whose cosines are computed again from the raw vectors; this corrects ties and rounding.
 SPARE_CANDIDATES = 16
-# For coarsely quantized vectors, few candidates are multiplied by the first factor, and many by the second.
+# Coarsely quantized vectors need more candidates: a small number is multiplied by the first factor, a large number by
+# the second.
 COARSE_FACTOR, LEAST_COARSE_FACTOR = 10, 4
 ENOUGH_CANDIDATES = 300
-# If at most this number or this share of the rows may be found, all of those are compared.
+# If a filter allows at most this number or this share of the rows, each of these rows is compared with the query.
 FEW_ROWS, FEW_PART = 20_000, 0.05
 # FAISS's file is rewritten when it lacks this number of rows, or this share of them.
 STALE_ROWS, STALE_PART = 25_000, 0.1
@@ -197,7 +198,7 @@ class VectorIndex:
     def _proposed(
         self, queries: Vectors, candidates: int, snapshot: Snapshot, allowed: Mask | None, effort: int
     ) -> list[Rows]:
-        """Return the rows that FAISS proposes, and the best of the rows that it lacks."""
+        """Return the rows that FAISS proposes, and the best of the rows that its index lacks."""
         covered = self.index.ntotal
         mask = None if allowed is None or allowed[:covered].all() else allowed[:covered]
         asked = candidates
@@ -223,7 +224,7 @@ class VectorIndex:
         parameters = factories.search_parameters(self.index, effort, selector)
         with suppress(RuntimeError):
             return np.asarray(self.index.search(queries, asked, params=parameters)[1])
-        # Some kinds take no selector: ask them for more rows, of which the caller drops those that may not be found.
+        # Some kinds take no selector. They return more rows, and the caller drops the rows that are not allowed.
         part = 1.0 if mask is None else float(mask.mean())
         return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
 
@@ -237,7 +238,7 @@ class VectorIndex:
             rows: any rows.
             snapshot: the state to search.
             most: how many of the rows to return; None: all.
-            alike: whether to leave out zero vectors, which are like no other; to a zero query, every row is one.
+            alike: whether to leave out zero vectors, which resemble no vector; a zero query then finds no rows.
         """
         vectors = self.vectors.gather(snapshot.shards, rows)
         if alike:
@@ -303,7 +304,7 @@ class VectorIndex:
         size = min(snapshot.rows, max(factories.MOST_TRAINING * centroids, 10_000))
         chosen = np.unique(np.linspace(0, snapshot.rows - 1, size, dtype=np.int64))
         sample, row = [], 0
-        # Read once from end to end, since a memory map would hold almost all vectors in memory.
+        # Shards are read sequentially, since a memory map would load almost all vectors into memory.
         for block in self.vectors.blocks(snapshot.shards):
             first, last = np.searchsorted(chosen, (row, row + len(block)))
             sample.append(block[chosen[first:last] - row])
@@ -320,7 +321,7 @@ class VectorIndex:
 def exact_candidates(
     folder: ShardFolder, shards: Sequence[Shard], queries: Vectors, k: int, allowed: Mask | None, start: int = 0
 ) -> list[Rows]:
-    """Return the k rows nearest to each query by inner product, and those tied with the k-th, in the order of rows.
+    """Return the k rows nearest to each query by inner product, and rows tied with the k-th, in the order of rows.
 
     Args:
         folder: the shards' folder.
@@ -360,7 +361,7 @@ def _candidates(
 
 
 def _chosen(shard: Shard, allowed: Mask | None, skip: int) -> Rows | None:
-    """Return the rows of a shard that may be found, counted from its row ``skip``; None if all may be."""
+    """Return the allowed rows of a shard, counted from its row ``skip``; None if all are allowed."""
     if allowed is None:
         return None
     mask = allowed[shard.first + skip : shard.first + shard.rows]

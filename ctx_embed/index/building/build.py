@@ -53,8 +53,7 @@ class Built:
     Args:
         documents: the number of documents read from the sources.
         was_complete: whether an earlier run had already finished the build.
-        unknown_share: the share of the first documents' tokens that the model does not know; 0 if the documents came
-            with embeddings.
+        unknown_share: the share of unknown tokens in the first documents; 0 if the documents came with embeddings.
         folders: what the build read in folders and what it left out; None if no source is a folder.
     """
 
@@ -107,14 +106,14 @@ def build_index(
             records, ``passages`` if there are folders or whole files; when adding, as in the index.
         backend: as in :meth:`SearchIndex.create`.
         dtype: the data type of the vectors, as in :meth:`SearchIndex.create`; None: ``float32``, or that of the index.
-        documents: what becomes a document: ``files``, ``paragraphs``, ``lines`` or ``records``. None: in a folder
-            files, and records that have a text; of named files lines and records, if they are plain text.
+        documents: the unit that becomes a document: ``files``, ``paragraphs``, ``lines`` or ``records``. None: in
+            folders, files and records that have a text; in named files of plain text, lines and records.
         include: globs such as ``*.md``; files of folders must match one.
-        exclude: globs of files and folders in folders to leave out.
+        exclude: globs of files and folders to leave out of folders.
         follow_links: whether to read files outside a folder to which links in it point; None: as in the last run.
         encoding: the encoding of named files of plain text; None: UTF-8. In folders encodings are detected.
-        embedded: documents with their vectors, in the same order at every iteration; of several with one id the last
-            is stored. ``sources`` then only names them, and is not read.
+        embedded: documents with their vectors, in the same order at every iteration; the last document with an id is
+            stored. ``sources`` then only names them, and is not read.
         progress: whether to show progress on standard error.
         steps: how often to commit.
 
@@ -196,7 +195,7 @@ def _build(plan: Plan) -> Built:
     if plan.files and not plan.partial.exists():
         # Fail on empty sources before anything is written or a model is loaded.
         documents = _require_some(documents, plan)
-    # Set once INDEX.partial is locked; the work of another build is never removed.
+    # Set once INDEX.partial is locked, so that the work of another build is never removed.
     ours, synced = False, None
     try:
         with ExitStack() as stack:
@@ -237,7 +236,7 @@ def _build(plan: Plan) -> Built:
 
 
 def _require_some(documents: Iterator[Document], plan: Plan) -> Iterator[Document]:
-    """Return the documents unchanged, after checking that there is one.
+    """Return the documents unchanged, after checking that there is at least one.
 
     Raises:
         InputError: there are none.
@@ -351,7 +350,7 @@ def _add_folders(index: SearchIndex, plan: Plan, run: Run) -> tuple[Run, Synced]
     Raises:
         InputError: there are no documents at all.
     """
-    # The files are done; a resumed build must not read them again.
+    # All files are stored; a resumed build must not read them again.
     run = replace(run, finished=True)
 
     def committing(edit: Edit, documents: int) -> None:

@@ -23,9 +23,9 @@ from ctx_embed.progress import Meter
 def merge_indexes(
     sources: Sequence[str | Path], path: str | Path, *, replace: bool = False, progress: bool = False
 ) -> int:
-    """Make one index of several that have the same model.
+    """Merge several indexes with the same model into one.
 
-    Vectors are copied. Only passages of an index that was made before passages had titles are embedded again.
+    Vectors are copied, except for passages of an index made before passages had titles, which are embedded again.
 
     Args:
         sources: two indexes or more. The new index gets the FAISS factory and the data type of the first one.
@@ -37,8 +37,8 @@ def merge_indexes(
         The number of documents.
 
     Raises:
-        InputError: there are fewer than two indexes, their models or chunking differ, several have one id, or the
-            folder is taken.
+        InputError: there are fewer than two indexes, their models or chunking differ, two indexes have the same id, or
+            the folder is taken.
     """
     folders = [Path(source).absolute() for source in sources]
     if len(folders) < 2:
@@ -73,13 +73,13 @@ def merge_indexes(
 
 
 def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -> None:
-    """Add the documents of a finished build to an index with the same model and chunking; do it only once.
+    """Add the documents of a finished build to an index with the same model and chunking, only once.
 
     Args:
-        source: the index that the build made, which nobody else writes to.
+        source: the index that the build made; nobody else writes to it.
         target: the folder of the index to add to.
-        run: the build; it is recorded in the same commit, so a repetition does nothing.
-        replacing: whether documents replace those that have their ids.
+        run: the build, which is recorded in the same commit, so that a repeated call does nothing.
+        replacing: whether documents replace stored ones with the same ids.
 
     Raises:
         InputError: an id is taken, or another process is writing.
@@ -97,7 +97,7 @@ def add_build(source: SearchIndex, target: Path, run: Run, *, replacing: bool) -
 def _copies(folder: IndexFolder, titled: bool) -> Iterator[Copied]:
     """Yield the documents of one state of an index; ids that a build numbered automatically become None.
 
-    Their vectors are None if only one of the two indexes embeds passages with titles (``titled``: the new one).
+    Their vectors are None if only one of the two indexes embeds passages with titles; ``titled`` is for the new index.
     """
     same = folder.manifest.titled == titled
     with closing(folder.documents) as store, store.reading():

@@ -20,7 +20,7 @@ _OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTO
 
 
 def holds_only_an_index(folder: Path) -> bool:
-    """Return whether a folder holds nothing but the files of an index and those that a killed writer left there."""
+    """Return whether a folder has nothing but the files of an index and leftovers of killed writers."""
     names = {entry.name for entry in folder.iterdir()}
     return all(name in _OWN_FILES or name.startswith(f".{MANIFEST}.") for name in names)
 
@@ -76,7 +76,7 @@ def remove_stale(plan: Plan, resume: bool) -> None:
     """Remove an INDEX.partial that is no longer needed.
 
     Raises:
-        InputError: it is not an interrupted build, or it is one and neither ``resume`` nor the mode ``overwrite`` is
+        InputError: it is not an interrupted build, or it is one but neither ``resume`` nor the mode ``overwrite`` is
             given.
     """
     for folder in (plan.partial, plan.target):
@@ -87,7 +87,7 @@ def remove_stale(plan: Plan, resume: bool) -> None:
         raise InputError(
             f"{plan.partial}: exists but is not an interrupted build; delete it or choose another index name"
         )
-    # Without a lock file it is an index that was replaced, or a build that never started.
+    # A folder without a lock file is a replaced index, or a build that never started.
     if (plan.partial / LOCK).is_file():
         if resume:
             return

@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def files(self) -> list[str]:
-        """The sources that are files or standard input; all of them if ``embedded`` is given, which they only name."""
+        """The sources that are files or standard input; all sources if ``embedded`` is given, as they only name it."""
         return [name for name in self.sources if self.embedded is not None or not _is_folder(name)]
 
     @property
@@ -88,7 +88,7 @@ class Plan:
             self.factory,
             self.chunk,
         ]
-        # Older versions knew one data type and have no such field.
+        # Signatures of older versions have no data type.
         fields += [self.dtype] if self.dtype != DEFAULT else []
         more = (self.options.include, self.options.exclude, self.options.documents, self.encoding)
         if any(more):
@@ -104,7 +104,7 @@ class Plan:
         return read_sources(self.files, self.text_field, self.embedding_field, self.options.documents, self.encoding)
 
     def estimated_count(self) -> int | None:
-        """Return about how many documents the files have, for the progress; None if unknown."""
+        """Return the approximate number of documents in the files, for the progress; None if unknown."""
         if not self.progress or self.reads_whole_files:
             return None
         if self.embedded is not None:

@@ -36,8 +36,8 @@ def read_sources(
         files: paths, or ``-`` for standard input.
         text_field: the field with the text.
         embedding_field: the field with the embedding, made by the model of the index; None if there is none.
-        documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: lines and records of plain files, and others
-            as a whole.
+        documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: lines and records of plain files, and all
+            other files as a whole.
         encoding: the encoding of plain text; None: detected.
 
     Raises:
@@ -60,7 +60,7 @@ def read_sources(
 
 
 def is_structured(file: str, documents: str | None) -> bool:
-    """Return whether a named file is read as a whole: for files or paragraphs, or as it is no plain text."""
+    """Return whether a named file is read as a whole: for files or paragraphs, or because it is not plain text."""
     return file != "-" and (documents in (FILES, PARAGRAPHS) or format_of(file).apart)
 
 
@@ -89,7 +89,7 @@ def _structured(file: str, documents: str | None, encoding: str | None) -> Itera
 
 
 def unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata in ``fields``: the object, or JSON text, of a sole field ``metadata``, else all fields."""
+    """Return the metadata in ``fields``: all of them, or the object (or JSON text) in a sole field ``metadata``."""
     if list(fields) != ["metadata"]:
         return fields
     inner = fields["metadata"]

@@ -1,4 +1,4 @@
-"""Reembedding: embed the stored texts of an index with another model, and exchange the two at the end."""
+"""Reembedding: embed the stored texts with another model in a new index, which replaces the old one at the end."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ from ctx_embed.progress import Meter
 def reembedding(
     folder: IndexFolder, embedder: IndexModel, *, progress: bool = False, steps: Steps = STEPS
 ) -> Iterator[Callable[[], None] | None]:
-    """Embed all passages of an index again, in a folder next to it, and yield a function that exchanges the two.
+    """Embed all passages of an index again, in a new index next to it; yield a function that exchanges the two.
 
-    Yield None if the index has the vectors of this model already.
+    Yield None if the index already has the vectors of this model.
 
     The new index has the same documents, ids, passages and rows: its database is a copy, only the vectors differ.
-    Until the exchange, readers search the old one; other writers are refused. Finished steps are stored in
+    Until the exchange, readers search the old index, and other writers are refused. Finished steps are stored in
     INDEX.reembedded; after an interruption, another call for the same index and model resumes there.
 
     Args:
@@ -85,7 +85,7 @@ def reembedding(
 
 
 def _manifest(old: Manifest, state: State, embedder: IndexModel) -> Manifest:
-    """Return the new manifest; its id names the documents and the model, as a run resumes only its own work."""
+    """Return the new manifest; its id depends on documents and model, so that a run resumes only its own work."""
     parts = [old.index_id, state.generation, embedder.fingerprint, embedder.dimension, old.dtype]
     return replace(
         old,

@@ -15,7 +15,7 @@ _JSON = json.JSONEncoder(sort_keys=True, default=str)
 
 @dataclass(frozen=True)
 class Run:
-    """How far a build has come.
+    """The progress of a build.
 
     Args:
         run: the random id of the build.
@@ -74,7 +74,7 @@ def begin(store: DocumentStore, run: Run, next_id: int) -> None:
 
 
 def record_origin(store: DocumentStore, ids: Iterable[Id], documents: Iterable[Document]) -> None:
-    """Record which ids are automatic: only these may change when the documents are added to another index.
+    """Record which ids are automatic; only these ids may change when the documents are added to another index.
 
     Args:
         store: the index, inside :meth:`Database.writing`.

@@ -14,7 +14,7 @@ from ctx_embed.progress import Meter
 
 
 class Change(NamedTuple):
-    """A difference: a file to read (``file``), to remove (only ``record``), or to mark as touched (``digest``)."""
+    """A difference: a file to read (sets ``file``), to remove (only ``record``), or to mark as touched (``digest``)."""
 
     file: File | None
     record: RecordedFile | None
@@ -62,7 +62,7 @@ def changes(
 
 
 def _change(file: File, record: RecordedFile | None) -> Change | None:
-    """Return the change that a file needs, or None if the index has it as it is."""
+    """Return the change that a file needs, or None if the index has its present contents."""
     if record is None:
         return Change(file, None)
     if (record.size, record.modified) == (file.size, file.modified):
@@ -84,7 +84,7 @@ def _unchanged(record: RecordedFile, result: Synced) -> None:
 
 
 def has_changed(file: File) -> bool:
-    """Return whether a file is no longer as it was when it was listed."""
+    """Return whether a file has changed since it was listed."""
     try:
         found = os.stat(file.path)
     except OSError:
@@ -93,7 +93,7 @@ def has_changed(file: File) -> bool:
 
 
 def content_hash(file: File) -> bytes:
-    """Return 16 bytes of the BLAKE2 hash of a file's bytes, as many as it had when it was listed.
+    """Return a BLAKE2 hash (16 bytes) of a file, of as many bytes as it had when it was listed.
 
     Raises:
         OSError: it cannot be read.

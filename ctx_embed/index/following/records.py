@@ -1,4 +1,4 @@
-"""What an index records of the folders that it follows: their files, and the documents of each file."""
+"""Records of the folders that an index follows: their files, and the documents of each file."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS origins (id NOT NULL UNIQUE, file INTEGER NOT NULL)",
     "CREATE INDEX IF NOT EXISTS origins_file ON origins (file)",
 )
-# Files read from the database at a time.
+# Number of files that are read from the database at a time.
 _PAGE = 2048
-# Recorded instead of a file's time to make the next run read the file again; no file has this time.
+# Recorded in place of a file's time, this makes the next run read the file again; no file has this time.
 READ_AGAIN = -1
 
 
@@ -34,7 +34,7 @@ class FolderOptions:
     """How the files of a folder become documents.
 
     Args:
-        include: globs, one of which a file must match; none: all files.
+        include: globs, one of which a file must match; if empty, all files are read.
         exclude: globs of files and folders to leave out.
         documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: files, and records that have a text.
         text_field: the field of records that holds the text; None: ``text``.
@@ -85,7 +85,7 @@ def _options(written: str) -> FolderOptions:
         tuple(fields["exclude"]),
         fields["documents"],
         fields["text_field"],
-        # Older versions did not store it.
+        # Older versions did not store this option.
         fields.get("follow_links", False),
     )
 
@@ -110,7 +110,7 @@ def move(store: DocumentStore, folder: FollowedFolder, path: str) -> None:
 
 
 def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
-    """Yield the files of a folder sorted by source; records already yielded may be changed meanwhile."""
+    """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
     after = ""
     while True:
         with store.reporting_errors():

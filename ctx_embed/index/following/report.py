@@ -1,4 +1,4 @@
-"""What a synchronisation of an index with a folder did and found."""
+"""The report of a synchronisation of an index with a folder."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ctx_embed.errors import missing_extra
 
 # At most this number of files that could not be read are named.
 NAMED = 10
-# Characters of a file's path in a message; a longer one loses its middle.
+# Maximum characters of a file's path in a message; a longer path is shortened in the middle.
 SHOWN = 160
 
 
 @dataclass
 class Synced:
-    """What a synchronisation did and found.
+    """The report of a synchronisation.
 
     Args:
         added: the number of files that are new in the index.
         changed: the number of files whose documents were replaced.
-        removed: the number of files whose documents were removed, as the files are gone or left out now.
-        unchanged: the number of files that are in the index as they were.
+        removed: the number of files whose documents were removed, as the files are gone or now left out.
+        unchanged: the number of files that have not changed.
         documents: the number of documents added or replaced.
         passages: the number of their passages.
         skipped: how many files and folders were left out, by reason.
         lacking: the number of files that need the extra ``documents``, by suffix.
-        failed: why a file could not be read, by its path within the folder.
+        failed: the reasons why files could not be read, by their path within the folder.
     """
 
     added: int = 0
@@ -47,7 +47,7 @@ class Synced:
         return self.added + self.changed + self.unchanged
 
     def __iadd__(self, other: Synced) -> Synced:
-        """Add what another synchronisation did and found."""
+        """Add the report of another synchronisation."""
         for name in ("added", "changed", "removed", "unchanged", "documents", "passages"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.skipped += other.skipped
@@ -57,7 +57,7 @@ class Synced:
 
     @property
     def left_out(self) -> str:
-        """A message about what was not read, and why; empty if everything was read."""
+        """A message that says which files were not read, and why; empty if all were read."""
         said = [f"{count} {reason}" for reason, count in self.skipped.most_common()]
         named = [f"{_shortened(source)} ({reason})" for source, reason in islice(self.failed.items(), NAMED)]
         if len(self.failed) > NAMED:
@@ -72,7 +72,7 @@ class Synced:
         return "".join(character if character.isprintable() else "?" for character in "; ".join(parts))
 
     def leave_out(self, source: str, reason: str, *, named: bool) -> None:
-        """Record that a file was left out: by name, or else counted with others of the same reason."""
+        """Record that a file was left out: by its name, or only in the count of files left out for the same reason."""
         if named:
             self.failed[source] = reason
         else:

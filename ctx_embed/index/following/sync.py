@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
 CHANGED = "changed while it was read"
-# A missing folder counts as moved if most of its first files, at most this number, are in another folder.
+# A missing folder counts as moved if another folder has most of its first files; this is their maximum number.
 MOVED_FILES = 256
 
 
@@ -77,12 +77,12 @@ def sync_folder(
         index: the index.
         folder: the folder.
         include: as for :meth:`SearchIndex.sync`.
-        exclude: as there.
-        documents: as there.
-        text_field: as there.
-        follow_links: as there.
+        exclude: as for :meth:`SearchIndex.sync`.
+        documents: as for :meth:`SearchIndex.sync`.
+        text_field: as for :meth:`SearchIndex.sync`.
+        follow_links: as for :meth:`SearchIndex.sync`.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
-        committing: is called before each commit with the number of documents of the step.
+        committing: called before each commit with the number of documents of the step.
         dry_run: as for :meth:`SearchIndex.sync`.
         progress: whether to show progress on standard error.
         steps: how often to commit.
@@ -102,7 +102,7 @@ def sync_folder(
             last.text_field if text_field is None else text_field,
             last.follow_links if follow_links is None else follow_links,
         )
-        # Asking for the first file refuses globs that cannot be understood before anything is written.
+        # Listing the first file raises an error for invalid globs before anything is written.
         files = walk(path, options.include, options.exclude, options.follow_links)
         found = chain(list(islice(files, 1)), files)
         if dry_run:
@@ -160,7 +160,7 @@ def require_source_folder(folder: str | Path) -> str:
 
 
 def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:
-    """Return the record of a folder that the index follows, also if it has been moved; None if there is none."""
+    """Return the record of a folder, even if the folder has been moved; None if the index does not follow it."""
     path = os.path.realpath(folder)
     followed = records.folders(store)
     known = next((known for known in followed if known.path == path), None)
@@ -205,7 +205,7 @@ def _followed(
 
 
 def _makes_others(options: FolderOptions, last: FolderOptions) -> bool:
-    """Return whether the same files become other documents with these options."""
+    """Return whether these options turn the same files into other documents."""
     return (options.documents, options.text_field) != (last.documents, last.text_field)
 
 
@@ -226,7 +226,7 @@ def _prefix(store: DocumentStore, path: str, prefixed: bool) -> str:
 
 
 def _path_to_read(change: Change) -> str | None:
-    """Return the path of a file to be read for a change; None if the change needs no text, or for a file of records."""
+    """Return the path of the file to read for a change; None if no text is needed or the file has records."""
     file = change.file
     if file is None or not file.size or change.digest is not None or suffix_of(file.path) in RECORD_SUFFIXES:
         return None
@@ -285,16 +285,16 @@ class _Step:
             self._remove(records.ids_of(self.edit.store, record.number))
             records.forget(self.edit.store, record.number)
         if file is not None:
-            # Not recorded, as the extra may be installed by the next run.
+            # The file is not recorded, since the extra may be installed before the next run.
             self.result.lacking[suffix_of(file.path)] += 1
         elif record is not None:
             self.result.removed += record.problem is None
 
     def _touch(self, file: File, record: RecordedFile, digest: bytes) -> None:
-        """Record the new time of a file whose contents are as they were."""
+        """Record the new time of a file whose contents have not changed."""
         self._record(file, file.modified, digest, record.problem, record.counted)
         records.set_modified(self.edit.store, record.number, modified(file.modified))
-        # Readers cache the answers of filters until the next generation.
+        # Readers cache the rows that match a filter until the generation changes.
         self.edit.changed = True
 
     def _record(self, file: File, seen: int, digest: bytes, problem: str | None, counted: bool) -> int:
@@ -303,18 +303,18 @@ class _Step:
         )
 
     def _read(self, file: File, record: RecordedFile | None, texts: list[Extracted] | Exception) -> None:
-        """Replace the documents of a file by its present ones, and record the file."""
+        """Replace the documents of a file with those that it has now, and record the file."""
         old = [] if record is None else records.ids_of(self.edit.store, record.number)
         new: list[Id] = []
         problem: UnreadableFileError | None = None
         digest = b""
         try:
             if not file.size:
-                # Not opened: some files that the system makes up, as in /proc, have no size and block or never end.
+                # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
                 raise UnreadableFileError(EMPTY, counted=True)
             digest = content_hash(file)
             documents = self._documents_of(file, texts)
-            # Reading all ids first keeps a file whole: it is stored completely or not at all.
+            # All ids are read first, so that a file is stored completely or not at all.
             new = self._new_ids(documents(), record)
             self._add_all(documents(), new)
         except UnreadableFileError as error:
@@ -360,7 +360,7 @@ class _Step:
         """Return the ids of the documents of a file.
 
         Raises:
-            UnreadableFileError: there are none, or an id cannot be stored, comes twice or belongs to another document.
+            UnreadableFileError: there are none, or an id cannot be stored, occurs twice or belongs to another document.
         """
         ids = [_checked_id(document, number) for number, document in enumerate(documents, 1)]
         if not ids:
@@ -379,7 +379,7 @@ class _Step:
         """Add the documents of a file that have these ids.
 
         Raises:
-            UnreadableFileError: the file has changed since its ids were read; none of its documents is there then.
+            UnreadableFileError: the file has changed since its ids were read; none of its documents is stored.
         """
         added = 0
         try:
@@ -404,7 +404,7 @@ class _Step:
             records.remove_origins(self.edit.store, ids)
 
     def store(self) -> None:
-        """Embed and store the documents that wait."""
+        """Embed and store the waiting documents."""
         if self._documents:
             before = self.edit.state.rows
             self.edit.add(self._documents, replacing=True)
@@ -431,10 +431,10 @@ def _checked_id(document: Document, number: int) -> Id:
 
 
 def _read_again(documents: Iterator[Document], ids: Sequence[Id], batch: int) -> Iterator[list[Document]]:
-    """Yield the documents of a file, some at a time.
+    """Yield the documents of a file in batches.
 
     Raises:
-        UnreadableFileError: the file has changed: it cannot be read now, or its documents do not have these ids.
+        UnreadableFileError: the file has changed: it can no longer be read, or its documents have other ids.
     """
     parts = in_blocks(documents, batch)
     read = 0

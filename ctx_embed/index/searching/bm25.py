@@ -27,7 +27,7 @@ from ctx_embed.index.storage.database import TOKENIZER, Database, State
 from ctx_embed.index.storage.documents import Mask
 from ctx_embed.texts import well_formed
 
-# The rows (n,) that have a word, and what it adds to the score of each.
+# The rows (n,) that have a word, and the score (n,) that the word adds to each.
 Postings: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float64]]
 
 # English function words, which say nothing of what a passage is about.
@@ -38,17 +38,17 @@ those to under up us was we were what when where which who whom whose why will w
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 _WORD = re.compile(r"[^\W_]+")
-# Quotation marks around a phrase stand at the edges of words; others are punctuation.
+# Quotation marks enclose a phrase only at the edges of words; all others are punctuation.
 _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
-# The most distinct words of a query that are searched for; SQLite limits the size of an expression.
+# Maximum number of distinct query words to search for; SQLite limits the size of an expression.
 MOST_WORDS = 256
-# Above this number of passages an index is large: words that occur in more than this share of its passages say little
-# and cost the most, and are left out.
+# An index with more than this number of passages is large. In a large index, words that occur in more than this share
+# of the passages are left out, since they say little and take the most time.
 LARGE, COMMON_PART = 20_000, 0.05
 REMEMBERED_TERMS = 100_000
-# FTS5's parameters; a word in more than half of all passages gets the least weight.
+# FTS5's parameters; LEAST_IDF is the weight of words in more than half of all passages.
 K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
-# The most rows in all lists that are kept, 12 bytes each.
+# Maximum number of rows in all lists in memory, 12 bytes each.
 KEPT_POSTINGS = 8_000_000
 REMEMBERED_TOKENS = 100_000
 LENGTHS_AT_ONCE = 200_000
@@ -102,7 +102,7 @@ class Bm25:
         self.common_part = common_part
         self.lists = lists
         self._searched = lists is not None
-        # A number of rows, and which words are too common among them.
+        # For the present number of rows, whether each word is too common.
         self._common: tuple[int, dict[str, bool]] = (0, {})
 
     def best(self, query: str, k: int, rows: int, allowed: Mask | None) -> list[int]:
@@ -121,7 +121,7 @@ class Bm25:
             return []
         match = " OR ".join(terms)
         if required := phrases(query):
-            # The phrases are among the alternatives too: a passage may have no other word of the query.
+            # The phrases are also alternatives of the expression, as a passage may have no other word of the query.
             match = f"{' AND '.join(required)} AND ({' OR '.join([*terms, *required])})"
         elif rows > self.large:
             found = self._from_lists([term.strip('"') for term in terms], k, allowed)
@@ -144,7 +144,7 @@ class Bm25:
         return mask
 
     def _from_lists(self, words: list[str], k: int, allowed: Mask | None) -> list[int] | None:
-        """Return the best rows from the second search on, since reading all lengths does not pay for one."""
+        """Return the best rows, from the second search on: reading all lengths is too slow for a single search."""
         if not self._searched:
             self._searched = True
             return None
@@ -152,7 +152,7 @@ class Bm25:
         return self.lists.best(words, k, allowed)
 
     def _rare(self, terms: list[str], rows: int) -> list[str]:
-        """Return the terms that are not common; counts are remembered."""
+        """Return the terms that are not common; the answers are cached."""
         most = int(self.common_part * rows)
         if self._common[0] != rows:
             self._common = (rows, {})
@@ -170,7 +170,7 @@ class WordLists:
 
     Args:
         database: the documents; call the methods inside :meth:`Database.reading`.
-        kept_postings: the most rows in all lists that stay in memory.
+        kept_postings: the maximum number of rows in all lists that stay in memory.
         lengths_at_once: the number of passages whose lengths are read in one query.
     """
 
@@ -182,7 +182,7 @@ class WordLists:
         self.lengths_at_once = lengths_at_once
         self._state: State | None = None
         self._lengths: NDArray[np.int32] = np.empty(0, np.int32)
-        # K1 (1 - B + B length / average length) of each row.
+        # K1 * (1 - B + B * length / average length) for each row.
         self._norms: NDArray[Any] = np.empty(0)
         self._scores: NDArray[np.float64] = np.empty(0)
         self._passages = 0
@@ -194,12 +194,12 @@ class WordLists:
         """Return the rows of the k best passages for any of the words by BM25, best first; ties by row.
 
         Args:
-            words: lower-case words, each of which counts, even if two have the same stem.
+            words: lower-case words; each of them counts, even if two have the same stem.
             k: at least 1.
             allowed: which rows may be found, (rows,); None allows all.
 
         Returns:
-            None if a word is more than one token to FTS5.
+            None if FTS5 splits a word into several tokens.
         """
         tokens = self._tokens_of(words)
         if any(len(of) > 1 for of in tokens):
@@ -219,7 +219,7 @@ class WordLists:
         return [int(row) for row in found[np.lexsort((found, -scores))[:k]]]
 
     def _bound(self, lists: Sequence[NDArray[np.int32]], k: int, allowed: Mask | None) -> float:
-        """Return a score above 0 that at least k rows reach, or all rows with a word: the k-th best of a short list."""
+        """Return a score above 0 that at least k rows (or all rows with a word) reach: a short list's k-th best."""
         for rows in sorted(lists, key=len):
             some = rows if allowed is None or len(rows) < k else rows[allowed[rows]]
             if len(some) >= k:
@@ -279,11 +279,11 @@ class WordLists:
 
     def _postings(self, token: str) -> Postings:
         """Return the list of a token, from memory or from the database."""
-        # The list that was used last stands last.
+        # Lists are ordered by their last use, the most recent one last.
         postings = self._lists.pop(token, None)
         if postings is None:
             with self.database.reporting_errors():
-                # It vanishes with the transaction.
+                # The table is dropped with the transaction.
                 self.database.connection.execute(
                     "CREATE VIRTUAL TABLE IF NOT EXISTS temp.tokens USING fts5vocab(main, words, instance)"
                 )
@@ -300,7 +300,7 @@ class WordLists:
         return postings
 
     def _added(self, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return what a word adds to the score of each row, by how often the row has it."""
+        """Return the score that a word adds to each row, given its number of occurrences in the row."""
         hits = len(rows)
         weight = math.log((self._passages - hits + 0.5) / (hits + 0.5)) if hits else 0.0
         weight = weight if weight > 0 else LEAST_WEIGHT

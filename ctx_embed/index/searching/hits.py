@@ -14,15 +14,15 @@ from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import DocumentStore, Passage
 from ctx_embed.texts import well_formed
 
-# The most characters of a passage, and the most hits, that `repr` shows.
+# Maximum characters of a passage, and maximum number of hits, that `repr` shows.
 SHOWN_CHARACTERS, SHOWN_HITS = 60, 10
-# The most words of a snippet.
+# Maximum number of words in a snippet.
 SNIPPET_WORDS = 24
 _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
 
 
 class Scored(NamedTuple):
-    """A row found: its cosine and, in hybrid mode, the fused score that orders the rows."""
+    """A row found by a search: its cosine and, in hybrid mode, the fused score that orders the rows."""
 
     score: float
     row: int
@@ -35,13 +35,13 @@ class Hit:
 
     Args:
         id: the id of its document.
-        score: the cosine of its vector and the query's, in every mode; the highest one if queries are fused.
+        score: the cosine of the passage and the query, in every mode; the highest cosine if queries are fused.
         text: the text of the passage: the whole document unless the index cuts documents into passages.
         metadata: the metadata of its document.
         start: the offset of the passage in the document, in characters.
         line: the number of its first line in the file that the document comes from, from 1; None if not known.
         page: the number of its page, from 1; None if not known.
-        fused: in the mode ``hybrid`` and of fused queries, the score that orders the hits: the sum of 1 / (60 + rank)
+        fused: the score that orders the hits in the mode ``hybrid`` and for fused queries: the sum of 1 / (60 + rank)
             over the rankings; None otherwise.
         reranked: the score of the reranker, which orders the hits if there is one; None otherwise.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
@@ -66,7 +66,7 @@ class Hit:
         return self.start + len(self.text)
 
     def as_dict(self, query: str = "") -> dict[str, Any]:
-        """Return the hit as JSON values, without those that are None, and with the snippet for a query."""
+        """Return the hit as JSON values, without fields that are None, and with the snippet for a query."""
         first = {"id": self.id, "score": self.score, "text": self.text, "start": self.start, "stop": self.stop}
         fields = {name: value for name, value in vars(self).items() if value is not None}
         return {**first, **fields, "snippet": snippet(query, self.text)}
@@ -116,8 +116,8 @@ def hits_of(
     Args:
         store: the documents.
         rankings: passages found, best first.
-        context: the number of neighbouring passages of the same document on each side that a hit shows.
-        whole: whether hits have their documents.
+        context: the number of neighbouring passages on each side, of the same document, to include in a hit.
+        whole: whether hits include the whole texts of their documents.
     """
     passages = store.fetch({found.row for ranking in rankings for found in ranking})
 
@@ -144,7 +144,7 @@ def counted(first: Any, text: str, end: str, start: int) -> int | None:
     """Return the number of the line or page at an offset of a text.
 
     Args:
-        first: the number of the first one; None, or anything but an integer, returns None.
+        first: the number of the first line or page; for anything but an integer, the result is None.
         text: a document.
         end: the character that ends a line or a page.
         start: the offset.
@@ -162,7 +162,7 @@ def _context(store: DocumentStore, row: int, passage: Passage, count: int) -> st
 
 
 def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**") -> str:
-    """Return the part of a text that has the most words of a query, with these marked, or its start if it has none.
+    """Return the part of a text with the most query words, which are marked; the start if it has no query word.
 
     Args:
         query: any text; its function words are ignored unless it has no others.
@@ -174,7 +174,7 @@ def snippet(query: str, text: str, opening: str = "**", closing_mark: str = "**"
 
 
 def snippets(query: str, texts: Sequence[str], opening: str = "**", closing_mark: str = "**") -> list[str]:
-    """Return the snippet of each text, see :func:`snippet`: of many texts in a tenth of the time."""
+    """Return the snippet of each text, see :func:`snippet`; ten times as fast for many texts."""
     terms = expression(" ".join(content_words(query)))
     found: dict[int, str] = {}
     if terms:

@@ -19,7 +19,7 @@ BY_DOCUMENT = "id"
 
 
 class Says(NamedTuple):
-    """The help text of an option, and the least and the greatest value of a number."""
+    """The help text of an option and, for a number, its minimum and maximum."""
 
     help: str
     least: float | None = None

@@ -18,14 +18,14 @@ from ctx_embed.numpy_model.checks import read_json
 
 @runtime_checkable
 class Reranker(Protocol):
-    """What scores passages for queries."""
+    """A model that scores passages for queries."""
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
-        """Return for each search its scores (texts, passages).
+        """Return the scores (texts, passages) of each search.
 
         Args:
-            queries: for each search its texts.
-            passages: for each search its passages.
+            queries: the query texts of each search.
+            passages: the passages of each search.
         """
 
 
@@ -54,7 +54,7 @@ class BiEncoder:
 
 
 def _cosines(queries: Vectors, passages: Vectors) -> Vectors:
-    # In float64, so that the rounded cosine of a pair does not depend on the others.
+    # Computed in float64, so that the rounded cosine of a pair does not depend on other pairs.
     cosines: Vectors = np.clip(queries.astype(np.float64) @ passages.astype(np.float64).T, -1, 1).astype(np.float32)
     return cosines
 

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 Key: TypeAlias = Hashable
 
-# Rocchio's weight of the mean of the examples to avoid (Salton and Buckley, 1990, give 0.15 to 0.75).
+# Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
-# While too few groups are found, the ranking is made deeper by this factor.
+# If a ranking has too few groups, the search is repeated with this many times as many rows.
 DEEPER = 4
 # Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
-# At least this many ranks of each list are fused, even for a smaller k: a document may rank low in both lists.
+# At least this many ranks of each list are fused, as a document that ranks low in both lists may be among the best.
 FUSED_RANKS = 100
 # The number of filters whose rows are cached as long as the index does not change.
 REMEMBERED_FILTERS = 8
@@ -42,7 +42,7 @@ REMEMBERED_FILTERS = 8
 
 @dataclass(frozen=True)
 class Queries:
-    """What is asked for.
+    """The queries of a search.
 
     Args:
         texts: a text for each query; empty for a vector.
@@ -93,7 +93,7 @@ def checked_queries(query: Any, like: Any, mode: Mode | None, dimension: int) ->
 
 
 def mode_for(queries: Queries, mode: Mode | None) -> Mode:
-    """Return the mode of a search: unless one is given, ``hybrid`` for texts and ``dense`` for what has vectors."""
+    """Return the mode of a search; by default ``hybrid`` for texts, and ``dense`` for vectors and ``like``."""
     return mode or ("dense" if queries.like or queries.vectors is not None else "hybrid")
 
 
@@ -109,7 +109,7 @@ def _is_vector(value: Any) -> bool:
         first = value[0] if len(value) else None
     except (KeyError, TypeError):
         return False
-    # An element of an array is a number with `item`, in NumPy and torch.
+    # In NumPy and torch, a number in an array has the method `item`.
     return (isinstance(first, numbers.Real) and not isinstance(first, bool)) or getattr(first, "ndim", None) == 0
 
 
@@ -117,7 +117,7 @@ def checked_examples(exclude: Any) -> list[str | int]:
     """Return the texts and ids to avoid.
 
     Raises:
-        InputError: one is neither a string nor a 64-bit integer.
+        InputError: an example is neither a string nor a 64-bit integer.
     """
     listed = _listed(exclude, "exclude", "a text, an id or a list of them")
     return [well_formed(item) if isinstance(item, str) else checked_id(item, 1) for item in listed]
@@ -168,13 +168,13 @@ class Search:
         ]
 
     def _with_examples(self, searched: Searched) -> tuple[Searched, list[str], Vectors]:
-        """Return what to search without the examples, and the queries moved away from those to avoid."""
+        """Return the searched rows without the examples, and the queries moved away from the examples to avoid."""
         store, snapshot = searched.store, searched.snapshot
         liked = self._documents(store, self.queries.like)
         excluded = store.find(list(self.excluded))
         texts, vectors = self.queries.texts, self.queries.vectors
         if liked:
-            # A quotation in a document is no phrase that similar documents must have.
+            # Quotations in a document are not phrases that similar documents must contain.
             texts = ["\n".join(document.text for document in liked).replace('"', " ")]
             vectors = unit_rows(np.mean([self._centre(searched, document) for document in liked], axis=0)[None])
         assert vectors is not None
@@ -182,7 +182,7 @@ class Search:
         if away:
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
-            # A query without known tokens is like nothing, wherever it is moved.
+            # A query without known tokens has no meaning, so it stays zero.
             vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
         allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
         for document in [*liked, *excluded.values()]:
@@ -199,7 +199,7 @@ class Search:
 
     @staticmethod
     def _centre(searched: Searched, document: Stored) -> Vectors:
-        """Return the unit vector (dimension,) of a document: of the mean of its passages."""
+        """Return the unit vector (dimension,) of a document, the normalised mean of its passages."""
         rows = np.arange(document.row, document.row + document.passages)
         centre: Vectors = unit_rows(searched.index.vectors.gather(searched.snapshot.shards, rows).mean(axis=0)[None])[0]
         return centre
@@ -221,7 +221,7 @@ class Search:
                 least = self.options.threshold
                 kept = [[found for found in ranking if found.score >= least] for ranking in rankings]
                 if self.mode == "dense" and not self.options.fuse:
-                    # In the order of cosines nothing deeper reaches the threshold either.
+                    # Cosines descend, so no later passage reaches the threshold either.
                     ended = [len(ranking) < depth for ranking in kept]
                 rankings = kept
             if self.options.group is None:
@@ -246,7 +246,7 @@ class Search:
         return [reciprocal_rank_fusion(rank(searched, texts, vectors, max(2 * depth, FUSED_RANKS)))[:depth]]
 
     def _best_of_groups(self, store: DocumentStore, ranking: Sequence[Scored]) -> list[Scored]:
-        """Return the best passage of each document, or of each value of a field; without it, of each document."""
+        """Return the best passage of each document, or of each value of a field (of each document that lacks it)."""
         group = str(self.options.group)
         path = None if group == BY_DOCUMENT else field_path(group)
         keys = store.group_keys([found.row for found in ranking], path)
@@ -257,7 +257,7 @@ class Search:
 
 
 def reranked(found: list[Candidates], reranker: Reranker) -> list[Candidates]:
-    """Return the candidates of each query in the order of a reranker's scores: the highest of any of its texts."""
+    """Return each query's candidates in the order of a reranker's scores, the highest over the query's texts."""
     passages = [[hit.text for hit in candidates.hits] for candidates in found]
     ordered = []
     for candidates, scores in zip(
@@ -272,7 +272,7 @@ def reranked(found: list[Candidates], reranker: Reranker) -> list[Candidates]:
 
 
 def chosen(candidates: Candidates, options: Options) -> list[Hit]:
-    """Return the hits of one query: varied if ``mmr`` says so, from ``offset`` on, at most ``k``."""
+    """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given."""
     hits, _, vectors = candidates
     if options.mmr is not None and vectors is not None:
         relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
@@ -365,10 +365,10 @@ def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
-    """Return one ranking of the passages of several: by the sum of 1 / (60 + rank), ties in the order of appearance.
+    """Fuse several rankings into one by the sum of 1 / (60 + rank); ties keep the order of appearance.
 
-    The score of a passage is its highest one. Rankings that are fused already (``hybrid``) add their sums, as if all
-    the lists that they were made of were fused at once.
+    A passage has the highest of its scores. The sums of rankings that are already fused (``hybrid``) are added, as if
+    all their lists were fused at once.
     """
     sums: dict[int, float] = {}
     scores: dict[int, float] = {}
@@ -383,11 +383,12 @@ def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]
 def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count: int, weight: float) -> list[int]:
     """Return the places of ``count`` items in the order of maximal marginal relevance.
 
-    Each next item has the highest weight * relevance - (1 - weight) * its highest cosine with the items before it.
+    Each next item has the highest weight * relevance - (1 - weight) * its highest cosine with the items before it. If
+    several have the same value, the first is chosen.
 
     Args:
-        relevance: of the items (n,); the first of equal ones comes first.
-        vectors: their unit vectors (n, dimension).
+        relevance: the items' relevance (n,).
+        vectors: the items' unit vectors (n, dimension).
         count: how many to choose; all if there are fewer.
         weight: 1 orders by relevance alone, 0 by variety alone.
 
@@ -397,7 +398,7 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
     nearest = np.full(len(left), -np.inf)
     order: list[int] = []
     for _ in range(min(count, len(left))):
-        # The first one has nothing to differ from: it is the most relevant.
+        # The first item is the most relevant one.
         marginal = relevance if not order else left - (1 - weight) * nearest
         marginal = np.where(np.isin(np.arange(len(left)), order), -np.inf, marginal)
         order.append(int(np.argmax(marginal)))
@@ -413,7 +414,7 @@ RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], list[list
 
 
 def _with_phrases(searched: Searched, text: str) -> Searched:
-    """Return what to search if passages must have the quoted phrases of a query."""
+    """Return the searched rows, without passages that lack a quoted phrase of the query."""
     mask = searched.bm25.with_phrases(text, searched.snapshot.rows)
     return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-# Versions without checksums change documents too: such a document loses its checksum, so that it never has a wrong one.
+# Older versions know no checksums. A document that they change loses its checksum rather than keep a wrong one.
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS checksums (row INTEGER PRIMARY KEY, checksum INTEGER NOT NULL)",
     "CREATE TRIGGER IF NOT EXISTS document_changed AFTER UPDATE ON documents "
@@ -33,7 +33,7 @@ CHECKED_COLUMNS = f"{COLUMNS}, {_CHECKSUM}, {_SPANS}"
 
 
 def prepare(connection: sqlite3.Connection) -> bool:
-    """Make the function ``checksum`` known to a connection, and return whether its index has checksums."""
+    """Register the function ``checksum`` with a connection, and return whether its index has checksums."""
     connection.create_function("checksum", 5, checksum, deterministic=True)
     return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'checksums'").fetchone() is not None
 
@@ -48,7 +48,7 @@ def checksum(passages: Any, identifier: Any, metadata: Any, text: Any, spans: An
         text: its text.
         spans: the start and the stop of each passage, as one text; None if the document is its only passage.
     """
-    # Formatted, as a damaged database may hold values of any type.
+    # Formatting accepts values of any type, which a damaged database may hold.
     return zlib.crc32(f"{(passages, identifier, spans)!r}{metadata}{text}".encode("utf-8", "surrogatepass"))
 
 

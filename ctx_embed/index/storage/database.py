@@ -43,7 +43,7 @@ CREATE TABLE builds (
 # Words are stemmed and stripped of accents; the texts themselves stay in `documents`.
 TOKENIZER = "porter unicode61 remove_diacritics 2"
 WORDS = f"CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='{TOKENIZER}')"
-# How long a writer waits for another one before it gives up; long enough for small additions to take turns.
+# Seconds that a writer waits for another one before it gives up; long enough for small additions to take turns.
 PATIENCE_SECONDS = 2.0
 # SQLite's page cache in KiB; it is large because hashes are looked up all over their table.
 PAGE_CACHE = 64 * 1024
@@ -51,7 +51,7 @@ PAGE_CACHE = 64 * 1024
 
 @dataclass(frozen=True)
 class State:
-    """What a commit changes besides documents and shards.
+    """The state of an index besides its documents and shards; each commit updates it.
 
     Args:
         index_id: the random id of the index.
@@ -209,7 +209,7 @@ class Database:
                 raise UnwritableError(f"{self.path}: cannot be written ({message})") from None
             raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
         except (TypeError, OverflowError, UnicodeDecodeError) as error:
-            # A damaged record has NULL or a huge number where none can be; SQLite may quote bytes that are no text.
+            # Damaged records may have NULL or huge numbers in any column, and SQLite may quote bytes that are not text.
             raise DamagedError(f"{self.path}: damaged ({error}); {REMEDY}") from error
 
     def state(self) -> State:
@@ -229,7 +229,7 @@ class Database:
             return [self._record(Shard, row) for row in rows]
 
     def _record(self, kind: type[Record], values: Sequence[Any]) -> Record:
-        """Return a dataclass of a row, whose values SQLite reads with any type if the file is damaged."""
+        """Return a row as a dataclass, after checking types: in a damaged file SQLite may read any type."""
         if [type(value).__name__ for value in values] != [field.type for field in fields(kind)]:
             raise DamagedError(f"{self.path}: damaged (the {kind.__name__.lower()} has a wrong type); {REMEDY}")
         return kind(*values)

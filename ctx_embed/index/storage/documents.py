@@ -27,12 +27,12 @@ Span: TypeAlias = tuple[int, int]
 Mask: TypeAlias = NDArray[np.bool_]
 
 LARGEST_ID = 2**63 - 1
-# Values in one statement, below SQLite's limit on parameters.
+# Number of values in one statement, below SQLite's limit on parameters.
 VALUES_A_QUERY = 500
-# The deepest nesting of metadata; beyond some greater depth JSON readers, including SQLite's, fail.
+# Maximum depth of nested metadata; JSON readers, including SQLite's, fail at some greater depth.
 DEEPEST_METADATA = 100
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-# Documents read at a time when all are read.
+# Number of documents read at a time when all are read.
 DOCUMENTS_AT_ONCE = 2048
 
 
@@ -198,8 +198,8 @@ def embedded_texts(text: str, metadata: Mapping[str, Any], spans: Sequence[Span]
         text: the document.
         metadata: its metadata; the field ``title`` is its title.
         spans: its passages.
-        titled: whether, in a document of several passages, the title is put before those that do not have it; alone,
-            they seldom say what the document is about.
+        titled: whether, in a document of several passages, the title is put before passages without it, since a passage
+            alone seldom says what the document is about.
     """
     title = metadata.get("title") if titled and len(spans) > 1 else None
     return [_with_title(text[start:stop], title) for start, stop in spans]
@@ -221,7 +221,7 @@ class DocumentStore(Database):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         with self.reporting_errors():
-            # Indexes of older versions have no checksums before their next change.
+            # Indexes of older versions have no checksums until their next change.
             self._has_checksums = checksums.prepare(self.connection)
 
     @property
@@ -230,7 +230,7 @@ class DocumentStore(Database):
         return checksums.CHECKED_COLUMNS if self._has_checksums else checksums.COLUMNS
 
     def store_checksums(self, where: str | None = None, *values: Any) -> None:
-        """Store the checksums of the documents that match an SQL condition; None: of those that have none.
+        """Store the checksums of the documents that match an SQL condition; None: of all documents without one.
 
         Call it inside :meth:`Database.writing`.
         """
@@ -324,7 +324,7 @@ class DocumentStore(Database):
         return spans or [(0, len(document.text))]
 
     def _in_order(self, found: Sequence[Sequence[Any]], after: int) -> list[Stored]:
-        """Return the documents of rows that follow each other; those of a damaged table may come again, without end."""
+        """Return the documents in the order of rows; a damaged table is an error, as it may repeat rows without end."""
         rows = [after, *(values[0] for values in found)]
         if any(row >= following for row, following in pairwise(rows)):
             raise DamagedError(f"{self.path}: damaged (its documents are out of order); {REMEDY}")
@@ -396,7 +396,7 @@ class DocumentStore(Database):
         Args:
             condition: of :mod:`.filters`.
             offset: the number of documents to skip.
-            limit: the most documents; None: all.
+            limit: the maximum number of documents; None: all.
         """
         sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
         select = f"SELECT {self._columns} FROM documents WHERE row > ? AND {sql} ORDER BY row LIMIT ? OFFSET ?"
@@ -419,7 +419,7 @@ class DocumentStore(Database):
         Args:
             path: the field's path, see :func:`.filters.field_path`.
             condition: which documents count; None: all.
-            limit: the most values; None: all.
+            limit: the maximum number of values; None: all.
         """
         sql, values = ("1", ()) if condition is None else (condition.sql, condition.values)
         select = (
@@ -434,7 +434,7 @@ class DocumentStore(Database):
         return [(value == 1 if kind in ("true", "false") else value, count) for kind, value, count in found]
 
     def set_metadata(self, document: Stored, metadata: str) -> None:
-        """Replace the metadata of a document by others, as JSON; call it inside :meth:`Database.writing`."""
+        """Replace the metadata of a document, given as JSON; call it inside :meth:`Database.writing`."""
         with self.reporting_errors():
             self.connection.execute("UPDATE documents SET metadata = ? WHERE row = ?", (metadata, document.row))
         self.store_checksums("row = ?", document.row)

@@ -51,9 +51,9 @@ _OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=",
 # SQLite's names of the JSON types that each type of value may be compared with.
 _TYPES = {str: "'text'", bool: "'true', 'false'", int: "'integer', 'real'", float: "'integer', 'real'"}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-# What SQLite's julianday() takes for a date although it is none, such as a number, does not match this.
+# Excludes strings that are not dates, such as numbers, although SQLite's julianday() accepts them.
 _DATE_GLOB = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*"
-# Of a whole day, from its first moment (the first parameter) to the first one of the next day (the second).
+# Conditions for a whole day, from its start (the first parameter) to the start of the next day (the second).
 _DAY_COMPARISONS = {
     "=": "{time} >= julianday(?) AND {time} < julianday(?)",
     "<": "{time} < julianday(?)",
@@ -66,7 +66,7 @@ _LONGEST = 1_000_000
 _DEEPEST = 50
 # SQLite also limits the size of a condition and the number of its parameters.
 _MOST_COMPARISONS, _MOST_VALUES = 200, 10_000
-# No number that fits has more digits; Python refuses to read integers of more than 4,300.
+# Longer numbers exceed every range; Python also refuses to read integers of more than 4,300 digits.
 _LONGEST_NUMBER = 1000
 _SHOWN_CHARACTERS = 80
 
@@ -82,7 +82,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Among:
-    """A field that is one of some values; ``negated``: one that is there and is none of them (``!=``, ``not in``)."""
+    """A field whose value is in a list; ``negated``: it has a value, which is not in the list (``!=``, ``not in``)."""
 
     path: Path
     values: tuple[Value, ...]
@@ -91,7 +91,7 @@ class Among:
 
 @dataclass(frozen=True)
 class Contains:
-    """A field that is a list with the value, or a string with it as a part."""
+    """A field that is a list with this value, or a string that contains it."""
 
     path: Path
     value: Value
@@ -99,7 +99,7 @@ class Contains:
 
 @dataclass(frozen=True)
 class IsNull:
-    """A field that is null or missing; ``negated``: one that is there."""
+    """A field that is null or missing; ``negated``: a field that has a value."""
 
     path: Path
     negated: bool = False
@@ -403,7 +403,7 @@ def _among_dates(path: str, values: Sequence[str]) -> Condition:
 
 def next_day(day: str) -> str:
     """Return the date after a date."""
-    # The last day of the calendar has no next one.
+    # The last day of the calendar, 9999-12-31, has no next day.
     return str(date.fromisoformat(day) + timedelta(days=1)) if day < "9999-12-31" else f"{day}T23:59:59.999"
 
 

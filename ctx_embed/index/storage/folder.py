@@ -52,7 +52,7 @@ class IndexFolder:
             raise DamagedError(f"{self.path}: lists {rows} passages but {listed} vectors; {REMEDY}")
 
     def read(self, work: Callable[[Snapshot], Result]) -> Result:
-        """Return the result of ``work`` on the newest state, which does not change while ``work`` reads.
+        """Return the result of ``work`` on the newest state, which stays the same while ``work`` runs.
 
         Raises:
             InputError: a listed file is missing, or the folder now holds another index.

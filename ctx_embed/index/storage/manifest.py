@@ -20,7 +20,7 @@ VECTORS = "vectors"
 CACHE = "faiss"
 # Version 0.1 could store vectors of a reranker here; nothing reads them any more.
 RERANKING = "reranking"
-# Ends the message about anything that cannot be repaired from the rest of the index.
+# The end of messages about damage that cannot be repaired from the rest of the index.
 REMEDY = "restore it from a copy or build the index again"
 
 _FIELDS: dict[str, tuple[type, ...]] = {

@@ -26,15 +26,15 @@ from ctx_embed.index.storage.manifest import REMEDY
 Vectors: TypeAlias = dtypes.Vectors
 
 TENSOR = "vectors"
-# Bytes that are read to find a shard's header, which is far shorter.
+# Number of bytes that are read to get a shard's header, which is much shorter.
 _HEADER_BYTES = 4096
-# The most rows of a shard, which bounds a writer's memory.
+# Maximum number of rows in a shard, which bounds a writer's memory.
 SHARD_ROWS = 65_536
-# Rows in memory while a shard is read from its beginning to its end.
+# Number of rows in memory at a time while a shard is read sequentially.
 READ_ROWS = 8192
 # safetensors pads a header with spaces to a multiple of this number of bytes.
 _ALIGNED = 8
-# Rows decoded at a time when all are compared; these stay in the processor's cache.
+# Number of rows decoded at a time when all are compared; so many stay in the processor's cache.
 DECODED_ROWS = 1024
 _DTYPE_OF = {dtype.safetensors: name for name, dtype in DTYPES.items()}
 
@@ -80,8 +80,8 @@ class ShardFolder:
 
         Args:
             first: the number of the first row.
-            blocks: the vectors, some rows (n, dimension) after the others.
-            rows: the number of all rows.
+            blocks: the vectors as consecutive blocks (n, dimension).
+            rows: the number of rows in all blocks.
 
         Raises:
             UnwritableError: they cannot be written.
@@ -119,16 +119,16 @@ class ShardFolder:
     def append(self, shards: Sequence[Shard], vectors: Vectors, shard_rows: int = SHARD_ROWS) -> list[Shard]:
         """Write ``vectors`` after the rows of ``shards``, merged with the small shards at their end.
 
-        Each shard stays at least twice as large as the next. So many small additions leave few files, and a row is
+        Each shard stays at least twice as large as the next. So even many small additions leave few files, and a row is
         rewritten only when its shard has doubled.
 
         Args:
             shards: the shards of the rows so far.
             vectors: (n, dimension).
-            shard_rows: the most rows of a shard.
+            shard_rows: the maximum number of rows in a shard.
 
         Returns:
-            The new list of shards; shards that it lacks are not needed once it is committed.
+            The new list of shards; once it is committed, old shards that are not in it are no longer needed.
         """
         kept = list(shards)
         for start in range(0, len(vectors), shard_rows):
@@ -143,7 +143,7 @@ class ShardFolder:
         return kept
 
     def blocks(self, shards: Sequence[Shard], start: int = 0) -> Iterator[Vectors]:
-        """Yield the vectors from row ``start`` on, some thousand at a time, with the shards' checksums verified.
+        """Yield the vectors from row ``start`` on, a few thousand at a time, and verify the shards' checksums.
 
         Raises:
             DamagedError: a file is damaged; its rows may have been yielded before.
@@ -178,7 +178,7 @@ class ShardFolder:
         """Return the file of a shard.
 
         Raises:
-            DamagedError: it is no regular file: a pipe could wait for ever, and a link may lead anywhere.
+            DamagedError: it is not a regular file: reading a pipe could wait for ever, and a link may lead anywhere.
             FileNotFoundError: it is gone.
         """
         path = self.folder / shard.name
@@ -226,14 +226,14 @@ class ShardFolder:
         return self._map(shard)[0]
 
     def _map(self, shard: Shard) -> tuple[str, NDArray[Any]]:
-        """Return a shard's data type and rows (rows, dimension) as a memory map, which reads only rows in use."""
+        """Return a shard's data type and a memory map of its rows (rows, dimension), which reads only the rows used."""
         if shard.name not in self._mapped:
             path = self._file(shard)
             with path.open("rb") as file:
                 name, offset = self._layout(shard, file.read(_HEADER_BYTES))
             shape = (shard.rows, self.dimension)
             try:
-                # As a plain array, which is indexed in a fraction of the time.
+                # A plain array is much faster to index than a memmap.
                 rows = np.asarray(np.memmap(path, DTYPES[name].scalar, "r", offset, shape))
             except ValueError as error:
                 raise self.damaged(shard, str(error)) from None

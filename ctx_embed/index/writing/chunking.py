@@ -1,4 +1,4 @@
-"""Chunking: cut documents into passages, which have a vector each and refer to their document."""
+"""Chunking: cut documents into passages, each of which has its own vector and refers to its document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSAGE_TOKENS = 256
 # Blocks whose tokens are counted at a time.
 COUNTED_AT_ONCE = 512
 
-# The lookbehinds keep the time linear: a long run of dots or spaces is tried once.
+# The lookbehinds keep the time linear: the regular expression tries a long run of dots or spaces only once.
 _SENTENCE_END = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|(?<!\s)\s*\n\s*\n\s*"
 )
@@ -39,10 +39,10 @@ def sentences(text: str) -> list[Span]:
 
 
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
-    """Return a chunker into passages of at most ``size`` tokens; only words longer than that are cut.
+    """Return a chunker into passages of at most ``size`` tokens; only words of more tokens are cut.
 
     Args:
-        size: the most tokens in a passage, at least 1.
+        size: the maximum number of tokens in a passage, at least 1.
         offsets: returns the tokens of a text as spans.
     """
 
@@ -84,13 +84,13 @@ class Passages:
         self._words = tokens(size, offsets)
 
     def __call__(self, text: str, blocks: Sequence[Block] = ()) -> list[Span]:
-        """Return the passages of a text; without blocks, its paragraphs are."""
+        """Return the passages of a text; if no blocks are given, its paragraphs are the blocks."""
         return self.of_all([(text, blocks)])[0]
 
     def of_all(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> list[list[Span]]:
-        """Return the passages of each text with its blocks: of many texts in a fraction of the time."""
+        """Return the passages of each text with its blocks; much faster for many texts."""
         found = [list(blocks) or prose(text) for text, blocks in texts]
-        # A token has at least one character.
+        # A token has at least one character, so texts this short need no counting.
         counted = [
             len(blocks) > 1 or (bool(blocks) and len(text) > self.size)
             for (text, _), blocks in zip(texts, found, strict=True)
@@ -150,7 +150,7 @@ class Passages:
         total = sum(counts[first:last])
         if depth == PAGE:
             return list(pairwise(starts))
-        # Where no place is better than another, cut into passages of similar length.
+        # If all places are equally good, cut into passages of similar length.
         even = -(-total // -(-total // self.size)) if depth == NONE else self.size // 4
         found: list[tuple[int, int]] = []
         begin, length = first, 0
@@ -180,7 +180,7 @@ def _joined(text: str, left: Span, right: Span) -> bool:
 
 
 def _trimmed(text: str, spans: list[Span]) -> list[Span]:
-    """Return the spans without white space at their ends, and without spans of white space alone."""
+    """Return the spans without whitespace at their ends; spans of nothing but whitespace are dropped."""
     trimmed = []
     for start, stop in spans:
         passage = text[start:stop]
@@ -227,7 +227,7 @@ def _passages(size: int | None, model: Any) -> Passages:
     own = _own_tokenizer(model)
     if own is None:
         return Passages(size, lambda texts: [len(words(text)) for text in texts], words)
-    # The model's own tokenizer caches words, so that counted text is not tokenized again to be embedded.
+    # The model's own tokenizer caches words, so embedding the passages does not tokenize these words again.
     known = getattr(model, "text_tokenizer", None)
     tokenizer = known.without_phrases() if isinstance(known, TextTokenizer) else TextTokenizer(own)
 

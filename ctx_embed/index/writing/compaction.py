@@ -16,15 +16,15 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, write_manifest
 from ctx_embed.index.storage.shards import READ_ROWS, SHARD_ROWS, Shard, ShardFolder
 
-# A writer compacts by itself once at least this many vectors, and more than half of all, belong to deleted documents.
-# It then rewrites fewer vectors than were deleted, so the cost is spread over the deletions.
+# A writer compacts automatically once deleted documents have at least this many vectors and more than half of all. It
+# then rewrites fewer vectors than were deleted, so the cost per deletion is constant.
 LEAST_DEAD_ROWS = 20_000
 
 
 def dead_rows(store: DocumentStore, least: int = LEAST_DEAD_ROWS) -> int:
     """Return the number of vectors of deleted documents if that calls for compaction, otherwise 0."""
     state = store.state()
-    # A document has at least one row, so this bound comes first: it costs nothing.
+    # A document has at least one row, which gives an upper bound without reading the table.
     if state.rows - state.documents < least:
         return 0
     dead = store.deleted_rows()
@@ -67,7 +67,7 @@ def compact(folder: IndexFolder, tidy: Callable[[DocumentStore], None], dtype: s
                 _declare_if_true(folder, store, wanted.dtype)
         finally:
             tidy(store)
-        # The index is compact; the disk space can also be freed another time.
+        # The index is already compact; a later call can free the disk space.
         with suppress(InputError):
             store.vacuum()
     return removed
@@ -82,7 +82,7 @@ def _declare(folder: IndexFolder, manifest: Manifest) -> None:
 
 
 def _declare_if_true(folder: IndexFolder, store: DocumentStore, dtype: str) -> None:
-    """Declare a data type, which older versions may be able to read, unless a shard of another type is listed."""
+    """Declare a data type in the manifest, unless a shard of another type is still listed."""
     with store.writing():
         folder.require_in_place()
         if all(folder.vectors.dtype_of(shard) == dtype for shard in store.shards()):
@@ -109,7 +109,7 @@ def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
 
 def _renumber(store: DocumentStore, live: Mask, titled: bool) -> None:
     """Give the live rows new numbers without gaps in all tables."""
-    # Numbers only decrease, so that in the order of rows each new number is free.
+    # Numbers only decrease, so if rows are renumbered in ascending order, each new number is free.
     numbers = np.cumsum(live) - 1
     with store.reporting_errors():
         for table in ("documents", "passages"):

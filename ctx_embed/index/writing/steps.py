@@ -1,4 +1,4 @@
-"""The steps of long jobs: work that is committed every few seconds, so that a killed job loses no more than a step."""
+"""Steps of long jobs: work is committed every few seconds, so that a killed job loses at most one step."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Steps:
-    """How much a long job does between two commits.
+    """The amount of work between two commits of a long job, limited by both numbers below.
 
     Args:
-        documents: commit after this number of documents,
-        seconds: or after this time.
-        batch: the most documents that are embedded at a time.
+        documents: the number of documents after which to commit.
+        seconds: the time after which to commit.
+        batch: the maximum number of documents that are embedded at a time.
     """
 
     documents: int = 16_384

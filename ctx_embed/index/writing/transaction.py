@@ -29,7 +29,7 @@ from ctx_embed.index.storage.documents import (
 from ctx_embed.index.storage.shards import SHARD_ROWS, ShardFolder, Vectors
 from ctx_embed.texts import Document, well_formed
 
-# Documents that are embedded and written at a time.
+# Number of documents that are embedded and written at a time.
 BATCH_DOCUMENTS = 2048
 
 
@@ -97,7 +97,7 @@ class _Prepared(NamedTuple):
     """A document that is checked and cut but not yet stored.
 
     Args:
-        new: what is stored of it.
+        new: the document as it will be stored.
         embedded: the text that is embedded for each passage.
         vectors: the unit vector of each passage; None if it is still to be embedded.
     """
@@ -162,7 +162,7 @@ class Edit:
 
         Args:
             documents: the documents, with or without ids.
-            replacing: whether a document replaces the one that has its id; of several in a batch the last is stored.
+            replacing: whether a document replaces one with the same id; the last one in a batch is stored.
 
         Raises:
             InputError: a document cannot be stored, an id is taken, or the model returns NaN.
@@ -250,7 +250,7 @@ class Edit:
     def _store(self, documents: list[_Prepared], replaced: list[Id]) -> None:
         """Write documents and queue the vectors of their passages: given, copied, or embedded.
 
-        The vector of a passage is copied if an earlier passage with the same text was embedded as it is.
+        A passage's vector is copied if the same text was embedded before, without a title.
         """
         embedded = [text for document in documents for text in document.embedded]
         given = [vector for document in documents for vector in document.vectors]
@@ -260,7 +260,7 @@ class Edit:
             if text == passage:
                 rows.setdefault(text, row)
         hashes = {text: text_hash(text) for text in rows}
-        # Looked up before documents are replaced: vectors of deleted documents can be copied, too.
+        # Rows are looked up before documents are replaced, since vectors of deleted documents can be copied too.
         known = self.store.rows_of_texts(hashes)
         wanted = dict.fromkeys(text for text, vector in zip(embedded, given, strict=True) if vector is None)
         old = [text for text in wanted if text in known]

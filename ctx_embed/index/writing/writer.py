@@ -110,7 +110,7 @@ class Writer:
     def _chunk(self, texts: Sequence[tuple[str, Sequence[Block]]]) -> Sequence[Sequence[Span]]:
         if self._chunker is None:
             chunk = self.folder.manifest.chunk
-            # Whole documents need no tokenizer, so that the model is not loaded if all embeddings are known.
+            # Whole documents need no tokenizer, so the model is not loaded if all documents come with embeddings.
             self._chunker = chunking.whole if chunk == "none" else chunking.chunker(chunk, self._embedder().model)
         if isinstance(self._chunker, chunking.Passages):
             return self._chunker.of_all(texts)
