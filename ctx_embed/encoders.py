@@ -165,8 +165,8 @@ def embed(encoder: Encoder, texts: Sequence[str], batch_size: int = BATCH_TEXTS)
         batch_size: maximum texts in a call of the encoder; long texts have smaller batches.
 
     Raises:
-        InputError: the encoder returns another number of rows than texts, rows of different lengths or without numbers,
-            NaN, or a number too large for float32; or it is fitted on the texts of a task.
+        InputError: the encoder returns a wrong number of rows, rows of different lengths, something other than numbers,
+            NaN, or a number too large for float32; or it is an encoder that must be fitted on the texts of a task.
     """
     if encoder.fit is not None:
         raise InputError(f"encoder {encoder.name!r} has no embeddings without a task, on whose texts it is fitted")

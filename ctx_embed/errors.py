@@ -1,4 +1,4 @@
-"""Errors that a user can put right, each reported in one line.
+"""Errors that a user can correct, each reported in one line.
 
 Every mistake of a user (a missing file, a broken line, an unknown name) raises :class:`InputError`; the command line
 turns it into one line and exit code 1. Any other exception is a bug of ours and keeps its traceback.
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _DISTRIBUTION = "ctx-embed"
-# In an address: the password after a user, and the value of an option such as ``password`` or ``api_key``.
+# Secrets in an address: the password after a user name, and the value of an option such as ``password`` or ``api_key``.
 _PASSWORD = re.compile(r"://([^:/@?#\s]*):[^?#\s]*@")
 _SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]*", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ class BusyError(InputError):
 
 
 class UnwritableError(InputError):
-    """The disk is full or refuses to be written; nothing has changed."""
+    """The disk is full or not writable; nothing has changed."""
 
 
 class DamagedError(InputError):
@@ -56,8 +56,8 @@ def installation(extra: str = "", origin: str | None = None) -> str:
     """Return the command that installs this package again from its origin: a clone, a wheel or a package index.
 
     Args:
-        extra: an extra to install with it.
-        origin: the ``direct_url.json`` of an installation (PEP 610); None reads that of this one.
+        extra: an extra to install with the package.
+        origin: the ``direct_url.json`` of an installation (PEP 610); None reads that of this installation.
     """
     from importlib import metadata
     from urllib.parse import urlsplit

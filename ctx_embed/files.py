@@ -62,7 +62,7 @@ def require_folder(path: Path) -> None:
     """Refuse an output without a usable name, or whose folder does not exist or cannot be written to.
 
     Raises:
-        InputError: saying which.
+        InputError: naming the problem.
     """
     if path.name in ("", ".."):
         raise InputError(f"cannot write {path}: it is a folder; name the file or folder to write in it")
@@ -83,7 +83,7 @@ def require_file(path: Path) -> None:
     """Refuse an output file that cannot be written.
 
     Raises:
-        InputError: as :func:`require_folder`; a folder, a device or a pipe.
+        InputError: an error of :func:`require_folder`, or the path is a folder, a device or a pipe.
     """
     require_folder(path)
     if os.path.isdir(path):
@@ -100,7 +100,7 @@ def require_other_file(path: Path, source: str | Path) -> None:
         source: the path of the input, or ``-`` for standard input.
 
     Raises:
-        InputError: they are one file, under one name or two.
+        InputError: both are the same file, possibly under two names.
     """
     try:
         same = str(source) != "-" and os.path.samefile(path, source)
@@ -111,14 +111,14 @@ def require_other_file(path: Path, source: str | Path) -> None:
 
 
 def require_replaceable(path: Path, mark: str) -> None:
-    """Refuse an output folder if anything but an earlier output has its name.
+    """Refuse an output folder if its name is taken by anything but an earlier output.
 
     Args:
         path: the output folder.
         mark: a file that every output of this kind contains.
 
     Raises:
-        InputError: as :func:`require_folder`; a file, or a folder with other things in it.
+        InputError: an error of :func:`require_folder`, or the path is a file or a folder with other contents.
     """
     require_folder(path)
     if os.path.isdir(path):
@@ -161,10 +161,10 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
         wait: whether to wait for the process that holds the lock.
 
     Yields:
-        Whether no other process holds it. Where locks are impossible (the file belongs to another user, or the file
-        system has none), the block runs without one.
+        Whether no other process holds the lock. If locking is impossible (the file belongs to another user, or the file
+        system has no locks), the block runs without a lock.
     """
-    # Slow to import, and readers lock nothing.
+    # Imported here, as it is slow to import and readers need no lock.
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -217,11 +217,11 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
 def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that atomically replaces ``path`` when the block ends without an error.
 
-    Removes what killed processes left of earlier attempts at the same ``path``.
+    Leftovers of killed processes that wrote to the same ``path`` are removed.
 
     Args:
         path: the folder.
-        new: whether to replace nothing but an empty folder.
+        new: whether ``path`` must be new: only an empty folder may then be replaced.
 
     Raises:
         InputError: as :func:`require_folder`; ``path`` is a file.
@@ -264,8 +264,8 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
 def put_in_place(new: Path, target: Path) -> None:
     """Rename the folder ``new`` to ``target`` and remove what was there before.
 
-    Where the system can exchange two folders (Linux), ``target`` is at every moment the old folder or the new one.
-    Elsewhere a kill between two renames leaves the old one under another name; :func:`remove_leftovers` restores it.
+    On Linux, which can exchange two folders, ``target`` is always either the old folder or the new one. Elsewhere, a
+    kill between two renames leaves the old folder under another name; :func:`remove_leftovers` restores it.
     """
     if target.is_dir() and any(target.iterdir()):
         if _exchanged(new, target):
@@ -329,12 +329,12 @@ def _locked_neighbour(target: Path) -> tuple[Path, int | None]:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if beside.exists():
                 return beside, lock
-            # Another process took it for a leftover before it was locked.
+            # Another process mistook the folder for a leftover and removed it before it was locked.
             os.close(lock)
 
 
 def _remove_unfinished(target: Path) -> None:
-    """Remove the neighbours of ``target`` that killed processes left, which nobody has locked."""
+    """Remove unlocked temporary neighbours of ``target``, which killed processes have left."""
     if fcntl is None:
         return
     # tempfile adds eight characters; neighbours with other names are not touched.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
-# Configs of modules that have none in sentence-transformers 5.7, as version 6 writes them: both then have one hash.
+# Configs of modules that have none in sentence-transformers 5.7, as version 6 writes them, so that both have one hash.
 CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}}
 
 
@@ -34,7 +34,7 @@ def digest(
         found.update(json.dumps([name, config], sort_keys=True, default=str).encode())
         if hasattr(tokenizer, "to_str"):
             content = json.loads(tokenizer.to_str())
-            # Calls of the tokenizer change these.
+            # Left out, since calls of the tokenizer change these settings.
             content.pop("padding", None)
             content.pop("truncation", None)
             found.update(json.dumps(content, sort_keys=True).encode())

@@ -32,17 +32,17 @@ def revision(model: SentenceTransformer) -> str:
 
 
 class IdentifiedCard(SentenceTransformerModelCardData):
-    """Model card data whose ``base_model_revision`` is the :func:`revision` of the model as it is when this is read.
+    """Model card data whose ``base_model_revision`` is the current :func:`revision` of the model.
 
-    MTEB stores scores by name and revision, so that no two models share a score, nor one model before and after
-    training. It is computed only when it is read, so that loading does not wait for it.
+    MTEB stores scores by name and revision. So different models never share a score, nor does one model before and
+    after training. The revision is computed only when it is read, so that loading stays fast.
     """
 
     @property
     def base_model_revision(self) -> str | None:
-        """The revision of the model; None before there is one."""
+        """The revision of the model; None before the card has a model."""
         return None if self.model is None else revision(self.model)
 
     @base_model_revision.setter
     def base_model_revision(self, value: str | None) -> None:
-        """Ignore the value: sentence-transformers would set the revision of the model that this one comes from."""
+        """Ignore the value: sentence-transformers would set the revision of the base model."""

@@ -44,7 +44,7 @@ def path() -> Path:
 
 
 def _module_class(reference: str, folder: Path) -> Any:
-    """Return the class that ``modules.json`` names, if it comes from a trusted package."""
+    """Return the class that ``modules.json`` names, which must come from a trusted package."""
     if not reference.startswith(TRUSTED_PACKAGES):
         trusted = ", ".join(f"{package}*" for package in TRUSTED_PACKAGES)
         raise InputError(
@@ -67,7 +67,7 @@ def require_device(device: str | torch.device | None) -> None:
     """Refuse a device that torch cannot use on this machine.
 
     Raises:
-        InputError: with torch's reason.
+        InputError: torch cannot use the device; the message has its reason.
     """
     import torch
 
@@ -79,7 +79,7 @@ def require_device(device: str | torch.device | None) -> None:
 
 
 def _local_folder(path: str, **hub: Any) -> Path:
-    """Return the folder itself, or the downloaded folder of the model of that name on the hub."""
+    """Return ``path`` if it is a folder, otherwise the downloaded folder of the model of that name on the hub."""
     if os.path.exists(path):
         return Path(path)
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
@@ -109,7 +109,7 @@ def _local_folder(path: str, **hub: Any) -> Path:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Silence transformers while it loads weights: its bar, and reports on position ids that no model needs."""
+    """Silence transformers while it loads weights: the progress bar, and reports on position ids that no model needs."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -139,8 +139,8 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
 
     Args:
         path: as for :func:`load`.
-        backend: ``numpy`` or ``torch``; None: NumPy, or torch for models that NumPy does not run, with one line in the
-            log.
+        backend: ``numpy`` or ``torch``; None: NumPy, or torch (with a line in the log) for models that NumPy does not
+            run.
 
     Raises:
         UnsupportedModelError: NumPy was asked for and does not run this model.
@@ -161,7 +161,7 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
 
 
 def _card_name(path: str | Path | None, folder: Path) -> str:
-    """Return the name under which other programs, such as MTEB, know a model: its folder's name, or that on the hub."""
+    """Return the name of a model for other programs, such as MTEB: its name on the hub, or its folder's name."""
     if folder == DEFAULT_MODEL:
         return DEFAULT_NAME
     return Path(os.path.abspath(folder)).name if os.path.exists(str(path)) else str(path)
@@ -184,8 +184,8 @@ def load(
 ) -> SentenceTransformer:
     """Load a SentenceTransformer without running code from its folder.
 
-    To fine-tune a model of this package with sentence-transformers' trainer, set ``learning_rate=1e-3``: the default of
-    5e-5 hardly moves it.
+    To fine-tune a model of this package with sentence-transformers' trainer, set ``learning_rate=1e-3``; with the
+    default of 5e-5 the parameters hardly change.
 
     Args:
         path: a model folder or a name on the hub; None or ``default`` loads the default model of this package,

@@ -1,4 +1,4 @@
-"""Model cards: what a saved model is, how it was made, as far as that is recorded, and how to load it."""
+"""Model cards: what a saved model is, how it was made (as far as recorded), and how to load it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inherited(folder: Path | None) -> dict[str, Any]:
     """Return the language and licence stated by the card in a model's folder, as far as it states them."""
     try:
         stated = metadata_load(folder / CARD) if folder is not None else None
-    # There is no card or it is not YAML; the libraries raise various errors.
+    # If there is no card, or it is not YAML, the libraries raise various errors.
     except Exception:
         stated = None
     return {name: stated[name] for name in INHERITED if stated and stated.get(name)}
@@ -107,7 +107,7 @@ def licence(origin: str | None, stated: Mapping[str, Any]) -> str:
 
 
 def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> str:
-    """Return a card: the metadata, the title, the part named '', then a section for each other part that has a text."""
+    """Return a card: metadata, title, the part named '', then a section for each other part that is not empty."""
     sections = [f"## {name}\n\n{text}" for name, text in parts.items() if name and text]
     versions_line = f"## Versions\n\n{listed(versions())}"
     return "\n\n".join([front_matter(metadata), f"# {title}", parts[""], *sections, versions_line]) + "\n"
@@ -116,7 +116,7 @@ def page(metadata: Mapping[str, Any], title: str, parts: Mapping[str, str]) -> s
 class Card(IdentifiedCard):
     """The card that ``save_pretrained`` writes for a model over a token table.
 
-    A model that has not changed since it was loaded keeps its card; any other gets a new one made of its records.
+    A model that has not changed since it was loaded keeps its card. Any other model gets a new card from its records.
     """
 
     template_path = Path(__file__).with_suffix(".md")
@@ -156,7 +156,7 @@ class Card(IdentifiedCard):
                 cast(Any, type(module)).load(str(self.source), subfolder=entry["path"], local_files_only=True)
                 for module, entry in zip(self.model, entries, strict=True)
             ]
-        # The model can be saved even if that folder is damaged now.
+        # The model can be saved even if its source folder is now damaged.
         except Exception:
             return None
         return fingerprint(SentenceTransformer(modules=modules, device="cpu"))

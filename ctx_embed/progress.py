@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Seconds between two lines where standard error is not a terminal, for example under nohup, in CI or in a container.
+# Seconds between two lines if standard error is not a terminal, for example under nohup, in CI or in a container.
 INTERVAL = 10.0
 _last_line: float | None = None
 _subject: ContextVar[str] = ContextVar("subject", default="")
@@ -56,7 +56,7 @@ class Meter:
         what: the name of the work, such as "encoding".
         total: the number of things to do; None if unknown.
         unit: the plural name of the things.
-        done: the number of things that were done before, for resumed work.
+        done: the number of things already done, for resumed work.
         shown: whether to show anything.
         leave: whether a terminal keeps the finished bar.
         interval: seconds between two lines.

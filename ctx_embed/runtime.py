@@ -1,4 +1,4 @@
-"""The default model without torch, by its public name: see :mod:`ctx_embed.numpy_model`."""
+"""The public module of the embedder without torch, see :mod:`ctx_embed.numpy_model`."""
 
 from ctx_embed.numpy_model import BATCH_TEXTS, DocumentState, Embedder, UnsupportedModelError
 

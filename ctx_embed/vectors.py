@@ -17,6 +17,6 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
         vectors: (..., dimension); lengths are computed in float64.
     """
     precise = vectors.astype(np.float64)
-    # As np.linalg.norm, which takes three times as long for one vector.
+    # The same as np.linalg.norm, which takes three times as long for one vector.
     lengths = np.sqrt(np.einsum("...m,...m->...", precise, precise))[..., None]
     return np.divide(precise, np.where(lengths > 0, lengths, 1), out=np.empty_like(vectors), casting="same_kind")

@@ -23,7 +23,7 @@ from ctx_embed.errors import InputError
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
 
-# Put before an id such as -5 while click parses, which would take it for an option. No argument can contain it.
+# Prefix for ids such as -5 while click parses, since click would read them as options. No argument can contain it.
 _NEGATIVE = "\0"
 
 

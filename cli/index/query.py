@@ -30,7 +30,7 @@ METAVARS = {"where": "FILTER", "exclude": "TEXT|ID", "group": "FIELD", "mmr": "L
 
 
 def _search_options(command: Command) -> Command:
-    """Add the options of a search, as :class:`Options` declares them, and of how its hits are printed."""
+    """Add the options of a search, as :class:`Options` declares them, and options for printing its hits."""
     declared = [_option(name, *get_args(hint)) for name, hint in HINTS.items() if name != "fuse"]
     for option in reversed(
         (
@@ -56,7 +56,7 @@ def _search_options(command: Command) -> Command:
 
 
 def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
-    """Return the command-line option of an option of a search."""
+    """Return the command-line option for a search option."""
     default = getattr(Options, name)
     if kind is bool:
         return click.option(f"--{name}", is_flag=True, help=says.help)
@@ -203,7 +203,7 @@ def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], s
 
 
 def _print_csv(found: Sequence[Hits]) -> None:
-    """Print a row for each hit: its query, its own values, and its metadata; lists and objects are JSON."""
+    """Print a CSV row for each hit: query, values of the hit, and metadata; lists and objects are JSON."""
     import csv
 
     rows = [{"query": hits.query, **_flat(hit.as_dict(hits.query))} for hits in found for hit in hits]
@@ -221,7 +221,7 @@ def _print_csv(found: Sequence[Hits]) -> None:
 
 
 def _flat(hit: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a hit and each metadata field, unless it has the name of one of them."""
+    """Return the values of a hit and its metadata fields, except for fields that have the name of a value."""
     metadata = hit.pop("metadata")
     return {**hit, **{(f"metadata.{name}" if name in hit else name): value for name, value in metadata.items()}}
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
     from ctx_embed.index.following.report import Synced
 
-# As in ctx_embed.documents.units, which is not imported for the help.
+# The same as in ctx_embed.documents.units, which is too slow to import for the help.
 UNITS = ("files", "paragraphs", "lines", "records")
 
 
 def documents_option(command: Command) -> Command:
-    """Add ``--documents``: what becomes a document."""
+    """Add ``--documents``, the unit that becomes a document."""
     return click.option(
         "--documents",
         type=click.Choice(UNITS),
@@ -147,7 +147,7 @@ def _watch(index: SearchIndex, folder: str, once: Callable[[], None]) -> None:
 
 
 def _report_errors(once: Callable[[], None]) -> None:
-    """Print an error and go on: another process may be writing, or the folder away; the next change tries again."""
+    """Print an error and go on, as another process may be writing or the folder be missing; the next change retries."""
     try:
         once()
     except InputError as error:

@@ -21,9 +21,9 @@ from ctx_embed.numpy_model.contextualizer import NumpyContextualizer
 from ctx_embed.numpy_model.saved import Tensors, require_options, require_shapes
 from ctx_embed.second_order import Products, shares_of_steps
 
-# Tokens in a group of documents that go through the steps together, so that intermediate values stay in cache.
+# Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
 GROUP_TOKENS = 4096
-# Longer documents are folded block by block, so that memory is bounded; shorter ones where that is cheaper.
+# Documents of more tokens are summed block by block, which bounds memory; shorter documents only where it is cheaper.
 LONG_DOCUMENT_TOKENS = 1024
 
 
@@ -31,20 +31,20 @@ LONG_DOCUMENT_TOKENS = 1024
 HELD_FEATURES = 1024
 
 
-# Values of each parameter that show whether it has changed.
+# Number of values of each parameter that are sampled to detect changes.
 SAMPLED_VALUES = 256
 
 
 def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, list[int]]]:
-    """Cut documents into runs of at most ``most`` tokens; a long document is a run of its own.
+    """Yield runs of documents with at most ``most`` tokens in all; a long document is a run of its own.
 
     Args:
-        lengths: of the documents, in tokens.
-        most: tokens of a run, unless a single document has more.
-        long: documents of more tokens are long.
+        lengths: the number of tokens in each document.
+        most: the maximum number of tokens in a run of several documents.
+        long: a document with more tokens than this is long.
 
-    Returns:
-        An iterator over runs: the number of tokens before each, and its documents' lengths.
+    Yields:
+        The number of tokens before the run, and the lengths of its documents.
     """
     start = total = 0
     group: list[int] = []
@@ -75,14 +75,15 @@ class ParameterRows:
 
 
 def parameter_mark(parameter: Tensor) -> tuple[int, int, float]:
-    """Return a mark that tells a parameter's present values from earlier ones, at a cost independent of its size.
+    """Return a mark that changes with a parameter's values, at a cost that does not depend on the parameter's size.
 
-    Its address changes when it is moved or loaded, its version with every recorded change in place, and the sum over
-    256 of its values with unrecorded ones (``parameter.data.mul_``, a fused optimizer) that reach all of it.
+    The mark has three parts. The parameter's address changes if it is moved or loaded; its version changes with every
+    in-place operation that torch records; the sum of 256 of its values changes with other operations on all values
+    (``parameter.data.mul_``, a fused optimizer).
     """
     stride = max(1, parameter.numel() // SAMPLED_VALUES)
     if parameter.device.type == "cpu" and parameter.dtype == torch.float32:
-        # Over so few values NumPy takes a third of torch's time.
+        # For so few values NumPy takes a third of torch's time.
         sampled = float(parameter.detach().numpy().reshape(-1)[::stride].sum(dtype=np.float64))
     else:
         sampled = parameter.detach().flatten()[::stride].double().sum().item()
@@ -98,9 +99,9 @@ class Contextualizer(TokenEncoder):
         sentence embedding = c^K
 
     Shapes: x_i, a_i^k, b_k and c^k (m,); U_k, V_k (u, m); W_k (m, u). Parameters: K (3 u m + 3 m), and m each for
-    learned positions and a learned c^0. Cost: O(n u m) per step for n tokens. No special tokens are added. A text of
-    which the tokenizer knows no token keeps c^0; where a ``Normalize`` follows, it is embedded as zeros. Train with a
-    learning rate of about 1e-3: 5e-5, usual for Transformers, hardly moves it.
+    learned positions and a learned c^0. Cost: O(n u m) per step for n tokens. No special tokens are added. If the
+    tokenizer knows no token of a text, the text keeps c^0, or is embedded as zeros if a ``Normalize`` follows. Train
+    with a learning rate of about 1e-3; with 5e-5, usual for Transformers, the parameters hardly change.
 
     Args:
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
@@ -110,10 +111,10 @@ class Contextualizer(TokenEncoder):
         positions: ``none`` (order is not seen), ``relative`` (i / n) or ``absolute`` (the paper's i).
         scale: ``mean`` (position weights average 1) or ``sum`` (they sum to 1, the paper's).
         initial_context: c^0: ``ones``, ``learned`` or ``uniform`` (random, seeded by the text itself).
-        max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
+        max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
         phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
-        weights: (entries, dimension) token table, those of the tokenizer and the phrases; None initialises it randomly,
-            normal with standard deviation 0.03.
+        weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
+            initialises it randomly, normal with standard deviation 0.03.
 
     Raises:
         InputError: a size below 1, an unknown option, a table of another shape, a tokenizer of another kind.
@@ -124,7 +125,7 @@ class Contextualizer(TokenEncoder):
     config_file_name = "contextualizer_config.json"
     config_keys = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
     weight_axes = ("step", "token")
-    # c^K, a sum of K layer-normalised updates, is so large that a random head would send noise into the encoder.
+    # c^K, a sum of K layer-normalised updates, is so large that gradients through a random head would be mostly noise.
     first_head = "zeros"
 
     def __init__(
@@ -154,7 +155,7 @@ class Contextualizer(TokenEncoder):
 
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-        """Refuse options that are not those of the stored tensors; the same check as in NumPy.
+        """Refuse options that do not fit the stored tensors; the same check as in NumPy.
 
         Raises:
             InputError: an unknown option or a wrong value, or a tensor of another shape.
@@ -165,7 +166,9 @@ class Contextualizer(TokenEncoder):
         require_shapes(config, tensors, tokenizer)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return c^K of packed documents, (B, m): in NumPy on a CPU without gradients, else long ones one at a time.
+        """Return c^K of packed documents, (B, m), computed in NumPy if on a CPU without gradients.
+
+        In torch, long documents are computed one at a time.
 
         Args:
             ids: (N,) the documents' token ids one after the other.
@@ -176,7 +179,7 @@ class Contextualizer(TokenEncoder):
             self._held = None
         elif weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
             return torch.from_numpy(self.on_numpy().embed(ids.numpy(), np.array(lengths, np.int64)))
-        # In training a large group shares more: an entry's products and its gradient are computed once a group.
+        # In training, an entry's products and gradient are computed once per group, so larger groups save work.
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
         long: float = LONG_DOCUMENT_TOKENS
@@ -226,8 +229,8 @@ class Contextualizer(TokenEncoder):
         if not self._position_free:
             contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
             return contexts[-1]
-        # In training, and where they would take much memory, products are the group's entries'; else all entries', held
-        # until a parameter changes.
+        # In training, or if the products of all entries would take too much memory, compute those of the group's entries
+        # only. Otherwise the products of all entries are cached until a parameter changes.
         context = self.attention.first_context(ids, offsets)
         if torch.is_grad_enabled() or self.steps * self.rank > HELD_FEATURES:
             entries, ids = torch.unique(ids, return_inverse=True)
@@ -238,7 +241,7 @@ class Contextualizer(TokenEncoder):
         return second_order.over_vocabulary(table, products, ids, offsets, context, self.attention.parameters_of_steps)
 
     def _products(self, table: Tensor) -> Products:
-        """Return what the steps need of each row of a table (entries, m)."""
+        """Return the products that the steps need of each row of a table (entries, m)."""
         shared = None
         if self.initial_context != "uniform":
             one = torch.zeros(2, dtype=torch.int64, device=table.device)
@@ -260,8 +263,8 @@ class Contextualizer(TokenEncoder):
         return NumpyContextualizer(self.get_config_dict(), table, {name: named[name].numpy() for name in named})
 
     def _hold(self, make: Callable[[], Any]) -> Any:
-        """Return what ``make`` computes from the parameters, computed again once a parameter has changed."""
-        # As self.parameters(), which takes longer than the marks.
+        """Return the cached result of ``make``; call ``make`` again if a parameter has changed."""
+        # The same parameters as self.parameters(), which takes longer than computing the marks.
         parameters = [self.embedding.weight, *self.attention._parameters.values()]
         marks = [mark for parameter in parameters if parameter is not None for mark in parameter_mark(parameter)]
         key = [make.__name__, *marks]
@@ -270,7 +273,7 @@ class Contextualizer(TokenEncoder):
         return self._held[1]
 
     def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; what was computed from the parameters is dropped for training."""
+        """Set training or evaluation mode; training drops cached results."""
         self._held = None if mode else self._held
         return super().train(mode)
 

@@ -69,9 +69,9 @@ class ContextualizerPooling(Module):
         """Add ``sentence_embedding`` c^K, (B, m) in the dtype of the token embeddings, to the features.
 
         Args:
-            features: ``token_embeddings`` (B, longest, m) and ``attention_mask`` (B, longest), or (1, N, m) and
-                ``cu_seq_lens_q`` (B + 1,) where the module before packs its inputs; for a uniform first context
-                ``input_ids`` too.
+            features: ``token_embeddings`` (B, longest, m) and ``attention_mask`` (B, longest); or, if the module before
+                packs its inputs, (1, N, m) and ``cu_seq_lens_q`` (B + 1,). A uniform first context also needs
+                ``input_ids``.
             **kwargs: not read.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Token tables as int8: rows of 255 levels with a scale each, wherever that loses nothing."""
+"""Token tables as int8 with a scale for each row, for tables that this represents exactly (255 levels a row)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def quantized(table: Tensor) -> tuple[Tensor, Tensor]:
         table: (rows, m).
 
     Returns:
-        (rows, m) int8 and (rows, 1) float16: so short that level times scale is exact in float32.
+        (rows, m) int8 levels and (rows, 1) float16 scales; level times scale is exact in float32.
     """
     table = table.float()
     scales = (table.abs().amax(1, keepdim=True) / LEVELS).half()

@@ -12,7 +12,7 @@ from ctx_embed.errors import unknown_name
 from ctx_embed.modules.token_encoder import require_size
 from ctx_embed.second_order import Steps
 
-# Tokens in a block of a long document, which bounds the memory that it needs.
+# Number of tokens in a block of a long document; it bounds the memory that the document needs.
 BLOCK_TOKENS = 4096
 
 
@@ -55,7 +55,7 @@ class SecondOrderSteps(nn.Module):
         self.b = nn.Parameter(torch.empty(steps, dimension))
         self.gain = nn.Parameter(torch.empty(steps, dimension))
         self.bias = nn.Parameter(torch.empty(steps, dimension))
-        # Absent parameters stay None, so that the embedding depends on every saved tensor.
+        # Unused parameters are None, so that every saved tensor affects the embedding.
         self.s = nn.Parameter(torch.empty(dimension)) if positions != "none" else None
         self.c0 = nn.Parameter(torch.empty(dimension)) if initial_context == "learned" else None
         self.reset_parameters()
@@ -144,7 +144,7 @@ class SecondOrderSteps(nn.Module):
         form = second_order.cheapest_sums(n, m, u, K)
         offsets = torch.tensor([0, n], device=input_ids.device)
         context = self.first_context(input_ids, offsets)
-        # Sums over a long text need float32, whatever the precision of the training.
+        # Sums over a long text need float32, even in mixed-precision training.
         with torch.autocast(table.device.type, enabled=False):
             sums, t = second_order.accumulate(self._weighted_blocks(table, input_ids), self.U, form)
             return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)

@@ -40,7 +40,7 @@ NO_LIMIT = 2**31 - 1
 # A batch of more token positions than this, most of them padding, is packed instead.
 PADDED_TOKENS = 1 << 20
 LABELLED_TEXTS = "labelled_texts.npy"
-# Arguments of encoders that are saved in other files than the configuration, or last in it.
+# Arguments of encoders that are not saved in the configuration, or are saved last in it.
 NOT_SAVED = ("tokenizer", "phrases", "weights", "max_seq_length")
 
 
@@ -75,10 +75,10 @@ def read_array(path: Path) -> NDArray[Any]:
     """Return the array of an ``.npy`` file.
 
     Raises:
-        InputError: it is damaged, or shorter than it says.
+        InputError: it is damaged, or shorter than its header says.
     """
     try:
-        # Mapped: an array that is longer than its file takes no memory.
+        # A memory map allocates nothing if the header declares an array larger than the file.
         return np.array(np.load(path, mmap_mode="r"))
     except (OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, MemoryError) as error:
         raise InputError(f"{path}: cannot be read as an array ({error!s:.200})") from None
@@ -112,13 +112,13 @@ class TokenEncoder(InputModule):
     Args:
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.
         dimension: m, the features of a row of the table.
-        max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
+        max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
         phrases: (P, 2) pairs of ids that are entries themselves, see :class:`ctx_embed.text.phrases.Phrases`.
-        weights: (entries, dimension) token table, those of the tokenizer and the phrases; None initialises it randomly,
-            normal with standard deviation 0.03.
+        weights: (entries, dimension) token table, with a row for each entry of the tokenizer and each phrase; None
+            initialises it randomly, normal with standard deviation 0.03.
 
     Raises:
-        InputError: a size below 1, a table of another shape, a tokenizer of another kind, phrases of no entries.
+        InputError: a size is below 1, the table has the wrong shape, or the tokenizer or the phrases are invalid.
     """
 
     # The arguments of ``__init__`` that are saved as the module's configuration; each subclass has its own.
@@ -129,12 +129,12 @@ class TokenEncoder(InputModule):
     # How a linear head over a randomly initialised encoder is initialised: ``random`` (as torch's Linear) or
     # ``zeros``.
     first_head: str = "random"
-    # Ascending hashes of the labelled texts that it learned from, see :mod:`ctx_embed.training.labelled_texts`; saved
-    # with it, but not part of its fingerprint.
+    # Ascending hashes of the labelled texts in the training data, see :mod:`ctx_embed.training.labelled_texts`; saved
+    # with the model, but not part of its fingerprint.
     labelled_texts: NDArray[np.uint64] | None = None
-    # Whether a Normalize follows: a text of which the model knows no token is then embedded as zeros.
+    # Whether a Normalize follows; if so, a text in which the model knows no token is embedded as zeros.
     normalized: bool = False
-    # The folder it was loaded from.
+    # The folder from which the encoder was loaded.
     source: Path | None = None
 
     def __init__(
@@ -180,7 +180,7 @@ class TokenEncoder(InputModule):
 
         Args:
             ids: (N,) the documents' token ids one after the other.
-            lengths: B numbers of tokens, 0 included, whose sum is N.
+            lengths: (B,) tokens in each document (may be 0); they sum to N.
 
         Returns:
             (B, m).
@@ -190,7 +190,7 @@ class TokenEncoder(InputModule):
         """Initialise the parameters so that embeddings are (weighted) means of tokens, if the system can."""
 
     def regularizer(self) -> Tensor | float:
-        """Return this encoder's own loss term, a scalar, for the texts last embedded in training, once; then 0."""
+        """Return this encoder's own loss term, a scalar, for the texts last embedded in training; then return 0."""
         return 0.0
 
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
@@ -245,7 +245,7 @@ class TokenEncoder(InputModule):
 
     @property
     def max_seq_length(self) -> int:
-        """The most tokens read of a text; 2^31 - 1 without a limit. Set it to None to read all."""
+        """The maximum number of tokens read per text; 2^31 - 1 if there is no limit. Set it to None to read all."""
         return NO_LIMIT if self._max_seq_length is None else self._max_seq_length
 
     @max_seq_length.setter
@@ -255,7 +255,7 @@ class TokenEncoder(InputModule):
         self._max_seq_length = None if value == NO_LIMIT else value
 
     def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode; texts without a known token are warned about once until the next call."""
+        """Set training or evaluation mode; the next text without a known token gives a warning again."""
         self._warned = False
         return super().train(mode)
 
@@ -285,9 +285,9 @@ class TokenEncoder(InputModule):
             **kwargs: ``max_length`` cuts like ``max_seq_length`` for this call; others are not read.
 
         Returns:
-            ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0. Where that would be
-            mostly padding, as for a book among sentences: ``input_ids`` (1, N), packed, and ``cu_seq_lens_q`` (B + 1,)
-            where each text begins, sentence-transformers' form of flattened inputs.
+            ``input_ids`` and ``attention_mask``, both (B, longest) int64, padded at the end with 0. If that would be
+            mostly padding, as for a book among sentences: packed ``input_ids`` (1, N), and ``cu_seq_lens_q`` (B + 1,),
+            the start of each text, which is sentence-transformers' form of flattened inputs.
 
         Raises:
             InputError: an item that is not a string.
@@ -318,10 +318,10 @@ class TokenEncoder(InputModule):
         self.embedding.weight.copy_(int8_rows.dequantized(*int8_rows.quantized(self.embedding.weight)))
 
     def forward(self, features: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """Add ``sentence_embedding``, (B, m) in the module's dtype, of a float16 module in float32, to the features.
+        """Add ``sentence_embedding`` (B, m) to the features, in the module's dtype (float32 for a float16 module).
 
         Args:
-            features: from :meth:`preprocess`; without ``attention_mask`` nothing is padding.
+            features: from :meth:`preprocess`; without ``attention_mask`` there is no padding.
             **kwargs: not read.
         """
         input_ids = features["input_ids"]
@@ -338,7 +338,7 @@ class TokenEncoder(InputModule):
         embedding = self.embed(packed, listed)
         if self.normalized and 0 in listed:
             embedding = torch.where((lengths > 0).to(embedding.device)[:, None], embedding, embedding.new_zeros(()))
-        # Normalize makes NaN of float16 zeros, the embedding of a text without tokens.
+        # Normalize turns float16 zeros, the embedding of a text without tokens, into NaN.
         features["sentence_embedding"] = embedding.float() if embedding.dtype == torch.float16 else embedding
         return features
 
@@ -362,7 +362,7 @@ class TokenEncoder(InputModule):
 
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-        """Refuse options that are not those of the stored tensors, before any memory is allocated for them.
+        """Refuse options that do not fit the stored tensors, before any memory is allocated for them.
 
         Raises:
             InputError: an unknown option, or a tensor of another shape.

@@ -40,12 +40,12 @@ class TokenizerView(PreTrainedTokenizerFast):
 def tokenizer_view(tokenizer: Tokenizer, phrases: Phrases | None) -> TokenizerView:
     """Return a tokenizer of transformers over a copy of ``tokenizer``.
 
-    A text's tokens are those of ``tokenizer``, phrases apart; they stand between two padding tokens, since programs
-    (LangChain's token splitter) drop the first and the last id. ``decode`` accepts ids of phrases too.
+    A text's tokens are those of ``tokenizer`` (phrases are not merged) between two padding tokens, since some programs,
+    such as LangChain's token splitter, drop the first and the last id. ``decode`` also accepts ids of phrases.
 
     Args:
         tokenizer: of the ``tokenizers`` library.
-        phrases: of the model, or None.
+        phrases: the model's phrases, or None.
     """
     content = tokenizer.to_str()
     copy, model = Tokenizer.from_str(content), json.loads(content)["model"]
