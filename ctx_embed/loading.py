@@ -109,7 +109,7 @@ def _local_folder(path: str, **hub: Any) -> Path:
 
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
-    """Silence transformers while it loads weights: the progress bar, and reports on position ids that no model needs."""
+    """Silence transformers while it loads weights: progress bars, and reports on position ids that no model needs."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -229,8 +229,8 @@ class Contextualizer(TokenEncoder):
         if not self._position_free:
             contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
             return contexts[-1]
-        # In training, or if the products of all entries would take too much memory, compute those of the group's entries
-        # only. Otherwise the products of all entries are cached until a parameter changes.
+        # In training, or if the products of all entries would take too much memory, compute only those of the group's
+        # entries. Otherwise the products of all entries are cached until a parameter changes.
         context = self.attention.first_context(ids, offsets)
         if torch.is_grad_enabled() or self.steps * self.rank > HELD_FEATURES:
             entries, ids = torch.unique(ids, return_inverse=True)
