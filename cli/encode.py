@@ -14,11 +14,11 @@ from ctx_embed.cli.options import OUTPUT, backend_option, encoding_option, field
 from ctx_embed.cli.output import counted
 from ctx_embed.errors import InputError
 
-# Options that only --to has.
+# Options that need --to.
 OF_STORES = ("id_field", "engine", "ray_address", "workers")
-# Rows that could not be embedded and are named.
+# Maximum number of rows to describe of those that could not be embedded.
 SHOWN = 10
-# Rows that are embedded together when standard input is a pipe.
+# Number of rows that are embedded together if standard input is a pipe.
 BLOCK = 4096
 
 
@@ -103,7 +103,7 @@ def _to_file(
     require_embeddings_file(output)
     require_other_file(output, source)
     rows = read_documents(source, field, encoding=encoding)
-    # Lines go to a pipe as they come from one; a file is written whole.
+    # From pipe to pipe, lines are printed as they arrive; a file is written whole.
     blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])
     documents = next(blocks, [])
     if not documents:

@@ -37,7 +37,7 @@ class _Interruption:
     def say(self) -> None:
         with self._lock:
             if not self._said:
-                # The line end at the start leaves the line of a progress bar.
+                # The message starts with a line end because a progress bar may be on the current line.
                 click.echo(f"\nInterrupted; {self.resume()}.", err=True)
             self._said = True
 
@@ -47,7 +47,7 @@ _interruption = _Interruption(lambda: "nothing was changed")
 
 @contextmanager
 def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
-    """Turn errors of the block into click's one line and exit status 1, and Ctrl-C into status 130.
+    """Turn errors in the block into one line by click and exit status 1, and Ctrl-C into status 130.
 
     Args:
         resume: returns how to resume the command after Ctrl-C.
@@ -82,7 +82,7 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
 
 
 def open_closed_streams() -> None:
-    """Replace standard streams that were closed at the start, so that no file of ours gets their numbers.
+    """Replace standard streams that were closed at the start, so that no other file gets their descriptors.
 
     Writing results to a closed standard output is an error; messages to a closed standard error are dropped.
     """
@@ -94,7 +94,7 @@ def open_closed_streams() -> None:
 
 
 def warn_in_one_line() -> None:
-    """Let warnings be one line on standard error, without the line of code that raised them."""
+    """Show warnings as one line on standard error, without the line of code that raised them."""
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
@@ -116,7 +116,7 @@ def answer_interrupts() -> None:
 
 def _end_late(hears: int) -> None:
     while number := os.read(hears, 1):
-        # A server handles the signal itself.
+        # Servers handle the signal themselves.
         if number[0] == signal.SIGINT and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             time.sleep(GRACE)
             _interruption.say()

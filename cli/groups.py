@@ -16,7 +16,7 @@ RUNNING = "ctx_embed.running"
 _HYPHEN = "\u2011"
 # Maximum count that an option takes: libraries fail on numbers of more than 64 bits.
 LARGEST = 2**31 - 1
-# The range at the end of an option's help as click writes it, such as 0<=x<1.
+# A range such as 0<=x<1, which click writes at the end of an option's help.
 _RANGE = re.compile(r"(?<=[\[ ])(?:([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
 
 
@@ -110,7 +110,7 @@ class Group(click.Group):
     """A group with aliases of its commands, which suggests the nearest command for an unknown name.
 
     Attributes:
-        aliases: the command, perhaps with options, that each other name stands for.
+        aliases: for each alias, the command that it stands for, perhaps with options.
     """
 
     context_class = Context
@@ -137,7 +137,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return commands elsewhere that may be meant, by name; called only for an unknown name."""
+        """Return commands of other groups that may be meant, by name; called only for an unknown name."""
         return {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

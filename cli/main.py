@@ -61,7 +61,7 @@ class LazyGroup(Group):
         return command
 
     def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return the commands of `index`, whose name people leave out."""
+        """Return the commands of `index`, since people often leave out the word `index`."""
         from ctx_embed.cli.index import index
 
         names = {name: [name] for name in index.list_commands(ctx)} | dict(index.aliases)
@@ -73,7 +73,7 @@ class LazyGroup(Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
-        """Parse the arguments; --help and --version may find that standard output cannot be written to."""
+        """Parse the arguments; report an error if --help or --version cannot write to standard output."""
         with errors_in_one_line(lambda: "nothing was changed"):
             return super().make_context(*args, **settings)
 

@@ -149,7 +149,7 @@ def predict(
     if output:
         with replaced_file(output) as beside, beside.open("w", encoding="utf-8", newline="") as file:
             WRITERS[output.suffix.lower()](file, rows)
-        # With --evaluate, standard output has the report alone.
+        # With --evaluate, only the report goes to standard output.
         click.echo(f"{counted(next(tally), 'prediction')} in {output}", err=evaluate)
     elif not evaluate:
         (_write_json if as_json else _write_jsonl if as_jsonl else _write_lines)(sys.stdout, rows)

@@ -27,7 +27,7 @@ from ctx_embed.training.supervised.options import (
 )
 
 OF_SYSTEM = ("encoder_options", "score", "dimension", *vars(PAPER))
-# Flags that are not named like their parameters.
+# Flags whose names differ from their parameters.
 FLAGS = {"encoder_options": "option"}
 
 
@@ -93,7 +93,7 @@ def train(
     from ctx_embed.files import require_replaceable
     from ctx_embed.rows import read_labelled_rows
 
-    # Before the slow imports.
+    # Check before the slow imports.
     require_replaceable(output, "modules.json")
     for file in (train_file, job["valid"], job["test"]):
         if file is not None and file != "-":
@@ -128,7 +128,7 @@ def train(
         for part in ("valid", "test"):
             if f"{part}_accuracy" in result:
                 accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]
-                # Several runs without --valid: each one holds out other texts.
+                # Without --valid, each of several runs holds out different texts.
                 mean = (
                     "mean " if part == "valid" and not job["valid"] and len(result.get("best_epochs", ())) > 1 else ""
                 )

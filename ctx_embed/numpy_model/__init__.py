@@ -1,4 +1,4 @@
-"""The same model and files without torch: numpy and tokenizers embed texts, a third of a second after the start."""
+"""The same models and files without torch: NumPy and tokenizers embed texts within a third of a second of the start."""
 
 from ctx_embed.numpy_model.embedder import BATCH_TEXTS, Embedder
 from ctx_embed.numpy_model.growing.document_state import DocumentState

@@ -1,7 +1,7 @@
-"""What a model folder must be before anything is built from it: both loaders, on torch and in NumPy, read through this.
+"""Checks of a model folder before a model is built from it; both loaders, on torch and in NumPy, use them.
 
-A folder may come from a stranger. Each file has a largest size, each number a range, and nothing is allocated from a
-number in a file that the file's own size does not bear out.
+A folder may come from a stranger. Each file has a maximum size and each number a range, and no memory is allocated for
+a size that a file declares but does not have.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ctx_embed.errors import InputError, described
 LARGEST_JSON = 1 << 20
 LARGEST_TOKENIZER = 1 << 26
 MOST_MODULES = 100
-# Characters of a word that WordPiece still looks up, which takes time quadratic in them; transformers' own is 100.
+# Maximum length of a word that WordPiece may look up, in time quadratic in its length; 100 in transformers.
 LONGEST_WORD = 1000
-# Characters that the replacements of a normaliser may make of one.
+# Maximum number of characters with which a normaliser may replace a single one.
 MOST_REPLACED = 100
 LONGEST_PATTERN = 1000
 LARGE_NUMBER = re.compile(rb"[0-9]{8}")
@@ -38,10 +38,10 @@ class Entry(NamedTuple):
 
 
 def require_file(path: Path, largest: int) -> None:
-    """Refuse what is not a regular file of at most ``largest`` bytes.
+    """Refuse anything but a regular file of at most ``largest`` bytes.
 
     Raises:
-        InputError: it is missing, of another kind or too large.
+        InputError: it is missing, not a regular file or too large.
     """
     try:
         found = path.stat()
@@ -57,7 +57,7 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file.
 
     Raises:
-        InputError: the file is missing, too large, nested too deeply or no JSON.
+        InputError: the file is missing, too large, nested too deeply or not JSON.
     """
     require_file(path, LARGEST_JSON)
     try:
@@ -117,7 +117,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
     """Return ``config_sentence_transformers.json``, empty if there is none.
 
     Raises:
-        InputError: a setting that encoding reads is of another kind.
+        InputError: a setting that encoding reads has the wrong type.
     """
     path = folder / "config_sentence_transformers.json"
     if not path.exists():
@@ -147,7 +147,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     require_file(path, LARGEST_TOKENIZER)
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    # tokenizers raises a bare Exception, and a panic is none.
+    # tokenizers raises a bare Exception, but a panic in its Rust code is not an Exception.
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -168,7 +168,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if growth > MOST_REPLACED:
         raise InputError(f"{path}: replacements must make at most {MOST_REPLACED} characters of one, got {growth:.0f}")
     entries = tokenizer.get_vocab_size()
-    # The vocabulary takes long to list, so only where an id may be so large that saving it would take minutes.
+    # The vocabulary is slow to list, so list it only if an id may be so large that saving it would take minutes.
     highest = max(tokenizer.get_vocab().values()) if LARGE_NUMBER.search(path.read_bytes()) else entries - 1
     if highest != entries - 1 or tokenizer.id_to_token(highest) is None:
         raise InputError(f"{path}: the tokenizer's ids must have no gaps, got {entries} up to {highest}")
@@ -176,8 +176,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def _parts(component: Any) -> list[dict[str, Any]]:
-    """Return the parts of a normaliser or pre-tokenizer as JSON, sequences opened."""
-    # Its own state leaves out the vocabulary, which takes long to read.
+    """Return the parts of a normaliser or pre-tokenizer as JSON; sequences are flattened."""
+    # The component's own state leaves out the vocabulary, which is slow to read.
     waiting = [] if component is None else [json.loads(component.__getstate__())]
     parts = []
     while waiting:

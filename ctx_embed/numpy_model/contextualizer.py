@@ -1,8 +1,8 @@
 """The K steps of second-order attention in NumPy: packed token ids in, c^K out.
 
 Without position weights a text is a bag of vocabulary entries: an entry that occurs several times is computed once, and
-what depends on the entry alone once for all texts. Short texts of similar size go through the steps together; the
-entries of a long text are summed first. With position weights, texts of equal length go together.
+products that depend on the entry alone are computed once for all texts. Short texts of similar size go through the
+steps together; the entries of a long text are summed first. With position weights, texts of equal length are grouped.
 
 The formulas, and the letters, are those of :mod:`ctx_embed.second_order`.
 """
@@ -25,17 +25,17 @@ from numpy.typing import NDArray
 from ctx_embed.numpy_model.saved import Floats
 
 LAYER_NORM_EPS = np.float32(1e-12)
-# Entries that go through the steps together: their intermediate values stay in cache.
+# Number of entries that go through the steps together; their intermediate values stay in cache.
 GROUP_ENTRIES = 768
-# Places without an entry in a group, at most: more of them take longer than another group.
+# Maximum padding in a group; with more, a second group would be faster.
 GROUP_PADDING = 64
-# Texts of more entries are summed first, which takes m u multiplications a step beyond those of the entries.
+# Texts of more entries are summed first; a step then takes m u multiplications however many entries there are.
 SHORT_ENTRIES = 128
 # Longer texts are summed block by block, in float64.
 BLOCK_TOKENS = 2048
 # Threads share batches of at least this number of tokens, in this number of parts for each thread.
 PARALLEL_TOKENS, PARTS = 16_384, 4
-# What is held of entries between calls, at most: 190 MB for the default model, 1.8 kB an entry.
+# Maximum bytes of cached products of entries; the default model needs 190 MB at most, 1.8 kB per entry.
 HELD_BYTES = 1 << 28
 
 
@@ -64,7 +64,7 @@ Lengths = NDArray[np.int64]
 
 
 class Blas:
-    """The library of NumPy's matrix products: how many threads it may use, and a limit to one."""
+    """The library of NumPy's matrix products: the number of threads it may use, and a way to limit it to one."""
 
     def __init__(self) -> None:
         from threadpoolctl import ThreadpoolController
@@ -97,13 +97,13 @@ class Blas:
 
 @cache
 def blas() -> Blas:
-    """Return the library as it is found at the first call."""
+    """Return the library, which is looked up at the first call."""
     return Blas()
 
 
 @dataclass(frozen=True)
 class Step:
-    """The parameters of one step, (m,) or as their letters' shapes say; the matrices as BLAS reads them quickest."""
+    """The parameters of one step, (m,) unless noted; matrices are laid out as BLAS reads them fastest."""
 
     U: Floats  # (u, m)
     V_T: Floats  # (m, u)
@@ -114,7 +114,7 @@ class Step:
 
     def corrected(self, context: Floats, total: Floats) -> Floats:
         """Return c^{k-1} + LayerNorm(total), (B, m)."""
-        # As total.mean, which takes twice as long for a few texts.
+        # The same as total.mean, which takes twice as long for a few texts.
         centred: Floats = total - np.add.reduce(total, 1, keepdims=True) / np.float32(total.shape[1])
         variance = np.einsum("bm,bm->b", centred, centred)
         variance /= np.float32(total.shape[1])
@@ -127,9 +127,9 @@ class Step:
 
 
 def uniform_contexts(ids: Ids, lengths: Lengths, dimension: int) -> Floats:
-    """Return the first context of each text, (B, m) in (-1, 1), drawn by its own token ids as torch draws it.
+    """Return the first context of each text, (B, m), random in (-1, 1) and seeded by its token ids, as in torch.
 
-    torch's generator is a Mersenne Twister seeded with the lower 32 bits, and a float32 is 24 bits of its output.
+    torch's generator is a Mersenne Twister seeded with the lower 32 bits; a float32 takes 24 bits of its output.
     """
     rows = []
     for part in np.split(ids, lengths.cumsum()[:-1]):
@@ -141,12 +141,12 @@ def uniform_contexts(ids: Ids, lengths: Lengths, dimension: int) -> Floats:
 
 
 def position_weights(kind: str, scale: str, n: int, s: Floats | None, first: int, last: int) -> Floats:
-    """Return exp of the position logits of tokens first..last of n, shifted by their maximum, not yet divided.
+    """Return the unnormalised position weights of tokens first..last of n: exp of the logits minus their maximum.
 
     Args:
         kind: ``absolute``, ``relative`` or ``none``.
-        scale: not read here.
-        n: tokens of the text.
+        scale: not read.
+        n: the number of tokens in the text.
         s: (m,) the learned slopes; None under ``none``.
         first, last: positions i counted from 1, both included.
 
@@ -165,10 +165,10 @@ class NumpyContextualizer:
     """A Contextualizer that embeds packed token ids.
 
     Args:
-        config: the options under their names.
+        config: the options by name.
         table: the token embeddings.
-        parameters: of the steps, by name: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` where
-            the options ask for them. They must not change.
+        parameters: the parameters of the steps by name: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and
+            ``c0`` if the options need them. They must not change.
     """
 
     def __init__(self, config: Mapping[str, Any], table: Table, parameters: Mapping[str, Floats]) -> None:
@@ -185,7 +185,7 @@ class NumpyContextualizer:
         ]
         self.s = parameters["s"] if self.positions != "none" else None
         self.c0: Floats = parameters["c0"] if self.initial_context == "learned" else np.ones(self.dimension, np.float32)
-        # What the first step adds depends on an entry alone if all texts have one c^0 and no weight depends on a text.
+        # An entry's part of the first update is the same in all texts if c^0 and the weights do not depend on the text.
         alone = self.initial_context != "uniform" and self.scale == "mean"
         self._products = EntryProducts(table, self.steps, self.c0 if alone else None)
 
@@ -202,8 +202,9 @@ class NumpyContextualizer:
 
         Args:
             ids: (N,) the texts' token ids one after the other.
-            lengths: (B,) numbers of tokens, 0 included, whose sum is N.
-            threads: that share the texts; None is one for a small batch, else as many as matrix products may use.
+            lengths: (B,) tokens in each text (may be 0); they sum to N.
+            threads: the number of threads that share the texts; None: one for a small batch, otherwise as many as
+                matrix products may use.
         """
         contexts = np.array(self.first_contexts(ids, lengths), dtype=np.float32)
         run = self._bags if self.s is None else self._sequences
@@ -213,7 +214,7 @@ class NumpyContextualizer:
             if threads == 1:
                 run(ids, lengths, contexts)
                 return contexts
-            # Texts side by side keep all processors busy; within a group, only the matrix products would.
+            # Groups in parallel keep all processors busy; within a group, only the matrix products run in parallel.
             ends, parts = lengths.cumsum(), PARTS * threads
             bounds = [0, *np.searchsorted(ends, np.arange(1, parts) * (len(ids) // parts)).tolist(), len(lengths)]
             tokens = np.append(0, ends)[bounds].tolist()
@@ -232,7 +233,7 @@ class NumpyContextualizer:
     def _bags(self, ids: Ids, lengths: Lengths, contexts: Floats) -> None:
         """Replace the first contexts (B, m) of texts without position weights by the last."""
         if len(lengths) == 1 and 0 < len(ids) <= SHORT_ENTRIES:
-            # Looking for repeated entries takes longer than computing them twice.
+            # Finding repeated entries would take longer than computing them twice.
             weights, memory = np.ones((1, len(ids)), np.float32), np.empty((2, len(ids), self.dimension), np.float32)
             factor = np.array([1 if self.scale == "mean" else 1 / len(ids)], np.float32)
             contexts[:] = self._group(self._products.of(ids), ids[None], weights, factor, contexts, memory)
@@ -258,7 +259,7 @@ class NumpyContextualizer:
                     ordered[text] = self._summed(entries[of_text], counts[of_text], factors[text], ordered[text], part)
                 continue
             column = np.arange(n)
-            # A place after a text's last entry has that entry, zero times.
+            # Padding repeats a text's last entry with weight 0.
             places = begins[group, None] + np.minimum(column, sizes[group, None] - 1)
             weights = counts[places] * (column < sizes[group, None])
             ordered[group] = self._group(held, entries[places], weights, factors[group], ordered[group], memory)
@@ -270,12 +271,12 @@ class NumpyContextualizer:
         """Return c^K of B texts of up to n entries each.
 
         Args:
-            held: with the entries among them.
-            entries: (B, n).
-            weights: (B, n) how often a text has an entry; 0 after its last.
+            held: cached products, which include these entries.
+            entries: (B, n) ids.
+            weights: (B, n) the number of times a text has an entry; 0 for padding.
             factors: (B,) the weight of each token of a text.
             context: (B, m) c^0.
-            memory: (2, B * n or more, m), written over.
+            memory: (2, B * n or more, m) working memory, which is overwritten.
         """
         steps, (B, n) = self.steps, entries.shape
         places = held.place[entries.reshape(-1)]
@@ -302,7 +303,7 @@ class NumpyContextualizer:
         return context
 
     def counted(self, entries: Ids, counts: Any, context: Floats) -> Floats:
-        """Return c^K (m,) of one text as a bag of entries, in memory that does not grow with it.
+        """Return c^K (m,) of one text, a bag of entries, in memory that does not grow with the text.
 
         Args:
             entries: (E,) ids, each once.
@@ -322,7 +323,7 @@ class NumpyContextualizer:
             counts: (E,) how often each occurs.
             factor: the weight of each token.
             context: (m,) c^0.
-            held: with the entries among them; None computes their products anew.
+            held: cached products, which include these entries; None computes the products again.
         """
         sums: list[Any] = []
         # Products that are not held need memory of their own.
@@ -351,7 +352,7 @@ class NumpyContextualizer:
             steps: the steps.
             G: (steps * u, m) G_k^T below each other.
             t: (m,) sum_i x_i.
-            contexts: (1, m) the context before them.
+            contexts: (1, m) the context before these steps.
         """
         for step, of_step in zip(steps, np.split(G, len(steps)) if steps else (), strict=True):
             total = (contexts @ step.V_T)[0] @ (of_step * step.W_T) + step.b * t
@@ -414,12 +415,12 @@ def weighted_sums(weights: Floats, rows: Floats) -> Floats:
 
 
 class Held(NamedTuple):
-    """What the steps need of the vocabulary entries that have been met.
+    """Cached products of vocabulary entries that have occurred.
 
     Attributes:
-        place: (entries,) the row of each entry below; -1 if it has not been met.
-        first: (rows, m) what the first step adds for an entry; None if that depends on the text.
-        of_steps: (rows, ...) U_k x of the other steps side by side, times the table's scale of the entry.
+        place: (entries,) the row of each entry in the arrays below; -1 if it has not occurred.
+        first: (rows, m) the entry's part of the first update; None if this depends on the text.
+        of_steps: (rows, ...) U_k x of the other steps, concatenated, times the table's scale of the entry.
     """
 
     place: NDArray[np.int32]
@@ -439,13 +440,14 @@ def distinct(ids: Ids) -> Ids:
 
 
 class EntryProducts:
-    """Computes what the steps need of vocabulary entries, and holds it for entries that have been met.
+    """Computes the products of vocabulary entries that the steps need, and caches them.
 
     Args:
         table: the token embeddings.
         steps: the K steps.
-        first_context: (m,) the c^0 of all texts if the first step adds the same for an entry in all of them, else None.
-        held_bytes: what is held at most; beyond them all is dropped.
+        first_context: (m,) the c^0 of all texts, if an entry's part of the first update is the same in all of them;
+            otherwise None.
+        held_bytes: the maximum size of the cache; when it is exceeded, the cache is emptied.
     """
 
     def __init__(
@@ -485,7 +487,7 @@ class EntryProducts:
         return first, ux
 
     def of(self, ids: Ids) -> Held:
-        """Return what is held, all ``ids`` among it; it stays as it is when others are added."""
+        """Return cached products that include all ``ids``; later additions do not change the result."""
         held = self._held
         if (held.place[ids] >= 0).all():
             return held
@@ -501,7 +503,7 @@ class EntryProducts:
                 first, held.of_steps[rows] = self.computed(block)
                 if held.first is not None:
                     held.first[rows] = first
-                # Last, so that another thread finds an entry only with its products.
+                # Set last, so that other threads find an entry only once its products are stored.
                 held.place[block] = np.arange(rows.start, rows.stop, dtype=np.int32)
                 self._count = rows.stop
             return held
@@ -512,11 +514,12 @@ def bags(ids: Ids, lengths: Lengths, entries: int) -> tuple[NDArray[np.int64], F
 
     Args:
         ids: (N,) the texts' token ids one after the other.
-        lengths: (B,) tokens of each text.
-        entries: more than any id.
+        lengths: (B,) tokens in each text.
+        entries: a number above all ids.
 
     Returns:
-        The ids of each text in ascending order, each once; how often each occurs; and how many each text has, (B,).
+        The distinct ids of each text in ascending order; the count of each id; and the number of distinct ids in each
+        text, (B,).
     """
     keys = np.repeat(np.arange(len(lengths)) * entries, lengths)
     keys += ids
@@ -555,9 +558,9 @@ def similar_sizes(sizes: Lengths, most: int, padding: int) -> Iterator[slice]:
     """Yield groups of neighbouring texts; texts of size 0 are left out.
 
     Args:
-        sizes: (B,) of texts, ascending.
-        most: the size of a group if all its texts were as long as its longest, unless a single text is longer.
-        padding: by how much that may exceed the sum of their sizes.
+        sizes: (B,) the sizes of the texts, ascending.
+        most: the maximum size of a group with padding, unless a single text is larger.
+        padding: the maximum padding in a group.
     """
     listed = sizes.tolist()
     start, padded = int(np.count_nonzero(sizes == 0)), 0

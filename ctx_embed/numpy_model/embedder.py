@@ -72,17 +72,17 @@ def _require_known(precision: str, truncate_dim: int | None) -> None:
 class Embedder:
     """A Contextualizer that embeds texts with NumPy alone, from the same files as :func:`ctx_embed.load`.
 
-    Vectors agree with those of the SentenceTransformer within 2e-5 (unit vectors), and so do fingerprints, so that
-    indexes are shared. The token table stays on disk; rows are read when a text needs them.
+    Unit vectors agree with those of the SentenceTransformer within 2e-5, and fingerprints are equal, so both can use
+    the same indexes. The token table stays on disk; rows are read when a text needs them.
 
     Attributes:
         saved: the model's files.
         contextualizer: the K steps.
-        text_tokenizer: texts to packed ids, phrases among them.
-        prompts: texts by name that :meth:`encode_query` and :meth:`encode_document` put before each text.
-        default_prompt_name: of the prompt that :meth:`encode` takes unless it is given another.
-        truncate_dim: how many features vectors keep; None keeps all.
-        max_seq_length: tokens read of a text, None for all; a cut text gives a warning.
+        text_tokenizer: turns texts into packed ids, and merges phrases.
+        prompts: by name, the texts that :meth:`encode_query` and :meth:`encode_document` put before each text.
+        default_prompt_name: the name of the prompt that :meth:`encode` uses by default.
+        truncate_dim: the number of features that vectors keep; None keeps all.
+        max_seq_length: maximum tokens read per text, None for all; you are warned if a text is cut.
 
     Example:
         >>> from ctx_embed.numpy_model import Embedder
@@ -113,7 +113,7 @@ class Embedder:
             path: a model folder; None or ``default`` is the model of this package.
 
         Raises:
-            UnsupportedModelError: a model that needs torch: load it with :func:`ctx_embed.load`.
+            UnsupportedModelError: the model needs torch; load it with :func:`ctx_embed.load`.
             InputError: there is no model, or it is damaged.
         """
         folder = DEFAULT_MODEL if path is None or str(path) == "default" else Path(path)
@@ -121,7 +121,7 @@ class Embedder:
 
     @property
     def dimension(self) -> int:
-        """The features of a vector."""
+        """The number of features of a vector."""
         whole = self.contextualizer.dimension
         return whole if self.truncate_dim is None else min(self.truncate_dim, whole)
 
@@ -132,7 +132,7 @@ class Embedder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Who the model is: 64 hexadecimal digits, those of :func:`ctx_embed.fingerprint.fingerprint`."""
+        """The identity of the model: 64 hexadecimal digits, as by :func:`ctx_embed.fingerprint.fingerprint`."""
         return fingerprint(self.saved)
 
     def encode(
@@ -164,14 +164,14 @@ class Embedder:
             string.
 
         Raises:
-            InputError: something is no string, or an option cannot be used.
+            InputError: a text is not a string, or an option cannot be used.
         """
         _require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
         vectors: NDArray[Any] = np.empty((0, 0), np.float32)
         unread = 0
-        # A progress bar takes as long as a short text.
+        # Showing a progress bar takes as long as embedding a short text.
         batches = self._batches(listed, batch_size, show_progress) if len(listed) > 1 else [slice(0, len(listed))]
         for batch in batches:
             ids, lengths = self.tokens(listed[batch], prompt)
@@ -192,7 +192,7 @@ class Embedder:
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
         """Return what :meth:`encode` reads of texts: the ids of all one after the other, and how many each has.
 
-        Prompts are included and texts cut to ``max_seq_length``; a text of which the model knows no token has none.
+        Prompts are included and texts are cut to ``max_seq_length``; a text has no ids if the model knows none of them.
         """
         if prompt is None and self.default_prompt_name is not None:
             prompt = self._prompt(self.default_prompt_name)
@@ -225,7 +225,7 @@ class Embedder:
         """Return an empty text that grows, or the one that :meth:`DocumentState.to_bytes` stored.
 
         Raises:
-            InputError: embeddings of this model cannot grow, or ``stored`` is no state of it.
+            InputError: embeddings of this model cannot grow, or ``stored`` is not a state of this model.
         """
         state = DocumentState(self)
         if stored is not None:
@@ -234,7 +234,7 @@ class Embedder:
 
     @cached_property
     def cuts(self) -> Cuts:
-        """Where texts may be cut."""
+        """The places at which texts may be cut."""
         return Cuts(self.text_tokenizer)
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:
@@ -249,9 +249,9 @@ class Embedder:
         """Return what each token of a text adds to the cosine of its vector with another one, exactly.
 
         Args:
-            text: embedded as :meth:`encode_query` or :meth:`encode_document` does.
-            vector: (dimension,) of another text.
-            task: which of the two.
+            text: the text, embedded as by :meth:`encode_query` or :meth:`encode_document`.
+            vector: (dimension,) the embedding of another text.
+            task: which of the two methods embeds ``text``.
 
         Raises:
             InputError: the vector has another number of features.

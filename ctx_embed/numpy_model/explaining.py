@@ -1,4 +1,4 @@
-"""What each token of a text adds to the updates of its context, and to a cosine, without torch."""
+"""The contribution of each token of a text to the updates of its context and to a cosine, without torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Doubles = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TokenWeight:
-    """What the characters ``start`` to ``stop`` of a text, one token, add to a cosine; negative if they lower it."""
+    """The weight that a token, characters ``start`` to ``stop`` of a text, adds to a cosine; it may be negative."""
 
     text: str
     start: int
@@ -81,7 +81,7 @@ def contributions(model: NumpyContextualizer, ids: Ids) -> tuple[Doubles, Double
 def shares(vectors: Doubles) -> Doubles:
     """Return each token's share of each update, (K, n); a row sums to 1.
 
-    The share of token i is <v_i, sum v> / ||sum v||^2; where the sum is zero all tokens have the same.
+    The share of token i is <v_i, sum v> / ||sum v||^2; if the sum is zero, all tokens have equal shares.
 
     Args:
         vectors: (K, n, m) from :func:`contributions`.

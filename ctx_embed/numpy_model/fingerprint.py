@@ -1,4 +1,4 @@
-"""Who a saved model is, without torch: the same hash as :func:`ctx_embed.fingerprint.fingerprint`, computed once."""
+"""The identity of a saved model without torch: the hash of :func:`ctx_embed.fingerprint.fingerprint`, cached."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def compute(saved: SavedContextualizer) -> str:
 def files_key(saved: SavedContextualizer) -> str:
     """Return the sha256 over the sha256 of each file that decides a fingerprint.
 
-    The version of tokenizers is part of it: it decides how a tokenizer is written, and so what is hashed.
+    The key includes the version of tokenizers, since it decides how a tokenizer is written and thus what is hashed.
     """
     digest = hashlib.sha256(f"tokenizers {tokenizers.__version__}\n".encode())
     for path in saved.files:
         of_file = hashlib.sha256()
-        # Not through the memory map, whose pages would count as the process's own.
+        # Read without a memory map, whose pages would count as memory of the process.
         with path.open("rb") as file:
             while block := file.read(READ_BYTES):
                 of_file.update(block)
@@ -82,8 +82,8 @@ def cache_folder() -> Path:
 def fingerprint(saved: SavedContextualizer) -> str:
     """Return the fingerprint of a saved model, computed again only if one of its files has changed.
 
-    It is read from ``fingerprint.json`` in the model's folder, which the default model has, or from the user's cache,
-    and stored in the latter.
+    The fingerprint is read from ``fingerprint.json`` in the model's folder, which the default model has, or from the
+    user's cache. If neither has it, it is computed and stored in the cache.
     """
     key = files_key(saved)
     # Without a home folder there is no cache.
@@ -108,7 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    """Write a file whole or not at all; where that cannot be, the next process computes it again."""
+    """Write a file whole or not at all; if writing fails, the next process computes the content again."""
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,11 +16,11 @@ from ctx_embed.errors import InputError
 from ctx_embed.numpy_model.checks import is_size, modules_of, read_object, read_tokenizer, require_file, settings_of
 
 DEFAULT_MODEL = Path(__file__).parent.parent / "pretrained" / "default"
-# What other programs and cards call it.
+# The default model's name in other programs and in model cards.
 DEFAULT_NAME = "ctx-embed/default"
 
 CONTEXTUALIZER = "ctx_embed.modules.contextualizer.Contextualizer"
-# The class that sentence-transformers' modules are named by differs between its versions.
+# The paths of sentence-transformers' classes differ between its versions.
 NORMALIZE, NORMALIZE_HOME = ".Normalize", "sentence_transformers."
 CONFIG_KEYS = ["dimension", "steps", "rank", "positions", "scale", "initial_context", "max_seq_length"]
 CHOICES = {
@@ -36,7 +36,7 @@ TABLE, SCALES, PHRASES, STEPS = "embedding.weight", "embedding.scales", "phrases
 LARGEST_WEIGHTS = 1 << 40
 FLOATS = {"F64", "F32", "F16", "BF16"}
 LARGEST_HEADER = 1 << 20
-# Numbers that are checked at a time.
+# Number of values that are checked at a time.
 CHECKED_NUMBERS = 1 << 22
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ Floats = NDArray[np.float32]
 
 
 class UnsupportedModelError(InputError):
-    """The model is none that NumPy runs; torch may."""
+    """NumPy cannot run the model; torch may be able to."""
 
 
 def _needs_torch(folder: Path, kind: str) -> UnsupportedModelError:
@@ -60,12 +60,12 @@ def _floats(values: Array, dtype: str) -> Floats:
 
 
 class Tensors:
-    """The tensors of a safetensors file, mapped into memory: what nobody touches is never read.
+    """The tensors of a safetensors file, mapped into memory, so that only the values in use are read.
 
-    The library itself copies each tensor into memory, here 25 MB of which a query needs a few rows.
+    The safetensors library would copy each tensor into memory: 25 MB, of which a query needs a few rows.
 
     Raises:
-        InputError: the file is missing, cut short or of another format.
+        InputError: the file is missing or truncated, or has another format.
 
     Source: the format of safetensors: a length of 8 bytes, a JSON header, and the tensors' bytes.
     """
@@ -99,7 +99,7 @@ class Tensors:
         return sorted(self._entries)
 
     def dtype(self, name: str) -> str:
-        """Return the format's name of a tensor's numbers, such as ``F32``."""
+        """Return the dtype of a tensor as safetensors names it, such as ``F32``."""
         return str(self._entries[name]["dtype"])
 
     def stored(self, name: str) -> Array:
@@ -130,7 +130,7 @@ class Tensors:
             for start in range(0, len(stored), CHECKED_NUMBERS):
                 block = np.asarray(stored[start : start + CHECKED_NUMBERS])
                 block = _floats(block, "BF16") if self.dtype(name) == "BF16" else block
-                # Both ends are NaN where any number is; asking each number takes many times as long.
+                # Minimum and maximum are NaN if any value is; checking each value would take many times as long.
                 if not (np.isfinite(block.min()) and np.isfinite(block.max())):
                     count += int((~np.isfinite(block)).sum())
             if count:
@@ -148,7 +148,7 @@ class TokenTable:
     """The token embeddings; rows are made float32 when they are used.
 
     Args:
-        tensors: that hold ``embedding.weight``, with ``embedding.scales`` where its rows are int8.
+        tensors: tensors with ``embedding.weight``, and ``embedding.scales`` if its rows are int8.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -177,17 +177,17 @@ class TokenTable:
 
 @dataclass(frozen=True)
 class SavedContextualizer:
-    """What a model folder holds.
+    """The contents of a model folder.
 
     Attributes:
-        folder: that it was read from.
-        files: of the folder that decide its embeddings.
-        name: of the Contextualizer among the modules, before which its tensors are named.
-        config: its options.
-        normalize: the configs of the modules that follow it, each a ``Normalize``.
-        settings: ``config_sentence_transformers.json``.
-        tensors: its parameters, by names without the module's.
-        tokenizer: padding and truncation off.
+        folder: the folder.
+        files: the files in it that decide its embeddings.
+        name: the Contextualizer's name among the modules, the prefix of its tensors' names.
+        config: the Contextualizer's options.
+        normalize: the configs of the modules after the Contextualizer, each a ``Normalize``.
+        settings: the content of ``config_sentence_transformers.json``.
+        tensors: the Contextualizer's parameters, by name without the prefix.
+        tokenizer: the tokenizer, with padding and truncation off.
     """
 
     folder: Path
@@ -204,8 +204,8 @@ class SavedContextualizer:
         """Read a folder that sentence-transformers wrote.
 
         Raises:
-            UnsupportedModelError: a model of other modules, or with options that NumPy does not cover.
-            InputError: no model folder, or a damaged one.
+            UnsupportedModelError: the model has other modules, or options that NumPy does not support.
+            InputError: the folder is not a model folder, or it is damaged.
         """
         first, *others = modules_of(folder)
         if first.kind != CONTEXTUALIZER:
@@ -244,7 +244,7 @@ class SavedContextualizer:
 
 
 def require_options(config: dict[str, Any], path: Path) -> None:
-    """Refuse options of a Contextualizer that are of another kind.
+    """Refuse options of a Contextualizer that have the wrong type or value.
 
     Raises:
         InputError: with the option's name and value.
@@ -258,7 +258,7 @@ def require_options(config: dict[str, Any], path: Path) -> None:
 
 
 def require_shapes(config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
-    """Refuse a Contextualizer's tensors whose shapes or numbers are not those of its options.
+    """Refuse tensors of a Contextualizer if their shapes or values do not fit its options.
 
     Raises:
         InputError: with the tensor's name.

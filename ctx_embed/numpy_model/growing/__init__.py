@@ -1,1 +1,1 @@
-"""States of texts that grow, of which only the new part is read."""
+"""Embeddings of growing texts: only the new part of a text is read."""

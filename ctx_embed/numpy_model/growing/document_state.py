@@ -1,4 +1,4 @@
-"""Embeddings that grow: a text is read piece by piece, in constant memory, and pieces join."""
+"""Embeddings of growing texts: a text is read piece by piece, in constant memory, and states can be merged."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 MAGIC = b"ctx-embed state 1\n"
 WORD = re.compile(rf"(?:\S|[{DISPUTED_SPACES}])+")
-# Words tokenized at a time while a cut is looked for.
+# Number of words tokenized at a time in the search for a cut.
 WORDS_AT_ONCE = 32
-# Characters that wait until cuts are looked for among them.
+# Number of added characters that are collected before cuts are searched for.
 ADDED_CHARACTERS = 256
-# Bytes of a stored state beside its sums: the text around its two ends, and headers.
+# Maximum bytes of a stored state without its sums: the text around both ends, and headers.
 LARGEST_ENDS = 1 << 24
 
 
 class Cuts:
-    """Where a text may be cut so that the pieces have the tokens of the whole.
+    """The safe cuts of a text, which leave pieces with the same tokens as the whole text.
 
-    A cut is safe between two words if no phrase may reach over it: phrases join at certain pairs of entries alone.
+    A cut between two words is safe if no phrase can reach across it; phrases join only at certain pairs of entries.
 
     Args:
         tokenizer: must treat each word by itself.
@@ -48,9 +48,9 @@ class Cuts:
         """Return a safe cut in a text, the start of a word; None if there is none.
 
         Args:
-            text: of which the last word may go on.
-            begins: whether a word begins where the text begins; otherwise its first word may have begun before.
-            last: look for the last cut rather than the first.
+            text: a text whose last word may continue later.
+            begins: whether the text begins with the start of a word; otherwise its first word may have begun earlier.
+            last: whether to find the last cut rather than the first.
         """
         spans = [match.span() for match in WORD.finditer(text)]
         if spans and spans[0][0] == 0 and not begins:
@@ -73,10 +73,10 @@ class Cuts:
 
 
 class DocumentState:
-    """A text that is still growing, of which the embedding can be had at any time; made by :meth:`Embedder.state`.
+    """A growing text whose embedding is available at any time; made by :meth:`Embedder.state`.
 
-    However the text is cut into pieces, even inside a word, the embedding is that of the whole text. Its size does not
-    grow with the text, apart from the words around its two ends.
+    However the text is cut into pieces, even inside a word, the embedding is that of the whole text. The state's size
+    does not grow with the text, apart from the words around both ends.
 
     Example:
         >>> embedder = Embedder.load()
@@ -87,7 +87,7 @@ class DocumentState:
         >>> first.embedding()  # that of "The cat sat on the mat and slept."
 
     Args:
-        embedder: that reads the text.
+        embedder: the embedder that reads the text.
 
     Raises:
         InputError: the model's embeddings cannot grow: each token's weight depends on the length of the text
@@ -107,7 +107,7 @@ class DocumentState:
             if holds:
                 raise InputError(f"embeddings of this model cannot grow: it has {reason}; embed the whole text at once")
         self._embedder = embedder
-        # Until a first safe cut is found all of the text is the head; then sums stand between head and tail.
+        # Until a safe cut is found, the whole text is the head; then the sums replace the text between head and tail.
         self._head = ""
         self._tail = ""
         # Text added after head or tail, not yet searched for cuts.
@@ -129,18 +129,18 @@ class DocumentState:
         """Append text, without a separator.
 
         Raises:
-            InputError: it is no string.
+            InputError: the text is not a string.
         """
         if not isinstance(text, str):
             raise InputError(f"text must be a string, got {described(text)}")
         self._added.append(text)
         self._characters += len(text)
-        # Text without a safe cut is read again as a whole, so only once it has doubled: in linear time altogether.
+        # Text without a safe cut is read again as a whole, but only once it has doubled, so the total time is linear.
         if self._characters >= max(ADDED_CHARACTERS, len(self._tail if self._cut else self._head)):
             self._settle()
 
     def _settle(self) -> None:
-        """Move added text to the head and the tail, and what lies before the last safe cut to the sums."""
+        """Move added text to the head and the tail, and text before the last safe cut to the sums."""
         text = "".join(self._added)
         self._added, self._characters = [], 0
         if not text:
@@ -160,10 +160,10 @@ class DocumentState:
             self._tail = self._tail[last:]
 
     def merge(self, other: DocumentState) -> None:
-        """Append the text of another state, without a separator; the other one stays as it is.
+        """Append the text of another state, without a separator; the other state does not change.
 
         Raises:
-            InputError: it is of another model.
+            InputError: the other state belongs to another model.
         """
         if not isinstance(other, DocumentState) or other._embedder.fingerprint != self._embedder.fingerprint:
             raise InputError("the other state must be a DocumentState of the same model")
@@ -181,7 +181,7 @@ class DocumentState:
             self.add(joined)
             self._settle()
             joined = self._tail
-        # Here, at the end of the other one's head, its first cut is safe.
+        # The end of the other state's head is its first safe cut.
         if self._cut:
             self._grow(joined)
         self._cut = True
@@ -223,7 +223,7 @@ class DocumentState:
         return self._embedder.text_tokenizer([text])[0]
 
     def to_bytes(self) -> bytes:
-        """Return what :meth:`Embedder.state` makes this state of again."""
+        """Return the state as bytes, from which :meth:`Embedder.state` restores it."""
         self._settle()
         stream = io.BytesIO()
         np.savez(stream, *self._sums.arrays())
@@ -231,14 +231,14 @@ class DocumentState:
         return MAGIC + zlib.compress(ends + stream.getvalue())
 
     def restore(self, stored: bytes) -> None:
-        """Take the state that another one's :meth:`to_bytes` gave.
+        """Restore a state from the bytes that :meth:`to_bytes` returned.
 
         Raises:
-            InputError: it is none, a damaged one, or one of another model.
+            InputError: the bytes are not a state, or they are damaged or belong to another model.
         """
         try:
             fingerprint, cut, head, tail, known, arrays = self._unpacked(stored)
-        # Whatever the bytes are made to raise: they may come from a stranger.
+        # Any error, as the bytes may come from a stranger.
         except Exception as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
         if fingerprint != self._embedder.fingerprint:
@@ -255,7 +255,7 @@ class DocumentState:
         self._sums, self._added, self._characters = sums, [], 0
 
     def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, bool, list[NDArray[Any]]]:
-        """Return what :meth:`to_bytes` packed, in memory that the model bounds."""
+        """Return the values that :meth:`to_bytes` packed, in memory bounded by the size of the model."""
         if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
             raise ValueError("another beginning")
         largest = LARGEST_ENDS + self._sums.largest
@@ -269,7 +269,7 @@ class DocumentState:
         if [type(value) for value in (fingerprint, cut, head, tail, known)] != [str, bool, str, str, bool]:
             raise ValueError("values of other types")
         with ZipFile(io.BytesIO(packed)) as archive:
-            # Arrays are stored as they are, so none can be larger than the bytes here.
+            # Arrays are stored uncompressed, so none can be larger than these bytes.
             if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
                 raise ValueError("compressed arrays")
         with np.load(io.BytesIO(packed)) as loaded:

@@ -1,4 +1,4 @@
-"""What the steps need of a text's tokens, in constant size, so that texts of any length grow and join."""
+"""Sums over a text's tokens, which are all that the steps need; their size is constant, and they can be merged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, NumpyContextualizer
 from ctx_embed.numpy_model.saved import Floats
 
-# Tokens of a text, at most: a double counts to them exactly.
+# Maximum number of tokens in a text; doubles count exactly up to it.
 MOST_TOKENS = 1 << 53
 
 
 class Counts:
-    """How often each entry of the vocabulary occurs: all that counts where positions play no part.
+    """The count of each vocabulary entry in a text: all that the steps need if positions do not matter.
 
-    It holds at most as many numbers as the vocabulary has entries.
+    There are at most as many counts as the vocabulary has entries.
 
     Args:
         contextualizer: that reads the tokens.
@@ -75,10 +75,10 @@ class Counts:
 
 
 class Moments:
-    """M = sum_i y_i y_i^T, t = sum_i y_i and Z = sum_i exp(i s), y_i = e(w_i) exp(i s): absolute positions.
+    """For absolute positions: M = sum_i y_i y_i^T, t = sum_i y_i and Z = sum_i exp(i s), with y_i = e(w_i) exp(i s).
 
-    Of neighbouring texts A and B, M = M_A + D M_B D, t = t_A + D t_B, Z = Z_A + D Z_B with D = diag(exp(n_A s)). All
-    are stored divided by exp(L), L the largest exponent of each feature, so that nothing overflows.
+    If text B follows text A, M = M_A + D M_B D, t = t_A + D t_B and Z = Z_A + D Z_B with D = diag(exp(n_A s)). All sums
+    are stored divided by exp(L), where L is the largest exponent of each feature, so that nothing overflows.
 
     Args:
         contextualizer: that reads the tokens.
