@@ -187,5 +187,5 @@ def export(embedder: Embedder, output: str | Path) -> float:
         expected = embedder.finished(embedder.contextualizer.embed(ids, lengths), lengths, truncate_dim=found.shape[1])
         difference = float(np.abs(found - expected).max())
         if not difference <= NEAR * max(1.0, float(np.abs(expected).max())):
-            raise InputError(f"{output}: the graph differs from the model by {difference:.1e}, nothing was written")
+            raise InputError(f"{output}: the graph differs from the model by {difference:.1e}; nothing was written")
     return difference

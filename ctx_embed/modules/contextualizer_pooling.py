@@ -80,8 +80,8 @@ class ContextualizerPooling(Module):
         tokens = features["token_embeddings"]
         if tokens.shape[-1] != self.dimension:
             raise InputError(
-                f"token embeddings have {tokens.shape[-1]} features, this ContextualizerPooling was made for "
-                f"dimension={self.dimension}"
+                f"token embeddings must have {self.dimension} features, got {tokens.shape[-1]}; set the dimension of "
+                "ContextualizerPooling to that of the module before it"
             )
         if "cu_seq_lens_q" in features:
             offsets = features["cu_seq_lens_q"].to(torch.int64)
@@ -91,7 +91,7 @@ class ContextualizerPooling(Module):
             offsets = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.sum(1).cumsum(0)])
         input_ids = features["input_ids"][kept] if "input_ids" in features else offsets
         if self.initial_context == "uniform" and "input_ids" not in features:
-            raise InputError("initial_context='uniform' is seeded by token ids, the features hold no input_ids")
+            raise InputError("the features must have input_ids, which seed initial_context='uniform'; got none")
         contexts = self.attention(tokens[kept].to(self.attention.W.dtype), input_ids, offsets)
         features["sentence_embedding"] = contexts[-1].to(tokens.dtype)
         return features

@@ -76,8 +76,8 @@ def test_it_sits_on_a_transformer_and_is_saved_and_loaded(tokenizer, tmp_path):
 
 def test_wrong_features_are_one_line():
     pooling = ContextualizerPooling(8)
-    with pytest.raises(InputError, match=r"token embeddings have 4 features, .* made for dimension=8"):
+    with pytest.raises(InputError, match=r"token embeddings must have 8 features, got 4; set the dimension"):
         pooling({"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)})
     seeded = ContextualizerPooling(4, initial_context="uniform")
-    with pytest.raises(InputError, match="seeded by token ids, the features hold no input_ids"):
+    with pytest.raises(InputError, match="must have input_ids, which seed initial_context='uniform'"):
         seeded({"token_embeddings": torch.zeros(1, 2, 4), "attention_mask": torch.ones(1, 2)})
