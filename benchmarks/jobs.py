@@ -256,21 +256,24 @@ def one_text(inputs: Inputs) -> list[Row]:
 
 
 def minilm(inputs: Inputs) -> list[Row]:
-    """Every twentieth text of MR, and all-MiniLM-L6-v2 at its best batch size."""
+    """MR; all-MiniLM-L6-v2 embeds every twentieth text, at its best batch size."""
     import ctx_embed
     from ctx_embed.numpy_model import Embedder
 
-    texts = inputs.reviews()[::MINILM_SHARE]
+    texts = inputs.reviews()
+    few = texts[::MINILM_SHARE]
     ours, peer = Embedder.load(), ctx_embed.load("minilm", device="cpu")
     seconds = alternate(
         {
             "NumPy": lambda: ours.encode(texts),
-            "all-MiniLM-L6-v2": lambda: peer.encode(texts, batch_size=16, show_progress_bar=False),
+            "all-MiniLM-L6-v2": lambda: peer.encode(few, batch_size=16, show_progress_bar=False),
         },
         inputs.runs,
         clock=inputs.clock,
     )
-    return rows_of(seconds, "texts/s", lambda median: len(texts) / median)
+    counts = {"NumPy": len(texts), "all-MiniLM-L6-v2": len(few)}
+    of_a_text = {name: [time / counts[name] for time in times] for name, times in seconds.items()}
+    return rows_of(of_a_text, "texts/s", lambda median: 1 / median)
 
 
 FIRST_VECTOR = {
@@ -554,6 +557,34 @@ JOBS: dict[str, Callable[[Inputs], list[Row]]] = {
 LONG = ("index-million", "searches-million")
 
 
+def whole_jobs(rows: Sequence[Row]) -> str:
+    """Return the table of docs/performance.md: a line for each contender that stands beside ctx-embed."""
+    lines = ["| job | threads | ctx-embed | beside it | ratio (interval) |", "|---|--:|--:|---|---|"]
+    groups: list[list[Row]] = []
+    for row in rows:
+        # The first contender of a comparison stands beside itself.
+        if row["ratio"] == row["low"] == row["high"] == 1:
+            groups.append([])
+        groups[-1].append(row)
+    for ours, *others in groups:
+        for other in others or [None]:
+            cells = [
+                f"{ours['job']}: {ours['contender']}, {ours['unit']}",
+                str(ours["threads"]),
+                _rounded(ours["measured"]),
+            ]
+            if other:
+                interval = f"{other['low']:.2f} to {other['high']:.2f}"
+                cells += [f"{other['contender']}: {_rounded(other['measured'])}", f"{other['ratio']:.2f} ({interval})"]
+            lines.append("| " + " | ".join(cells + [""] * (5 - len(cells))) + " |")
+    return "\n".join(lines)
+
+
+def _rounded(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
 def processor() -> str:
     """Return the processor's name."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -568,14 +599,26 @@ def commit() -> str:
 
 @click.command()
 @click.argument("names", metavar="[JOB]...", nargs=-1, type=click.Choice(list(JOBS)))
-@click.option("--data", envvar="CTX_EMBED_DATA", required=True, type=click.Path(path_type=Path))
+@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
 @click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True)
 @click.option("--runs", default=7, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Add the rows to this file.")
+@click.option("--table", is_flag=True, help="Print the rows of the JSON file as a table, and measure nothing.")
 @click.option("--here", is_flag=True, help="Run one job in this process, and print its rows as JSON.")
 def main(
-    names: tuple[str, ...], data: Path, threads: tuple[int, ...], runs: int, json_path: Path | None, here: bool
+    names: tuple[str, ...],
+    data: Path | None,
+    threads: tuple[int, ...],
+    runs: int,
+    json_path: Path | None,
+    table: bool,
+    here: bool,
 ) -> None:
+    if table and json_path:
+        print(whole_jobs(json.loads(json_path.read_text(encoding="utf-8"))))
+        return
+    if data is None:
+        raise click.UsageError("--data must name the folder of data sets")
     if here:
         with tempfile.TemporaryDirectory() as work:
             print(json.dumps(JOBS[names[0]](Inputs(data, Path(work), threads[0], runs))))
@@ -593,7 +636,7 @@ def main(
             found += [{"job": name, "threads": count, **row} for row in json.loads(done.stdout)]
         print(f"{JOBS[name].__doc__}\n\n{markdown(found)}\n", flush=True)
         stored = [row for row in stored if row["job"] != name or row["threads"] not in threads] + [
-            {**row, **at} for row in found
+            {**at, **row} for row in found
         ]
         if json_path:
             json_path.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
