@@ -18,7 +18,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
 
-# Increased when the same key would produce a different score.
+# Increase this when a change of the code changes scores, so that stored ones are computed again.
 FORMAT = 2
 
 

@@ -63,7 +63,7 @@ def measure(encoder: Encoder, texts: Sequence[str], max_seconds: float = MAX_SEC
         max_seconds: stop at the first batch that ends later; short and long batches take turns.
     """
     batches = list(length_batches(texts))
-    # Every seventh batch, then the ones after them, so that a run cut short has seen texts of all lengths.
+    # Batches 0, 7, 14, ..., then 1, 8, 15, ..., so that a run cut short has seen texts of all lengths.
     mixed = [batch for start in range(7) for batch in batches[start::7]]
     encoder.encode([texts[place] for place in mixed[0]])
     done, start = 0, time.perf_counter()
@@ -95,7 +95,7 @@ def _peak_megabytes() -> float | None:
         import resource
     except ImportError:
         return None
-    # Bytes on macOS.
+    # macOS, which has no /proc, reports bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

@@ -73,7 +73,7 @@ def _random() -> Encoder:
 
 
 def _majority() -> Encoder:
-    # If all embeddings are equal, a probe predicts the most frequent class of its training rows.
+    # All embeddings are equal, so a probe predicts the most frequent class of its training rows.
     return Encoder("majority", lambda texts: np.zeros((len(texts), 1)), parameters=0, probes_only=True, by_name=True)
 
 

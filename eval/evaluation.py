@@ -80,7 +80,7 @@ def evaluate(
 
     def fail(error: InputError, context: str) -> None:
         line = str(error) if str(error).startswith(context) else f"{context}: {error}"
-        # A fault in the data fails for every encoder: report it once.
+        # An error in the data occurs for every encoder: report it once.
         if line not in result.failures:
             result.failures.append(line)
             tell(line)
@@ -96,7 +96,7 @@ def evaluate(
             tell(f"{task.name}: {read.rows + read.left_out} rows, but the published set has {task.rows}")
         elif read.is_altered:
             tell(f"{task.name}: the rows differ from the published set, though their number is the same")
-    # A run without data leaves no folder behind.
+    # Without data, do not create the cache folder.
     store = StoredScores(cache if result.data else None)
     sample = sample_of(result.data)
     for encoder in result.encoders:
@@ -124,13 +124,13 @@ def evaluate(
 
 
 def _as_published(task: Task, options: EvaluationOptions) -> Task:
-    """Return the task; a SentEval protocol scores all pairs of a similarity task."""
+    """Return the task; for a SentEval protocol, a similarity task with all its pairs."""
     is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
     return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
 
 
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:
-    """Return how many rows of a probe task have a text among those the encoder was trained on with labels."""
+    """Return how many rows of a probe task have a text that the encoder saw with a label in its training."""
     hashes = getattr(encoder.model[0], "labelled_texts", None) if encoder.model is not None else None
     if hashes is None or not isinstance(task, ProbeTask):
         return 0

@@ -64,8 +64,8 @@ class Evaluation:
         scores: the scores by (encoder's name, task's name).
         curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
         costs: the costs by encoder's name.
-        labelled: number of a probe task's texts that an encoder was trained on with labels, by (encoder's name, task's
-            name).
+        labelled: number of a probe task's rows with a text that the encoder saw with a label in its training, by
+            (encoder's name, task's name).
         failures: one line for each failure.
     """
 

@@ -1,7 +1,7 @@
 """Files to passages: walk a folder, read each format as text, and find the text's structure.
 
 walking.py      the files of a folder: .gitignore, globs, hidden files
-formats/        a reader for each format; :mod:`ctx_embed.documents.formats` chooses it by the suffix
+formats/        a reader for each format; :mod:`ctx_embed.documents.formats` chooses the reader by the file's suffix
 extraction.py   read risky formats in worker processes with limits on time and memory
 blocks.py       paragraphs, headings, functions and code blocks: where a text may be cut
 units.py        documents from files, paragraphs, lines or records, with their ids and metadata

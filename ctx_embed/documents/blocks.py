@@ -1,4 +1,4 @@
-"""The structure of a text: blocks that belong together, and how good a cut before each would be."""
+"""The structure of a text: blocks that should stay whole, and how good a cut before each would be."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ctx_embed.documents.grammars import LANGUAGES, definitions
 
 # Depths: the smaller the depth of a block, the better a cut before it. Every page begins a new passage.
 PAGE, SECTION, NONE = 0, 1, 9
-# Longer code is cut at blank lines only: parsing takes 100 times its size in memory.
+# Code longer than this is cut at blank lines only: a parser needs 100 times the size of the code in memory.
 _LARGEST_PARSED = 1_000_000
 
 _LINE = re.compile(r"[^\n\f]+")
-# Consecutive lines that are not blank.
+# A run of lines that are not blank.
 _RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n\f]*)*", re.MULTILINE)
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
@@ -28,13 +28,13 @@ _CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|ca
 
 
 class Block(NamedTuple):
-    """A part of a text that is cut only if it alone is too long for a passage.
+    """A part of a text; it is cut only if it is too long for a passage.
 
     Args:
-        start: its first character.
-        stop: the character after its last.
-        depth: how good a cut before it would be, best first: 0 at a page, 1 to 8 at a heading or function of that
-            depth, 9 elsewhere.
+        start: position of its first character.
+        stop: position after its last character.
+        depth: how good a cut before it would be (a smaller depth is a better cut): 0 at a page, 1 to 8 at a heading
+            or function of that depth, 9 elsewhere.
         prose: whether it consists of sentences; if not, it is cut between lines.
     """
 
@@ -56,7 +56,7 @@ def rows(text: str) -> list[Block]:
 
 
 def code(text: str) -> list[Block]:
-    """Return the parts of source code between blank lines; the less a part is indented, the better a cut before it."""
+    """Return the parts of source code between blank lines; the less a part is indented, the smaller its depth."""
     found = []
     for match in _RUN.finditer(text):
         indent = len(match[0].expandtabs()) - len(match[0].expandtabs().lstrip())
@@ -71,7 +71,7 @@ def python(text: str) -> list[Block]:
         return code(text)
     try:
         with warnings.catch_warnings():
-            # Outdated escapes in strings do not matter here.
+            # Python warns about invalid escapes in strings, which do not matter here.
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -94,7 +94,7 @@ def parsed(text: str, language: str) -> list[Block]:
 
 
 def _cut(text: str, depths: dict[int, int]) -> list[Block]:
-    """Return the parts between blank lines, also cut at the places in ``depths``, which has the depth of each cut."""
+    """Return the parts between blank lines, cut also where ``depths`` says; it maps each place to its depth."""
     cuts = sorted(depths)
     found: list[Block] = []
     at = 0
@@ -110,7 +110,7 @@ def _cut(text: str, depths: dict[int, int]) -> list[Block]:
 
 
 def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], depths: dict[int, int]) -> None:
-    """Add to ``depths`` where functions and classes of a body begin, and the statements after them."""
+    """Add to ``depths`` where the functions and classes of a body begin, and where statements after them begin."""
     after = False
     for node in body:
         defines = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)

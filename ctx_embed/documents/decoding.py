@@ -19,7 +19,7 @@ def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> b
     """Return the bytes of a regular file, unpacked if it is gzip.
 
     Raises:
-        UnreadableFileError: it cannot be read, has more than ``most`` bytes, or takes longer than ``seconds``.
+        UnreadableFileError: the file cannot be read, is larger than ``most`` bytes, or takes more than ``seconds``.
     """
     blocks, size, end = [], 0, time.monotonic() + seconds
     try:

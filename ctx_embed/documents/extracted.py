@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-# Maximum characters of a document: longer ones are no texts that people read, and would need much memory everywhere.
+# Maximum characters of a document: people do not read longer texts, and each step would need much memory for them.
 MOST_CHARACTERS = 64_000_000
 # Maximum bytes of an unpacked file.
 MOST_BYTES = 256 << 20
-# Maximum time and memory for reading a file.
+# Maximum seconds and megabytes for reading a file.
 SECONDS, MEGABYTES = 60.0, 2048
 
 
@@ -18,7 +18,7 @@ class UnreadableFileError(Exception):
 
     Args:
         reason: what is wrong with it.
-        counted: whether reports count such files rather than name them: binary and empty files are no mistakes.
+        counted: whether reports only count such files instead of naming each: binary and empty files are no mistakes.
     """
 
     def __init__(self, reason: str, *, counted: bool = False) -> None:
@@ -34,7 +34,7 @@ class Extracted:
         text: the text.
         kind: its structure, a name in :data:`ctx_embed.documents.blocks.KINDS`.
         title: the title, if it has one.
-        line: the number in the file of the text's first line; None if its lines are not those of the file.
+        line: line number of the text's first line in the file; None if the text's lines are not those of the file.
         pages: whether form feeds separate numbered pages.
         metadata: further fields.
     """

@@ -21,12 +21,12 @@ from ctx_embed.documents.formats import extract, format_of
 Item = TypeVar("Item")
 
 MOST_WORKERS = 4
-# Files that each worker reads ahead.
+# Number of files that each worker reads ahead.
 _AHEAD = 8
 
 
 class _Worker:
-    """A process that reads one file at a time; it is started when it is needed, and again after it was ended."""
+    """A process that reads one file at a time; it starts at the first file, and again after :meth:`end`."""
 
     def __init__(self, seconds: float, megabytes: int) -> None:
         self.seconds = seconds
@@ -44,7 +44,7 @@ class _Worker:
             raise UnreadableFileError("not read")
         process = self._process = self._process or self._started()
         if self._closed:
-            # Closed while the process started.
+            # Another thread closed this worker while the process started.
             process.kill()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -76,7 +76,7 @@ class _Worker:
         return [Extracted(**fields) for fields in found["texts"]]
 
     def _started(self) -> subprocess.Popen[bytes]:
-        # Not multiprocessing: it would run the user's script again, or copy the threads of this process.
+        # multiprocessing is unsuitable: it would import the user's script again, or fork a process with threads.
         paths = os.pathsep.join(path for path in sys.path if path)
         return subprocess.Popen(
             [sys.executable, "-m", "ctx_embed.documents.worker", str(self.megabytes)],
@@ -92,7 +92,7 @@ class _Worker:
         if process is not None:
             process.kill()
             for pipe in (process.stdin, process.stdout):
-                # Whatever is still to be written no longer matters.
+                # Closing a pipe first writes what is buffered, which may fail because the process is dead.
                 with suppress(OSError):
                     pipe.close()  # type: ignore[union-attr]
             process.wait()

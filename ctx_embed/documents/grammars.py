@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser, Tree
 
-# For each language the package of its grammar, and the function there that returns the grammar.
+# The package of each language's grammar, and the function in the package that returns the grammar.
 LANGUAGES = {
     "c": ("tree_sitter_c", "language"),
     "cpp": ("tree_sitter_cpp", "language"),
@@ -51,9 +51,9 @@ _DEFINITION = re.compile(
 )
 # Definitions that may contain further definitions.
 _CONTAINER = re.compile(r".*(?:class|enum|impl|interface|mod|module|namespace|record|struct|trait).*")
-# Nodes that wrap a definition together with what stands before it.
+# Nodes that wrap a definition together with a keyword before it, such as ``export``.
 _PREFIX = {"export_statement", "ambient_declaration", "template_declaration"}
-# Nodes whose children are definitions of the same depth: bodies, and the #if around a whole C header.
+# Nodes that do not count as a level: bodies, and the #if around a whole C header.
 _WRAPPER = re.compile(
     r".*(?:_body|_list|_block|_declarations|body_statement)|linkage_specification|preproc_(?:if|ifdef|else|elif)"
     r"|expression_statement"
@@ -93,7 +93,7 @@ def definitions(text: str, language: str, deepest: int, seconds: float = PARSING
     if tree is None:
         return None
     found: dict[int, int] = {}
-    # Nodes still to search, with their depth and the first line of the comments right above them.
+    # Nodes still to search, each with its depth and the first line of the comments right above it.
     waiting: list[tuple[Node, int, int | None]] = [(tree.root_node, 1, None)]
     while waiting:
         node, depth, above = waiting.pop()
@@ -142,7 +142,7 @@ def _with_first_lines(nodes: Iterable[Node], above: int | None) -> Iterator[tupl
 
 
 def _definition(node: Node) -> Node | None:
-    """Return the definition that a node is or wraps, in JavaScript also of a variable that holds a function."""
+    """Return the definition that a node is or wraps; in JavaScript a variable that holds a function counts too."""
     if _DEFINITION.fullmatch(node.type):
         return node if node.is_named else None
     if node.type in _PREFIX:

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-# Longer rules are ignored: no path is that long.
+# Rules with more characters are ignored: no path is that long.
 LONGEST_RULE = 1000
 _BRACKETS = re.compile(r"\[(!|\^)?(\]?(?:\\.|[^\]\\])*)\]")
 
-# Whether a name matches; None stands for ``**``, any number of folders.
+# A test of whether a name matches; None stands for ``**``, any number of folders.
 _Part = Callable[[str], object] | None
 
 
@@ -54,7 +54,7 @@ class Rule:
         return False
 
     def _after_stars(self, places: set[int]) -> set[int]:
-        """Return places in the rule and those after each ``**``, which may stand for no folder at all."""
+        """Return the places, and for each at a ``**`` also the next place: ``**`` may stand for no folder at all."""
         for place in sorted(places):
             while place < len(self.parts) and self.parts[place] is None:
                 place += 1
@@ -117,7 +117,7 @@ def _matcher(name: str) -> Callable[[str], object]:
     """Return a test of whether a name matches a glob."""
     if not any(character in name for character in "*?[\\"):
         return name.__eq__
-    # The expressions that Python makes of globs never backtrack, whatever the number of stars.
+    # The regular expressions that Python makes of globs never backtrack, however many stars a glob has.
     return re.compile(fnmatch.translate(_python_glob(name))).match
 
 

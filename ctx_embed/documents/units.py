@@ -18,7 +18,7 @@ from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
 UNITS = (FILES, PARAGRAPHS, LINES, RECORDS)
-# Formats whose records may each become a document, as in an index built from single files.
+# Formats whose records may become documents, as they do when an index is built from a single file.
 RECORD_SUFFIXES = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}
 
 
@@ -139,5 +139,5 @@ def modified(nanoseconds: int) -> str:
 
 
 def _unreadable(error: InputError, path: str) -> UnreadableFileError:
-    """Return an error whose message lacks the path at its beginning."""
+    """Return an error with the same message, without the path at its beginning."""
     return UnreadableFileError(str(error).removeprefix(path).lstrip(":, "))

@@ -20,9 +20,9 @@ LEAVING = "link out of the folder"
 NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}
-# Maximum lines that are read of a .gitignore file.
+# Maximum number of lines to read from a .gitignore file.
 _MOST_RULES = 10_000
-# Times are stored as 64-bit nanoseconds: later dates than the year 2262 become the latest.
+# The latest time that 64-bit nanoseconds can store, in the year 2262; later times are stored as this one.
 _LATEST = 2**63 - 1
 
 
@@ -49,7 +49,7 @@ class Skipped(NamedTuple):
         source: its path within the folder.
         reason: why.
         unreadable: whether it is a folder that could not be listed; its files are then unknown.
-        failed: whether it should have been read but could not be; a message then names it.
+        failed: whether reading it was attempted and failed; a message then names it.
     """
 
     source: str
@@ -58,7 +58,7 @@ class Skipped(NamedTuple):
     failed: bool = False
 
 
-# .gitignore files that apply: where each lies, and its patterns.
+# The .gitignore files that apply: the folder of each, and its patterns.
 _Rules = tuple[tuple[str, Rules], ...]
 
 
@@ -145,7 +145,7 @@ def _listing(
         return None
     if ".gitignore" in names:
         rules = (*rules, *_gitignore(path, prefix))
-    # Folders sort as their files do: with the slash that follows their name.
+    # A slash follows the name of a folder, so that it sorts where the paths of its files do.
     ordered = sorted((f"{entry.name}/" if is_folder else entry.name, entry, is_folder) for entry, is_folder in entries)
     return rules, ((entry, f"{prefix}{entry.name}", is_folder) for _, entry, is_folder in ordered)
 
@@ -156,14 +156,14 @@ def _gitignore(path: str, prefix: str) -> _Rules:
             lines = file.read(_MOST_RULES * 100).decode("utf-8", "replace").split("\n")
             return ((prefix, Rules.of(islice(lines, _MOST_RULES))),)
     except OSError:
-        # git, too, ignores a file of rules that it cannot read.
+        # Like git, ignore a .gitignore file that cannot be read.
         return ()
 
 
 def _reason(
     entry: os.DirEntry[str], source: str, is_folder: bool, rules: _Rules, excluded: Callable[[str], bool] | None
 ) -> str | None:
-    # Names of lock files of office programs begin with ~$.
+    # The names of office programs' lock files begin with ~$.
     if entry.name.startswith((".", "~$")):
         return HIDDEN
     try:

@@ -32,12 +32,12 @@ def answer(path: str, megabytes: int) -> dict[str, object]:
     except UnreadableFileError as error:
         return {"reason": str(error), "counted": error.counted}
     except MemoryError:
-        # Not all memory that the file took is freed: the next file needs a new process.
+        # Some of the memory that the file took is never freed, so the next file needs a new process.
         return {"reason": f"needs more than {megabytes} MB of memory", "spent": True}
     except RecursionError:
         return {"reason": "nested too deeply"}
     except Exception as error:
-        # A library met something unexpected in a broken file.
+        # Libraries raise all kinds of errors for broken files.
         said = " ".join(str(error).split())
         return {"reason": f"cannot be read ({type(error).__name__}{': ' if said else ''}{said:.120})"}
 

@@ -8,7 +8,7 @@ import re
 from ctx_embed.errors import InputError
 
 UTF_8 = "utf-8"
-# Bytes from which an encoding is detected.
+# Number of bytes from which an encoding is detected.
 SAMPLE_BYTES = 1 << 16
 # Longer marks first: the mark of UTF-32 begins with that of UTF-16.
 _MARKS = (
@@ -19,11 +19,11 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _LOOKED_AT = 8192
-# Maximum bytes that are analysed of the lines that are not ASCII.
+# Maximum number of bytes to analyse from lines that are not ASCII.
 _ANALYSED = 16384
-# The preferred encoding, unless another one fits the language better by more than this (0 to 1).
+# The preferred encoding; another one must fit the language better by more than this margin (0 to 1).
 _USUAL, _DOUBTFUL = "cp1252", 0.2
-# Control characters that hardly occur in text, unlike tabs, line ends, form feeds and escapes.
+# Control characters that hardly occur in text; tabs, line ends, form feeds and escapes do occur.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
 
 
@@ -65,7 +65,7 @@ def detected(sample: bytes) -> str | None:
     best = matches.best()
     if best is None:
         return None
-    # Short texts fit many encodings; that of western Windows, nearly Latin-1, is by far the most common.
+    # Short texts fit many encodings; of these cp1252 (Windows, western Europe) is by far the most common.
     usual = any(
         _USUAL in match.could_be_from_charset
         and match.chaos <= best.chaos
@@ -79,11 +79,12 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
     """Return the encoding of a file.
 
     Args:
-        sample: the part of the file that begins with its first line that is not ASCII; :data:`SAMPLE_BYTES` are enough.
+        sample: bytes of the file from its first line that is not ASCII; :data:`SAMPLE_BYTES` are enough.
         fallback: the encoding of a file that is not UTF-8; None: detected.
 
     Returns:
-        UTF-8 if that line, or at least half of all lines that are not ASCII, are UTF-8, or if the sample is not text.
+        UTF-8 if the first line of the sample, or at least half of its lines that are not ASCII, are UTF-8, or if the
+        sample is not text.
     """
     *whole, cut = sample.split(b"\n")
     lines = [line for line in whole if not line.isascii()] or [cut]

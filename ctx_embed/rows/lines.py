@@ -20,7 +20,7 @@ _Line = tuple[str, InputError | None]
 class Lines(Iterator[str]):
     r"""The lines of a stream, without their ends; only ``\n`` ends a line.
 
-    A line that cannot be decoded sets ``error``, and has lone surrogates in place of the wrong bytes.
+    For a line that cannot be decoded, ``error`` is set and the line has lone surrogates in place of the wrong bytes.
 
     Args:
         name: the name of the source, for messages.
@@ -96,7 +96,7 @@ class Lines(Iterator[str]):
                 raise InputError(f"{self.name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
             line = raw.removesuffix(b"\n").removesuffix(b"\r")
             if encoding is None and not line.isascii():
-                # Look ahead only where needed, because it waits for a pipe.
+                # Look ahead only where needed, since that may have to wait for a pipe.
                 ahead = b"" if is_utf8(line) else stream.peek(SAMPLE_BYTES)
                 encoding = settled(raw + ahead[:SAMPLE_BYTES], fallback)
             try:
@@ -117,7 +117,7 @@ class Lines(Iterator[str]):
         except UnicodeError:
             raise InputError(f"{self.name}: must be {encoding}; give the right encoding") from None
         finally:
-            # Whoever opened the stream closes it, or has closed it already.
+            # Leave the stream open: the caller closes it, and may have closed it already.
             with suppress(ValueError):
                 text.detach()
 

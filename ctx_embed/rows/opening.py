@@ -76,7 +76,7 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         if sys.stdin is None:
             raise InputError("standard input is closed")
         try:
-            # A separate buffer: a thread may still wait for a line when the interpreter closes sys.stdin's own.
+            # Use a separate buffer: at exit Python closes that of sys.stdin, while a thread may still wait for a line.
             stdin: Any = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         except (OSError, ValueError):
             stdin = sys.stdin.buffer
@@ -89,7 +89,7 @@ def opened(source: str | Path) -> Iterator[io.BufferedReader]:
         elif os.path.isdir(source):
             raise InputError(f"{source}: must be a file, got a folder")
         else:
-            # Reading a regular file, as in /proc, might block forever; a pipe may be waited for.
+            # A regular file must not block, as some in /proc would; a pipe may.
             stream = open_regular(source) if os.path.isfile(source) else open(source, "rb")  # noqa: SIM115
     except FileNotFoundError:
         raise InputError(f"{source}: no such file") from None

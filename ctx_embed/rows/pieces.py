@@ -21,7 +21,7 @@ from ctx_embed.rows.sources import Source
 from ctx_embed.rows.table import JSONL, PARQUET, TEXT, Raw, Table, kind_of, open_parquet, open_rows
 from ctx_embed.texts import Document, well_formed
 
-# A part is stored in one step: it has at most this many rows, or fewer if they are long.
+# A part is stored in one step. It ends after this many rows or bytes, whichever comes first.
 PART_ROWS = 16_384
 PART_BYTES = 1 << 24
 _READ_BYTES = 1 << 23
@@ -34,8 +34,8 @@ class Piece:
     Args:
         source: the file.
         key: the prefix of the names of its parts.
-        start: its first byte, or row group.
-        stop: the byte or row group after its last; None for the whole file.
+        start: its first byte (in Parquet: row group).
+        stop: the byte or row group after the piece; None for the whole file.
         first: the number of its first line or row.
         rows: its approximate number of rows; None if unknown.
         encoding: the encoding of its lines; None: only ASCII, or still to be detected.
@@ -153,7 +153,7 @@ def _stretches(
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + read + 1
         place = 0
         while place < len(ends):
-            # The last line of the part: the one that completes its rows or reaches its bytes, whichever is first.
+            # The part ends with the line that completes its rows or reaches its bytes, whichever comes first.
             last = min(place + part_rows - lines - 1, int(np.searchsorted(ends, start + part_bytes)))
             if last >= len(ends):
                 break

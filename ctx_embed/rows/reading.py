@@ -226,7 +226,7 @@ def read_columns(source: str | Path) -> Iterator[str]:
         InputError: as :func:`read_lines`; a row that cannot be read.
     """
     if kind_of(source) in (TEXT, TSV):
-        # Here a TSV file needs no header.
+        # Read TSV as plain lines: it may lack a header.
         for _, line in read_lines(source):
             yield from line.split("\t")
         return
@@ -249,7 +249,7 @@ def _label(where: str, value: Any, field: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        # pandas writes a column of integers with gaps as floats.
+        # pandas writes integers as floats if some are missing.
         return str(int(value))
     if not isinstance(value, str | int | float) or value != value:
         raise InputError(f"{where}: the label {field!r} must be a string or a number, got {_got(value)}")

@@ -14,7 +14,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.rows.opening import GZIP_MAGIC, STANDARD_INPUT, filesystem, is_remote, opened, said, suffix_of
 from ctx_embed.rows.table import PARQUET, kind_of, open_parquet
 
-# Suffixes of the files that are read in a folder; a .json file there is usually a configuration.
+# Suffixes of the files that are read from a folder; .json is not one of them, since such files are often settings.
 FOLDER_SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _SAMPLED_BYTES = 1 << 20
 

@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(\.\d+)?")
 _ROWS_AT_ONCE = 2048
 # Maximum number of fields that an error message lists.
 _NAMED_FIELDS = 20
-# A cell may hold a whole book.
+# Python's default limit is too low: a cell may hold a whole book.
 csv.field_size_limit(LONGEST_LINE)
 
 Raw: TypeAlias = str | dict[str, Any] | InputError
@@ -54,7 +54,7 @@ def kind_of(source: str | Path) -> str:
 class Table:
     """An open file of rows; iterating yields each row with the number of its last line, in Parquet of the row.
 
-    Number 0 marks an error of the whole file, such as a field that its header lacks.
+    Row number 0 marks an error of the whole file, such as a field missing from its header.
 
     Args:
         name: the name of the source, for messages.

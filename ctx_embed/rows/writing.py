@@ -83,14 +83,14 @@ def _json(value: Any) -> str:
 def _write_npy(file: IO[bytes], documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
     import numpy as np
 
-    # numpy.save bypasses the file object, and its errors lack the reason.
+    # Not numpy.save: it bypasses the file object, and its errors do not say why writing failed.
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(embeddings))
     file.write(np.ascontiguousarray(embeddings).data)
 
 
 def _write_jsonl(file: IO[bytes], documents: Sequence[Document], embeddings: NDArray[np.float32]) -> None:
     for row, embedding in zip(_rows(documents), embeddings, strict=True):
-        # 9 digits identify a float32; repr() of the float would have up to 17.
+        # 9 digits represent a float32 exactly; repr() would write up to 17.
         numbers = ", ".join(f"{value:.9g}" for value in embedding.tolist())
         file.write(f'{_json(row)[:-1]}, "{EMBEDDING}": [{numbers}]}}\n'.encode())
 

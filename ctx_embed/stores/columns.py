@@ -1,8 +1,8 @@
 """Metadata as columns of a table: each field has a type chosen from samples, and the rest is JSON.
 
 A table has the columns ``id``, ``text``, ``embedding`` and one for each field that samples agree on: ``bool``, ``int``,
-``float``, ``string``, or lists of these. Whatever does not fit its column, and every other field, is in the column
-``metadata`` as JSON, so that nothing is lost. Filters can use only fields with a column.
+``float``, ``string``, or lists of these. Values that do not fit their column, and all other fields, are stored as JSON
+in the column ``metadata``, so that nothing is lost. Filters can use only fields with a column.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _nameable(name: str) -> bool:
 
 
 def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the type of the column of each field whose values in the samples agree."""
+    """Return the column type of each field whose values in the samples have a common type."""
     found: dict[str, str | None] = {}
     for metadata in samples:
         for name, value in metadata.items():
@@ -86,7 +86,7 @@ def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     columns: dict[str, str] = {}
     folded: set[str] = set()
     for name, agreed in found.items():
-        # Some stores ignore case in names.
+        # Some stores ignore case in column names: make a column of only the first of such fields.
         if agreed is not None and name.lower() not in folded:
             folded.add(name.lower())
             columns[name] = agreed

@@ -45,7 +45,7 @@ def index_parquet(
 ) -> Built:
     """Index the output of ``ctx-embed encode --to DIRECTORY`` with its vectors; ``path`` changes only at the end.
 
-    Until then, finished work is stored in ``path`` + ``.partial``. Of rows with the same id, the last is indexed.
+    Until then, finished work is stored in ``path`` + ``.partial``. If rows share an id, the last one is indexed.
 
     Args:
         directories: one or several folders, or URIs of an object store.

@@ -30,14 +30,15 @@ from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-# With fewer rows LanceDB compares a query with all of them, which takes milliseconds.
+# A table with fewer rows gets no index: LanceDB compares a query with all of them in milliseconds.
 LEAST_INDEXED = 20_000
-# Stores one byte per dimension: LanceDB alone finds 98.6 % of the ten nearest of 30,000 vectors. With its default,
-# IVF_PQ, it finds 57 %, and building takes a minute instead of a second.
+# IVF_SQ stores one byte per dimension. Without refinement it finds 98.6 % of the ten nearest of 30,000 vectors;
+# LanceDB's default, IVF_PQ, finds 57 %, and takes a minute to build instead of a second.
 INDEX_TYPE = "IVF_SQ"
-# Candidates from the index whose exact vectors are compared again; helps tables with LanceDB's default index, too.
+# A search compares the exact vectors of this many candidates from the index, at least LEAST_REFINED for each hit.
+# This also helps tables that have LanceDB's default index.
 CANDIDATES, LEAST_REFINED = 500, 10
-# Number of commits after which small files are joined.
+# Small files are joined after this many commits.
 OPTIMIZED = 256
 
 
@@ -148,7 +149,7 @@ class LanceDB(Database):
     def finish(self, *, unique: bool = False) -> None:
         """Build or extend an index of vectors, if the table is large, and join small files."""
         with self._reporting_errors(), warnings.catch_warnings():
-            # The deprecated call works with older versions, too.
+            # Older versions of LanceDB have only the deprecated call.
             warnings.simplefilter("ignore", DeprecationWarning)
             if self.count() >= self.least_indexed and not self._rows.list_indices():
                 self._rows.create_index(metric="cosine", vector_column_name=EMBEDDING, index_type=INDEX_TYPE)
@@ -169,7 +170,7 @@ class LanceDB(Database):
             with self._reporting_errors():
                 rows = search.to_list()
             scored = ((row, 1 - row["_distance"]) for row in rows)
-            # The cosine with zeros is NaN.
+            # The cosine with a vector of zeros is NaN.
             found.append([hit_of(row, score, fields) for row, score in scored if not math.isnan(score)])
         return found
 

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 PART, SUFFIX = "part-", ".parquet"
-# Rows whose vectors are compared with the queries at a time: 21 MB with 320 dimensions.
+# Number of vectors that are compared with the queries at a time; 21 MB with 320 dimensions.
 ROWS_AT_ONCE = 16_384
-# Maximum number of ids whose hashes are in memory at a time in the search for duplicates.
+# The search for repeated ids holds the hashes of at most this many ids in memory.
 IDS_AT_ONCE = 50_000_000
 
 Mask = NDArray[np.bool_]
@@ -127,9 +127,9 @@ class Parquet(Store):
         self._write(f"_{name}.json", json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))
 
     def _write(self, name: str, content: bytes | pyarrow.Table) -> None:
-        """Write a file, durably; it exists either whole or not at all."""
+        """Write a file durably and atomically."""
         target = f"{self.folder}/{name}"
-        # In an object store a file appears when it is closed; on a disk a finished file is renamed.
+        # An object store shows a file only when it is closed; on a disk, rename the finished file.
         path = f"{self.folder}/_{uuid.uuid4().hex}.tmp" if self._is_local else target
         try:
             with self.fs.open_output_stream(path) as stream:
@@ -150,7 +150,7 @@ class Parquet(Store):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep other runs out of a folder, and remove the files that killed processes left half-written in it.
+        """Keep other runs out of a folder, and remove the half-written files that killed processes left in it.
 
         Raises:
             InputError: another run is writing.
@@ -166,7 +166,7 @@ class Parquet(Store):
             yield
 
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
-        """Write the rows as one file; outside of a run, earlier rows with their ids are removed at once."""
+        """Write the rows as one file; outside of an encoding run, also remove earlier rows with the same ids."""
         collection = self.require_collection()
         if len(rows):
             name = part or f"z{len(self.parts()):08d}-{uuid.uuid4().hex[:8]}"
@@ -227,8 +227,8 @@ class Parquet(Store):
             self._drop(path, rows)
 
     def _replaced(self) -> dict[str, list[int]]:
-        """Return the rows of each file whose id a later row has."""
-        # Hashes in memory find candidates, in several passes if there are very many; then the ids are compared.
+        """Return, for each file, the rows whose id a later row has too."""
+        # Find equal hashes, in several passes if there are very many ids; then compare the ids themselves.
         total = self.count()
         passes = -(-total // IDS_AT_ONCE)
         dropped: dict[str, list[int]] = {}
@@ -268,7 +268,7 @@ class Parquet(Store):
         """Return the k nearest rows to each query; always exact."""
         fields = self.require_collection().fields
         read_by_filter = [] if tree is None else [column_of(self.name, path, fields)[0] for path in paths(tree)]
-        # For each query the best rows so far: score, file and row.
+        # The best rows so far for each query: score, file and row.
         best: list[list[tuple[float, str, int]]] = [[] for _ in queries]
         for path, first, batch in self._batches([EMBEDDING, *dict.fromkeys(read_by_filter)]):
             rows = np.arange(batch.num_rows)
@@ -302,7 +302,7 @@ class Parquet(Store):
 def _write_table(stream: Any, table: pyarrow.Table) -> None:
     from pyarrow import parquet
 
-    # Vectors look random: compressing them or storing them in a dictionary takes time and saves nothing.
+    # Vectors look like random numbers: compression or a dictionary would take time and save nothing.
     others = [name for name in table.column_names if name != EMBEDDING]
     compression = dict.fromkeys(others, "zstd") | {f"{EMBEDDING}.list.element": "none"}
     parquet.write_table(table, stream, compression=compression, use_dictionary=others, row_group_size=ROWS_AT_ONCE)
@@ -353,7 +353,7 @@ def _compare(array: Any, kind: str, tree: Comparison) -> Mask:
 
 
 def _widened(array: Any, kind: str, value: Any) -> tuple[Any, Any]:
-    """Return a column and a value of one type."""
+    """Return a column and a value, converted to a common type."""
     return (array.cast("float64"), float(value)) if "float" in (kind, type(value).__name__) else (array, value)
 
 

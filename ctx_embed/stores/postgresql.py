@@ -21,12 +21,13 @@ from ctx_embed.texts import well_formed
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-# pgvector cannot index longer vectors.
+# pgvector cannot index vectors of more dimensions.
 MOST_INDEXED_DIMENSIONS = 2000
-# Candidates that a search of the index tracks (pgvector's default, 40, misses one hit in twelve), and their maximum.
+# pgvector's hnsw.ef_search, the number of candidates that a search tracks (the default, 40, misses one hit in twelve),
+# and its maximum.
 EF_SEARCH, MOST_EF_SEARCH = 100, 1000
 
-# SQL and its parameters.
+# An SQL expression and its parameters.
 Sql = tuple[str, list[Any]]
 
 
@@ -66,7 +67,7 @@ class PostgreSQL(Database):
             connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
             register_vector(connection)
         except psycopg.errors.UniqueViolation:
-            # Another process has created the extension at the same moment.
+            # Another process created the extension at the same moment.
             register_vector(connection)
         except psycopg.Error as error:
             connection.close()
@@ -189,7 +190,7 @@ class PostgreSQL(Database):
                 connection.execute("SET LOCAL enable_indexscan = off")
             else:
                 connection.execute(f"SET LOCAL hnsw.ef_search = {min(max(k, EF_SEARCH), MOST_EF_SEARCH)}")
-                # With a filter, continue until k rows are found.
+                # With a filter, search on until k rows match.
                 connection.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             for query in queries:
                 vector = Vector(query)
@@ -198,7 +199,7 @@ class PostgreSQL(Database):
                     [
                         Hit(id=identifier, score=float(score), text=text, metadata=metadata)
                         for identifier, text, metadata, score in rows
-                        # pgvector sorts zeros, whose distances are NaN, to the end.
+                        # Vectors of zeros, whose distances are NaN, come last in pgvector's order.
                         if not math.isnan(score)
                     ]
                 )
@@ -260,7 +261,7 @@ def _typed(value: Value) -> tuple[str, str, Any]:
 def _compared(field: str, path: list[Any], tree: Comparison) -> Sql:
     kind, cast, value = _typed(tree.value)
     parameter = "%s::text" if kind == "string" else f"%s{cast}"
-    # Without CASE, PostgreSQL may cast before it has checked the type.
+    # Without CASE, PostgreSQL may cast a value before it checks the type.
     sql = f"(CASE WHEN jsonb_typeof({field}) = '{kind}' THEN ({field} #>> '{{}}'){cast} {tree.operator} {parameter}"
     return f"{sql} ELSE false END)", [*path, *path, value]
 

@@ -31,11 +31,11 @@ from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
-# In the payload of a point whose vector is zeros.
+# The payload's mark of a point whose vector is zeros.
 UNDIRECTED = "undirected"
 # The environment variable with the API key of the server.
 API_KEY = "QDRANT_API_KEY"
-# Points in a request: 3 MB of JSON with 320 dimensions; a server refuses more than 32 MB.
+# Maximum points in a request: 3 MB of JSON with 320 dimensions. A server refuses more than 32 MB.
 POINTS_AT_ONCE = 512
 NOTES_AT_ONCE = 1000
 # The namespace of the UUIDs that name points: Qdrant accepts only integers and UUIDs.
@@ -153,7 +153,7 @@ class Qdrant(Database):
             )
             with self._reporting_errors():
                 points = ask(query_filter=chosen).points
-                # Qdrant gives vectors of zeros the cosine 0. Excluding them is slower and rarely needed.
+                # For Qdrant, vectors of zeros have the cosine 0. Excluding them is slow, so do it only if one is found.
                 if any(point.payload.get(UNDIRECTED) for point in points):
                     points = ask(query_filter=others).points
             found.append([_hit(point.payload, float(point.score)) for point in points])
@@ -165,7 +165,7 @@ def _point(identifier: str) -> str:
 
 
 def _split(fields: Mapping[str, Any], path: str, present: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an object without its lists, and one of its lists alone; add the paths of all fields to ``present``."""
+    """Return an object without its lists, and one with only its lists; add the paths of all fields to ``present``."""
     plain: dict[str, Any] = {}
     lists: dict[str, Any] = {}
     for name, value in fields.items():
@@ -204,7 +204,7 @@ def _hit(payload: dict[str, Any], score: float) -> Hit:
 
 
 def _key(root: str, path: FieldPath) -> str:
-    # Qdrant's quotes protect names with dots and brackets.
+    # Quotes keep Qdrant from reading dots and brackets in a name as a path.
     return ".".join([root, *(name if name.replace("_", "").isalnum() else f'"{name}"' for name in path)])
 
 
@@ -216,7 +216,7 @@ def condition(name: str, tree: Filter) -> Any:
         tree: the filter.
 
     Raises:
-        InputError: it compares by order strings that are not dates, or booleans, which Qdrant cannot.
+        InputError: the filter orders booleans, or strings that are not dates, which Qdrant cannot do.
     """
     from qdrant_client import models
 

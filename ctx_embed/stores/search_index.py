@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Index(Store):
-    """A :class:`ctx_embed.SearchIndex`. It has only one writer, so encoding runs write Parquet first.
+    """A :class:`ctx_embed.SearchIndex` as a store. An index has only one writer, so encoding runs write Parquet first.
 
     Args:
         path: the folder of the index.

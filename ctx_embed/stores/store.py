@@ -36,11 +36,11 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Collection:
-    """A store's record of its vectors, which keeps vectors of other models from being added or compared.
+    """A store's record of how its vectors were made, so that vectors of other models are neither added nor compared.
 
     Args:
         model_fingerprint: the fingerprint of the model, see :func:`ctx_embed.fingerprint.fingerprint`.
-        dimension: the length of each vector; its norm is 1.
+        dimension: the number of dimensions; every vector has unit length.
         model: the name or path that loads the model again, such as ``default``; None if unknown.
         metric: the similarity of vectors; always the cosine.
         fields: the metadata fields that have a column, with its type, see :mod:`ctx_embed.stores.columns`.
@@ -146,7 +146,7 @@ class Store(ABC):
 
     A document without tokens that the model knows is stored with a vector of zeros, which no search finds.
 
-    A subclass stores rows by id, and small notes in JSON by name: of the collection, and of encoding runs.
+    A subclass stores rows by id, and by name small JSON notes, which record the collection and encoding runs.
 
     Args:
         name: the name of the store in messages, which leave out its passwords.
@@ -184,13 +184,13 @@ class Store(ABC):
             there = collection
         else:
             there.require(self.name, collection)
-        # A killed run may have left the note without its collection.
+        # A killed run may have written the note without making the collection.
         self._create(there)
         return there
 
     @cached_property
     def embedder(self) -> IndexModel:
-        """The model that made the vectors, loaded at the first search; by NumPy alone where it can.
+        """The model that made the vectors, loaded at the first search; without torch if the model allows it.
 
         Raises:
             InputError: there is no collection, or ``model`` is not the model that made its vectors.
@@ -335,7 +335,7 @@ class Store(ABC):
 
 
 class Database(Store):
-    """A store whose collection is one of several in a database, next to the table or collection of the notes.
+    """A store in a database: one table or collection holds the documents, another one the notes.
 
     A subclass opens its connection as the cached property ``_opened``.
 

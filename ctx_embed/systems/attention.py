@@ -1,7 +1,7 @@
 """The attention of the systems as pure tensor functions over packed tokens.
 
-Dimensions: B documents, N tokens in all, n of one document, m features, h heads. ``offsets`` (B + 1,) holds the start
-of each document among the N packed tokens, ``lengths`` is the list of the B numbers of tokens.
+Dimensions: B documents, N tokens in all, n tokens of one document, m features, h heads. ``offsets`` (B + 1,) holds the
+start of each document among the N packed tokens and, last, N; ``lengths`` lists the number of tokens of each document.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
-    """Return the mean (B, d) of each document's rows (N, d), in float32 or better; zero for one without tokens."""
+    """Return the mean (B, d) of each document's rows (N, d), at least in float32; zero for an empty document."""
     return segment_sum(values, offsets) / offsets.diff()[:, None].clamp(min=1)
 
 
@@ -50,7 +50,7 @@ def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
         offsets: (B + 1,).
 
     Returns:
-        (N, h), in float32 or better.
+        (N, h), at least in float32.
     """
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     documents = document_ids(offsets)
@@ -76,7 +76,7 @@ def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[G
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Return vectors (..., d) scaled to unit length, in float32 or better; zeros stay zeros, with a finite gradient."""
+    """Return vectors (..., d) scaled to unit length, at least in float32; zeros stay zeros, with a finite gradient."""
     vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
     length = vectors.norm(dim=-1, keepdim=True)
     return vectors / torch.where(length > 0, length, 1)
@@ -97,7 +97,7 @@ def low_rank_scores(tokens: Tensor, context: Tensor, P: Tensor, Q: Tensor, offse
         offsets: (B + 1,).
 
     Returns:
-        (N, h), in float32 or better; zeros for a token whose e_t is zero in all heads.
+        (N, h), at least in float32; zeros for a token whose e_t is zero in all heads.
 
     Source: Mehta et al. (2019), arXiv 1912.00835.
     """
@@ -200,7 +200,7 @@ SCORES: dict[str, Score] = {
     "content": Score(_content),
     # v^T tanh(W_q q + W_h h_t), Bahdanau et al. 2015
     "additive": Score(_additive, lambda m, positions: {"W_query": (m, m), "W_token": (m, m), "v": (m,)}),
-    # (W q)_t, of the position t alone, Luong et al. 2015
+    # (W q)_t, depends only on the position t, Luong et al. 2015
     "location": Score(_location, lambda m, positions: {"W": (positions, m)}),
     # q^T W h_t, Luong et al. 2015
     "general": Score(_general, lambda m, positions: {"W": (m, m)}),

@@ -23,7 +23,7 @@ class AttentivePooling(HeadsEncoder):
 
         content     e_t = cos(q, h_t)                        Graves et al. (2014)
         additive    e_t = v^T tanh(W_q q + W_h h_t)          Bahdanau et al. (2015)
-        location    e_t = (W q)_t, of the position t alone   Luong et al. (2015)
+        location    e_t = (W q)_t, depends only on t         Luong et al. (2015)
         general     e_t = q^T W h_t                          Luong et al. (2015)
         dot         e_t = q^T h_t                            Luong et al. (2015)
         scaled-dot  e_t = q^T h_t / sqrt(d)                  Vaswani et al. (2017)

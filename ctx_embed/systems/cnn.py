@@ -85,7 +85,7 @@ class Convolution(SystemEncoder):
         found = []
         for convolution, width in zip(self.convolutions, self.widths, strict=True):
             values = convolution(tokens.transpose(1, 2))
-            # The n + w - 1 windows that start before the text's end count; w - 1 of them start before its first token.
+            # Only the n + w - 1 windows that start before the text's end count; w - 1 of them start before the text.
             counts = F.pad(mask, (width - 1, 0), value=True)[:, None]
             found.append(tuple(values.masked_fill(~counts, -torch.inf).max(2)))
         return found
@@ -118,7 +118,7 @@ class Convolution(SystemEncoder):
         mask = torch.ones(1, n, dtype=torch.bool, device=tokens.device)
         for (_, windows), width in zip(self._greatest(tokens[None], mask), self.widths, strict=True):
             wins = torch.bincount(windows[0], minlength=n + width - 1)
-            # Window j holds the tokens j - w + 1 .. j, as far as they exist.
+            # Window j holds those of the tokens j - w + 1 .. j that exist.
             begin = torch.arange(n + width - 1, device=tokens.device) - width + 1
             inside = (begin + width).clamp(max=n) - begin.clamp(min=0)
             each = wins.to(tokens.dtype) / inside

@@ -32,7 +32,7 @@ def bigram_buckets(ids: Tensor, offsets: Tensor, buckets: int) -> tuple[Tensor, 
     documents = document_ids(offsets)
     together = documents[1:] == documents[:-1]
     first, second = ids[:-1][together].to(torch.int64), ids[1:][together].to(torch.int64)
-    # Odd multipliers that spread over 32 bits; the low bits of a product are the least mixed.
+    # Multiply by odd 32-bit constants, and drop the low bits of the sum, which are the least mixed.
     mixed = (first * 0x9E3779B1 + second * 0x85EBCA6B) >> 15
     counts = (offsets.diff() - 1).clamp(min=0)
     return mixed % buckets, F.pad(counts.cumsum(0), (1, 0))
@@ -85,7 +85,7 @@ class DeepAveraging(TokenEncoder):
 
     @torch.no_grad()
     def begin_as_mean(self) -> None:
-        """Initialise the network as the mean of the words, which needs one layer or at least 2 m hidden units.
+        """Set the bigrams to zero and the network to the identity; this needs one layer or at least 2 m hidden units.
 
         x = relu(x) - relu(-x): the first 2 m units of each layer carry both terms, the others stay random.
         """

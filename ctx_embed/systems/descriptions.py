@@ -95,7 +95,7 @@ DESCRIPTIONS: dict[str, Description] = {
     ),
 }
 
-# Further names for `ctx-embed eval run --encoder`; these are fitted in each training fold.
+# Further encoders for `ctx-embed eval run --encoder`; they are fitted in each training fold.
 EVALUATION_BASELINES = {
     "tfidf": "tf-idf vectors, fitted inside each training fold",
     "majority": "the training fold's most frequent class",

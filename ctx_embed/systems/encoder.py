@@ -15,7 +15,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder, require_size
 from ctx_embed.second_order import document_ids, token_positions
 
-# Above this many padded positions per token, a recurrent network reads documents packed.
+# Pad documents for a recurrent network only up to this many positions per token; beyond, pack them.
 MOST_PADDING = 4
 
 
@@ -28,7 +28,7 @@ class TableOptions(TypedDict, total=False):
 
 
 def require_share(name: str, value: float) -> None:
-    """Refuse a value that is not a number from 0 to below 1.
+    """Raise an error unless a value is a number from 0 to below 1.
 
     Raises:
         InputError: naming the option and the value.
@@ -49,7 +49,7 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
         network: a GRU of one or two directions.
         tokens: (N, m) packed.
         offsets: (B + 1,).
-        most_padding: on a CPU, pad the documents if that makes at most this many positions a token.
+        most_padding: on a CPU, pad the documents if that takes at most this many positions per token.
 
     Returns:
         (N, directions * hidden).
@@ -57,7 +57,7 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
     if not len(tokens):
         return tokens.new_zeros(0, network.hidden_size * (2 if network.bidirectional else 1))
     lengths = offsets.diff()
-    # Devices other than CPUs have kernels for packed sequences.
+    # Only on a CPU are packed sequences slow: other devices have kernels for them.
     pads = tokens.device.type == "cpu" and len(lengths) * int(lengths.max()) <= most_padding * len(tokens)
     return (_padded_states if pads else _packed_states)(network, tokens, offsets)
 
@@ -65,7 +65,7 @@ def recurrent_states(network: nn.GRU, tokens: Tensor, offsets: Tensor, most_padd
 def _packed_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
     """Return the states of packed documents, in memory that does not depend on how much their lengths differ."""
     lengths = offsets.diff()
-    # The longest document first, and all first tokens before all second ones, as torch packs sequences.
+    # torch's order of packed sequences: all first tokens, then all second ones, ..., longer documents first.
     rank = lengths.argsort(descending=True, stable=True).argsort()
     documents = document_ids(offsets)
     position = token_positions(offsets)
@@ -97,7 +97,7 @@ def _padded_states(network: nn.GRU, tokens: Tensor, offsets: Tensor) -> Tensor:
 
 
 class SystemEncoder(TokenEncoder):
-    """A token encoder whose natural output may have other features than its table.
+    """A token encoder whose natural output may have another number of features than its table.
 
     Subclasses define :attr:`natural_dimension` and :meth:`pooled`, and call :meth:`begin_output` last in ``__init__``.
     """

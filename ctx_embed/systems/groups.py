@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Token positions of a group, so that its intermediate values stay in cache.
+# Maximum token positions of a group: its intermediate values then stay in the cache.
 GROUP_TOKENS = 8192
-# A group's shortest document has at least this share of its longest, so that most positions hold a token.
+# A group's shortest document has at least this fraction of the tokens of its longest, so there is little padding.
 LIKE_LENGTH = 0.75
 
 

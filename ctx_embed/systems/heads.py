@@ -60,7 +60,7 @@ class HeadsEncoder(SystemEncoder):
     @torch.no_grad()
     def mean_state(self) -> Tensor:
         """Return the mean over the vocabulary of the states of single tokens, (state dimension,)."""
-        if self.embedding.weight.is_meta:  # Only shapes are asked for.
+        if self.embedding.weight.is_meta:  # Without values, only the shape matters.
             return self.embedding.weight.new_empty(self.state_dimension)
         entries = torch.arange(self.embedding.num_embeddings, device=self.embedding.weight.device)
         return self.states(entries, torch.arange(len(entries) + 1, device=entries.device)).mean(0)

@@ -1,4 +1,4 @@
-"""LAMA: multi-head attention by bilinear forms of rank one, and the single-head bilinear attention they factorise."""
+"""LAMA: multi-head attention by bilinear forms of rank one, and single-head attention with the full matrix."""
 
 from __future__ import annotations
 

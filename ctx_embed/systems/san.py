@@ -89,5 +89,5 @@ class StructuredSelfAttention(HeadsEncoder):
         return last
 
     def __getstate__(self) -> dict[str, Any]:
-        # The penalty belongs to an autograd graph, which a copy does not have.
+        # Drop the penalty: it belongs to an autograd graph, which is not copied.
         return {**self.__dict__, "_regularizer": 0.0}

@@ -19,10 +19,10 @@ from ctx_embed.systems.attention import self_attention, self_attention_weights
 from ctx_embed.systems.encoder import TableOptions, offsets_of, require_share
 from ctx_embed.systems.groups import Group, groups_of
 
-# By what the sum of a text's token outputs is divided, given its number of tokens.
+# Maps a text's number of tokens to the divisor of the sum of its token outputs.
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {"mean": lambda n: n, "sqrt": torch.sqrt}
 
-# Tokens of a usual text: a new student cancels the mean of its positions.
+# Number of tokens in a usual text: :meth:`TransformerEncoder.begin_as_mean` subtracts the mean of as many positions.
 USUAL_LENGTH = 20
 
 

@@ -33,7 +33,7 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
     except ImportError:
         raise missing_extra("a plot", "plots") from None
     drawn = {name: draw(report) for name, draw in _PLOTS.items()}
-    # The same report always produces the same bytes.
+    # Fixed ids, so that the same report always produces the same bytes.
     with matplotlib.rc_context({"svg.hashsalt": "ctx-embed", "svg.fonttype": "none"}):
         return {f"{name}.svg": _svg(figure) for name, figure in drawn.items() if figure is not None}
 
@@ -54,7 +54,7 @@ def _axes(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def _short(name: str) -> str:
-    # A dollar would start a formula.
+    # matplotlib would read a dollar sign as the start of a formula.
     name = name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
     return name.replace("$", r"\$")
 
@@ -72,8 +72,8 @@ def _means(report: dict[str, Any], kind: str) -> dict[str, dict[str, float]]:
 def quality_by_speed(report: dict[str, Any]) -> Figure | None:
     """Plot the mean score over the first kind of task with results against texts per second (logarithmic).
 
-    An encoder that lacks a task is left out, since its mean would be over other tasks; so is one without parameters,
-    such as the majority class, next to which all others would look alike.
+    Encoders that lack a task are left out, since their mean would be over other tasks. Encoders without parameters,
+    such as the majority class, are left out too: next to them all others would look alike.
     """
     speeds = {
         entry["name"]: entry["cost"]["texts_per_second"]

@@ -20,7 +20,7 @@ from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 
 FOLDS = 10
-# Stores the outcome of one fold: called with the fold's number and a function that computes the outcome.
+# Returns the outcome of a fold: takes the fold's number and a function that computes the outcome, which may be stored.
 Keep = Callable[[int, Callable[[], dict[str, Any]]], dict[str, Any]]
 
 
@@ -36,7 +36,7 @@ def end_to_end(
         examples: rows of one text each.
         seed: seed of the folds and of the training.
         folds: number of outer folds, if the data have no test part.
-        keep: called for each fold, so that a long run can be resumed.
+        keep: called for each fold; it may store outcomes, so that a long run can be resumed.
 
     Raises:
         InputError: the encoder is not a SentenceTransformer, rows have two texts, there is only one class, or a class

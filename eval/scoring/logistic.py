@@ -103,7 +103,7 @@ def _principal_directions(X: Array) -> Array:
     if d <= n:
         directions: Array = np.linalg.eigh(X.T @ X / n)[1]
         return directions
-    # The solution lies in the span of the rows.
+    # With fewer rows than features, work in the span of the rows, which contains the solution.
     basis = np.linalg.qr(X.T)[0]
     within: Array = basis @ _principal_directions(X @ basis)
     return within
@@ -141,7 +141,7 @@ def logistic_path(
         loss_of, bound, targets = _binary_loss, 0.25, y[:, None].astype(np.float64)
     else:
         loss_of, bound, targets = _softmax_loss, 0.5, np.eye(n_classes)[y]
-    # A sparse table stays sparse: its columns hardly overlap, so scaling them is enough.
+    # Do not rotate a sparse table, which would make it dense: its columns hardly overlap, so scaling them is enough.
     rotation = None if sparse.issparse(X) else _principal_directions(X)
     Z = X if rotation is None else X @ rotation
     squares = np.asarray((Z * Z).mean(axis=0)) if rotation is not None else np.asarray(Z.power(2).mean(axis=0)).ravel()

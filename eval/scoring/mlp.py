@@ -17,7 +17,8 @@ from torch.nn import functional as F
 from ctx_embed.eval.scoring.probes import Fit, Indices, Matrix
 
 BATCH_SIZE = 64
-# Epochs between two checks on the held-out part, checks without improvement before stopping, maximum of epochs.
+# PASSES: epochs between two checks on the held-out part. TENACITY: checks without improvement before training stops.
+# MAX_PASSES: maximum number of epochs.
 PASSES = 4
 TENACITY = 5
 MAX_PASSES = 200

@@ -16,8 +16,8 @@ from ctx_embed.eval.scoring.probes import Fit, Indices, Matrix, Protocol
 
 CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 QUICK_C = (1e-2,)
-# SentEval: C of 2^-2..2^3 for data that are cross-validated or have a development part, 2^-1..2^5 for data with only a
-# training and a test part; weight decays of 10^-5..10^-2 for its networks.
+# SentEval's penalties. C is 2^-2..2^3 for data that are cross-validated or have a development part, and 2^-1..2^5 for
+# data with only a training and a test part; the weight decays of its networks are 10^-5..10^-2.
 SENTEVAL_CS = tuple(2.0**t for t in range(-2, 4))
 SENTEVAL_TEST_CS = tuple(2.0**t for t in range(-1, 6))
 SENTEVAL_DECAYS = tuple(10.0**t for t in range(-5, -1))
@@ -80,8 +80,8 @@ def _senteval(title: str, fit: Fit, grid: tuple[float, ...], test_grid: tuple[fl
     )
 
 
-# Source of the senteval protocols: Conneau and Kiela 2018, arXiv:1803.05449, with the validation.py and the
-# classifier.py of github.com/facebookresearch/SentEval.
+# Source of the senteval protocols: Conneau and Kiela 2018, arXiv:1803.05449, and validation.py and classifier.py of
+# github.com/facebookresearch/SentEval.
 PROTOCOLS: dict[str, Protocol] = {
     "standard": Protocol(
         "stratified 10-fold, standardised inside the fold, C of 10^-4..10^1 by 5 inner folds", scaled_logistic, CS, CS

@@ -26,7 +26,7 @@ def unit(X: Matrix) -> Matrix:
     """Return the rows of ``X`` (n, d) scaled to length 1 in float64; zero rows stay zero."""
     if sparse.issparse(X):
         return normalize(X)
-    # scikit-learn would not scale very short rows.
+    # Not scikit-learn's normalize, which does not scale very short rows.
     return unit_rows(np.asarray(X, np.float64))
 
 

@@ -70,7 +70,7 @@ class Examples:
 
     @property
     def repeated(self) -> int:
-        """The number of test texts that also occur among the training rows; in cross-validated data, in another row."""
+        """The number of test texts that also occur in the training rows (in cross-validated data: in another row)."""
         if self.parts is not None:
             train = {self.texts[row] for row in self.parts["train"]}
             return sum(self.texts[row] in train for row in self.parts["test"])
@@ -136,7 +136,7 @@ def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:
         InputError: a subset has no ranking, or the encoder returns no usable embeddings.
     """
     pairs = [row for rows in data.subsets.values() for row in rows]
-    # In one call, so that batches hold texts of both columns.
+    # Encode both columns in one call, so that batches hold texts of both.
     both = embed([first for _, first, _ in pairs] + [second for _, _, second in pairs])
     cosines = paired(both[: len(pairs)], both[len(pairs) :]).tolist()
     of_subset: dict[str, tuple[float, ...]] = {}

@@ -14,7 +14,7 @@ from scipy.stats import binomtest, norm, permutation_test, rankdata, t
 CONFIDENCE = 0.95
 RESAMPLES = 9999
 BOOTSTRAP_RESAMPLES = 1000
-# Resamples processed together, so that memory stays small.
+# Number of resamples that are processed together, so that memory stays small.
 BATCH = 500
 
 Array = NDArray[np.float64]
@@ -124,7 +124,7 @@ def _sign_flips(differences: Array, seed: int) -> float:
     if not len(moved):
         return 1.0
     if len(moved) == 1:
-        return 1.0  # both signs are equally extreme
+        return 1.0  # two-sided: both signs are equally extreme
 
     def total(values: Any, axis: int) -> Any:
         return np.sum(values, axis=axis)

@@ -133,7 +133,7 @@ PROBE_TASKS = (
         labels={"0": "very negative", "1": "negative", "2": "neutral", "3": "positive", "4": "very positive"},
     ),
     ProbeTask(
-        # Copies of it name the six classes differently, so any label is allowed.
+        # Copies of the dataset name the six classes differently, so any label is allowed.
         "TREC",
         (
             _parts("senteval/TREC_{}.tsv", formats.labelled, train="train", test="test"),
@@ -182,7 +182,7 @@ PROBE_TASKS = (
         {INFERSENT: 86.3},
         labels=ENTAILMENT,
     ),
-    # Only part of the training set; the test set is complete.
+    # The copy has only part of the training set; its test set is complete.
     ProbeTask(
         "AGNEWS",
         (_parts("longdocs/AGnews_{}.tsv.gz", formats.labelled, train="train_part", test="test_desc"),),
@@ -208,12 +208,12 @@ PROBE_TASKS = (
 # Similarity ----------------------------------------------------------------------------------------------------
 
 STS_COLUMNS = ("score", "sentence1", "sentence2")
-# Datasets of 2012 that SentEval stores under another name.
+# Datasets of 2012 that have another name in SentEval.
 SENTEVAL_NAMES = {"STS12_OnWN": "surprise.OnWN", "STS12_SMTnews": "surprise.SMTnews"}
 
 
 def _sts(year: int, rows: int, *subsets: str, without: str | None = "STSB-dev") -> SimilarityTask:
-    # STS-B was sampled from these sets, and its development part is used to choose between models.
+    # STS-B was sampled from these sets, and its development part serves to choose between models: leave its pairs out.
     names = {f"STS{year}_{subset}": subset for subset in subsets}
     ours: Layout = tuple(File(name, f"senteval/{name}.tsv", formats.scored_pairs) for name in names)
     senteval: Layout = tuple(

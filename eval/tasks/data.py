@@ -75,11 +75,11 @@ class DataReader:
         kept = {
             name: [row for row in rows if frozenset(row[1:]) not in excluded] for name, rows in data.subsets.items()
         }
-        # A subset of which no pair is left has no correlation.
+        # Drop subsets of which no pair is left: they have no correlation.
         kept = {name: rows for name, rows in kept.items() if rows}
         if not kept:
             raise InputError(f"{task.name}: every pair also occurs in {task.without}, so none is left")
-        # left_out lets callers compare the number of rows in the files with the published number.
+        # With left_out, callers can compare the number of rows in the files with the published number.
         return replace(data, subsets=kept, left_out=data.rows - sum(map(len, kept.values())))
 
     def _read(self, task: Task) -> TaskData:
@@ -103,7 +103,7 @@ class DataReader:
             raise InputError(f"{failure}; {REMEDY}")
         from datasets import load_dataset
 
-        # The client logs every retry; the error below reports the outcome.
+        # Silence the client, which logs every retry: the error below reports the outcome.
         log = logging.getLogger("huggingface_hub")
         level = log.level
         log.setLevel(logging.ERROR)
@@ -112,7 +112,7 @@ class DataReader:
             for part in (source, *source.others):
                 loaded = load_dataset(part.repository, part.configuration, revision=part.revision)
                 subsets.update(_subsets(loaded, part))
-        # The client passes on any error of its transport and file formats.
+        # The client may raise any error of its transport and file formats.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)
             raise InputError(f"{failure} ({_first_line(error)}); {REMEDY}") from None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-# A row is a label and one or two texts; a score and two texts; an id and a text; or two ids and a relevance.
+# A row is one of: a label and one or two texts; a score and two texts; an id and a text; two ids and a relevance.
 Row = tuple[str, ...]
 Reader = Callable[[Path], list[Row]]
 

@@ -34,7 +34,7 @@ class Format:
 
     @property
     def installed(self) -> bool:
-        """Whether the library that reads it is installed."""
+        """Whether the library that reads the format is installed."""
         return self.needs is None or _installed(self.needs)
 
 
@@ -50,7 +50,7 @@ _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
 _HTML = Format("HTML", "web:html", "trafilatura")
 _SUBTITLES = Format("subtitles", "subtitles:subtitles", "pysubs2")
-# SVG is text, but not for people to read: it counts as an image.
+# SVG counts as an image: it is text, but not for people to read.
 _IMAGE = Format("image", "plain:binary", apart=False)
 
 _CODE_SUFFIXES = """
@@ -85,7 +85,7 @@ def suffix_of(path: str) -> str:
 
 
 def format_of(path: str) -> Format:
-    """Return the format of a file by its suffix; a file of an unknown one is taken as text."""
+    """Return the format of a file by its suffix; a file with an unknown suffix is read as text."""
     return FORMATS.get(suffix_of(path), TEXT)
 
 
@@ -110,5 +110,5 @@ def extract(path: str, encoding: str | None = None) -> Iterator[Extracted]:
         if characters > MOST_CHARACTERS:
             raise UnreadableFileError(f"more than {MOST_CHARACTERS // 1_000_000} million characters of text")
         if extracted.text.strip():
-            # Escapes in JSON may be lone surrogates.
+            # Escapes such as \ud800 in JSON may be lone surrogates.
             yield replace(extracted, text=well_formed(extracted.text))

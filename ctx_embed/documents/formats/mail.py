@@ -16,7 +16,7 @@ from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.web import text_of
 
 _LONGEST_HEADER = 2000
-# The standard library compares each line with the boundaries of all parts around it.
+# The standard library compares each line with the boundaries of all enclosing parts, so nesting must be limited.
 _MOST_MULTIPARTS = 100
 _MULTIPART = re.compile(rb"multipart/", re.IGNORECASE)
 

@@ -11,7 +11,7 @@ from ctx_embed.documents.decoding import decode, read_bytes
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.plain import title_of
 
-# Roles and links; what may repeat is bounded, so that no text takes more than linear time.
+# Roles and links. Each repetition has a maximum, so that matching takes linear time for any text.
 _INLINE = re.compile(r"(:[\w.+:-]{1,60}:)?(?<!`)`([^`]{1,1000})`(__?)?(?!`)")
 _TARGET = re.compile(r"\s<[^<>]*>\Z")
 _DIRECTIVE = re.compile(r"(\s*)\.\. ([\w.+:-]{1,60}?)::(?:\s+(.*))?\Z")
@@ -33,7 +33,7 @@ def restructured_text(path: str, encoding: str | None = None) -> Iterator[Extrac
 
 
 def _words(found: re.Match[str]) -> str:
-    """Return the words of a role or a link, on as many lines."""
+    """Return the words of a role or a link, with the same number of lines."""
     role, words, link = found.groups()
     if not (role or link):
         return found[0]
@@ -53,7 +53,7 @@ def _markdown(source: list[str]) -> list[str]:
             lines[at] = f"{directive[1]}{directive[2]}: {directive[3] or ''}".rstrip()
         elif directive or (line.rstrip().endswith("::") and not _UNSEEN.match(line)):
             start, stop = _indented(lines, at)
-            # A fence takes the place of the directive or the blank line above the code, and of the one below it.
+            # Fences replace the line above the code (a directive or a blank line) and the blank line below it.
             fence = at if directive else start - 1
             if directive:
                 while start < stop and _OPTION.match(lines[start]):

@@ -26,7 +26,7 @@ def docx(path: str) -> Iterator[Extracted]:
     from docx.opc.exceptions import PackageNotFoundError
     from docx.table import Table
 
-    # Checks first that the archive is complete, small and not encrypted.
+    # Opening it checks that the archive is complete, small enough and not encrypted.
     with opened(path, "Word"):
         pass
     try:

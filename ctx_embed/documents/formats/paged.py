@@ -14,14 +14,14 @@ def _page(text: str) -> str:
 
 
 def pdf(path: str) -> Iterator[Extracted]:
-    """Yield the pages of a PDF; scanned ones have no text."""
+    """Yield the pages of a PDF; scanned pages have no text."""
     from pypdf import PdfReader
     from pypdf.errors import DependencyError, PyPdfError
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = PdfReader(path)
-        # Many files are encrypted with an empty password: anybody may read them.
+        # Many PDFs are encrypted with an empty password, so that anybody may read them.
         if reader.is_encrypted and not reader.decrypt(""):
             raise UnreadableFileError("password-protected")
         pages = [_page(page.extract_text()) for page in reader.pages]

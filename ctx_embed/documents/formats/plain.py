@@ -12,7 +12,7 @@ from ctx_embed.documents.grammars import LANGUAGE_OF
 
 _FIRST_HEADING = re.compile(r"^ {0,3}#\s+(.*?)[\s#]*$|^(\S.*)\n=+[^\S\n]*$", re.MULTILINE)
 _FRONT_TITLE = re.compile(r"\A---\n(?:[^\n]*\n)*?title:[^\S\n]*([\"']?)(\S[^\n]*?)\1[^\S\n]*\n")
-# Characters at the top in which a title is looked for.
+# A title is looked for in this many characters at the top.
 _TITLE_WITHIN = 10_000
 
 

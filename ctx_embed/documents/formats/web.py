@@ -27,7 +27,7 @@ _LINES = ("li", "tr", "dt", "dd")
 _RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "style")}
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
 _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
-# Beginnings and ends of comments and other parts that are not shown.
+# How comments and other hidden parts begin and end.
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 _CONTAINER = "META-INF/container.xml"
 _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>", re.IGNORECASE)

@@ -10,16 +10,17 @@ from xml.etree import ElementTree
 
 from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
 
-# Encrypted office documents are no zip archives: they have the older container format that begins like this.
+# Encrypted office documents are not zip archives but files of an older container format, which begin with these bytes.
 _ENCRYPTED = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 @contextmanager
 def opened(path: str, name: str) -> Iterator[zipfile.ZipFile]:
-    """Open the archive of a format with this name.
+    """Open a zip archive; ``name`` is the name of its format in errors.
 
     Raises:
-        UnreadableFileError: it is not an archive, encrypted, broken, or unpacks to more than :data:`MOST_BYTES`.
+        UnreadableFileError: the file is not an archive, is encrypted or broken, or unpacks to more than
+            :data:`MOST_BYTES`.
     """
     try:
         with open(path, "rb") as file:
@@ -43,7 +44,7 @@ def member(archive: zipfile.ZipFile, name: str) -> bytes:
     """
     try:
         with archive.open(name) as file:
-            # The size that an archive states may be wrong.
+            # The size that the archive states may be wrong, so count what is read.
             raw = file.read(MOST_BYTES + 1)
     except KeyError:
         raise UnreadableFileError(f"broken: it has no {name}") from None
