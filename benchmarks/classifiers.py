@@ -1,7 +1,8 @@
-"""Text classifiers on the same data: accuracy, training time and texts classified a second.
+"""Text classifiers on the same data: accuracy, training time, and texts classified per second.
 
-One process a cell, one thread; seconds are of the processor, so that other programs on the machine do not count. Run
-it once for each interpreter that has a library; rows are added to the table that is printed at the end:
+Each cell runs in its own process with one thread; its seconds are processor seconds, so that other programs on the
+machine do not count. Run this once with each interpreter that has one of the libraries: rows are added to the file, and
+the whole table is printed at the end:
 
     python benchmarks/classifiers.py --data DIR --model2vec PATH -o classifiers.json
     PYTHON_OF_SETFIT benchmarks/classifiers.py --data DIR --only setfit --model2vec PATH -o classifiers.json
@@ -22,7 +23,7 @@ from pathlib import Path
 Rows = tuple[list[str], list[str]]
 FEW = 8
 SEEDS = (0, 1, 2)
-# SetFit makes twice as many pairs of each text.
+# SetFit makes twice this many pairs from each text.
 SETFIT_ITERATIONS = 10
 
 
@@ -34,7 +35,7 @@ def read(path: Path) -> Rows:
 
 
 def parts(task: str, data: Path, few: bool, seed: int) -> tuple[Rows, Rows]:
-    """Return training and test part; ``few`` samples eight training texts a class. CR is tested on every tenth row."""
+    """Return training and test part; ``few`` samples eight training texts per class. A tenth of CR is the test part."""
     import numpy as np
 
     if task == "CR":
@@ -88,7 +89,7 @@ def setfit(train: Rows, seed: int, paths: argparse.Namespace):
 
 SYSTEMS = {"ctx-embed": ctx_embed, "ctx-embed frozen": ctx_embed_frozen, "model2vec": model2vec, "setfit": setfit}
 TASKS = ("AG news", "R8", "CR")
-# SetFit is left out: training it on all texts would take hours on a CPU.
+# Not trained on all texts, which would take hours on a CPU.
 SLOW = {"setfit"}
 SLOW_TEST = 500
 
@@ -133,7 +134,7 @@ def main() -> None:
     for few in (False, True):
         for task in TASKS:
             for system in paths.only or [name for name in SYSTEMS if name not in SLOW]:
-                # With few texts ctx-embed does not train the encoder.
+                # With few texts, ctx-embed leaves the encoder frozen anyway.
                 if (not few and system in SLOW) or (few and system == "ctx-embed frozen"):
                     continue
                 for seed in SEEDS if few and system not in SLOW else SEEDS[:1]:

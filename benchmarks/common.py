@@ -43,12 +43,12 @@ def summary(seconds: list[float]) -> dict[str, float]:
 
 
 def paired_ratio(slow: list[float], quick: list[float]) -> float:
-    """Return the median over runs of slow / quick, each pair measured one after the other."""
+    """Return the median of slow / quick over runs that were measured in pairs, one right after the other."""
     return statistics.median(a / b for a, b in zip(slow, quick, strict=True))
 
 
 def best_batch_size(encode: Callable[[int], Any], sizes: tuple[int, ...]) -> int:
-    """Return the batch size with the quickest of two runs each."""
+    """Return the fastest batch size; each counts by the faster of two runs."""
 
     def quickest(size: int) -> float:
         encode(size)

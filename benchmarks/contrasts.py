@@ -2,12 +2,13 @@
 
     python benchmarks/contrasts.py default minilm [MODEL ...] [--part development]
 
-Prints for each kind of contrast the share of triples in which it is, in percent, and the mean margin between the two
-cosines; chance is 50. A bag of words is drawn to the contrast, which shares more words with the text by design.
+Prints, for each kind of contrast, the percentage of triples in which the paraphrase is nearer (50 by chance), and the
+mean difference between the two cosines. A bag of words prefers the contrast, which by design shares more words with the
+text.
 
-contrasts.tsv beside this file has 100 triples per kind, all written for it. The part ``test`` is for measuring alone:
-no model is trained, tuned or chosen by it, and no rule that generates training texts may use its words or patterns.
-The part ``development`` may choose between models.
+contrasts.tsv next to this file has 100 triples of each kind, all written for this benchmark. The part ``test`` serves
+only to measure: no model is trained, tuned or chosen on it, and no rule that generates training texts may use its words
+or patterns. The part ``development`` may be used to choose between models.
 """
 
 from __future__ import annotations

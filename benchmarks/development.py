@@ -1,4 +1,4 @@
-"""Choose between models: retrieval, clusters and contrasts on texts of no evaluation set.
+"""Choose between models: retrieval, clusters and contrasts on texts that are in no evaluation set.
 
     python benchmarks/development.py default MODEL ... bm25 --data DIR [--sets "law clusters"] [--json FILE]
 
@@ -6,8 +6,8 @@ Prints nDCG@10 of questions, titles and headings that must find their own passag
 texts, STS-B dev, and the development half of contrasts.tsv, with 95 % intervals. ``p`` compares a model with the first
 one over the same queries, parts or triples.
 
-Leave the pairs files in ``HELD_OUT`` out of the training of every model that is chosen by these scores. The second
-stages of the default model have read them: compare only models that have read the same of them, such as two
+Models that are chosen by these scores must not be trained on the files of pairs in ``HELD_OUT``. The second stages
+of the default model were: compare only models that were trained on the same ones of these files, such as two
 continuations of one model.
 """
 
@@ -37,7 +37,7 @@ from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
 from ctx_embed.training.distillation.texts.scored_pairs import read_pairs
 
-# The file of pairs behind each set.
+# The name of each set, and the file of pairs that it is made of.
 HELD_OUT = {
     "health questions": "qa_medical_forums",
     "encyclopaedia": "qa_selqa_wikipedia",
@@ -45,10 +45,10 @@ HELD_OUT = {
     "law": "heading_section_dc_code",
     "issues": "title_description_jira",
 }
-# Documents of 1 to this many joined abstracts, each found by the title of one of them.
+# Long documents join 1 to this many abstracts; a query is the title of one of these.
 LONGEST_DOCUMENT = 8
 MOST_PASSAGES, MOST_QUERIES = 20_000, 1000
-# Texts of clusterings: their first words, in parts that are clustered one by one.
+# Clusterings read this many first words of a text, and cluster this many parts of this many texts one by one.
 CLUSTERED_WORDS, CLUSTERED_PARTS, CLUSTERED_TEXTS = 10, 5, 1000
 TITLES = ("heading", "headline", "qa_medquad", "qa_stackexchange", "title")
 BM25 = "bm25"
@@ -56,7 +56,7 @@ BM25 = "bm25"
 
 @dataclass(frozen=True)
 class Pool:
-    """Queries, the passages among which each must find its own, and the places of those."""
+    """Queries, passages, and the place of the passage that each query must find."""
 
     queries: list[str]
     passages: list[str]
@@ -64,7 +64,7 @@ class Pool:
 
 
 def shuffled(texts: Iterable[str]) -> list[str]:
-    """Return the different texts in an order that they alone decide."""
+    """Return the distinct texts, ordered by a hash of each."""
     return sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).digest())
 
 
@@ -129,7 +129,7 @@ def read_labelled(path: Path) -> tuple[list[str], list[str]]:
 
 
 def titles(data: Path) -> tuple[list[str], list[str]]:
-    """Return titles and questions, as many of each file of pairs, and the name of their file."""
+    """Return titles and questions, equally many from each file of pairs, and the name of each one's file."""
     texts, labels = [], []
     for path in sorted((data / "pairs").glob("*.jsonl.gz")):
         if path.name.startswith(TITLES):

@@ -32,13 +32,13 @@ from tqdm import tqdm
 from ctx_embed import SearchIndex
 
 CHANGED = 100
-# Shares of the files: notes of 5 to 60 sentences, reviews and news, and files of Python's packages.
+# Fraction of the files of each kind: notes of 5 to 60 sentences, reviews and news, and files of Python's packages.
 SHARES = {"corpus": 0.5, "longdocs": 0.25, "installed": 0.25}
 INSTALLED = (".py", ".md", ".rst", ".html", ".txt", ".json")
 
 PLANTED_SHARE = 0.05
 JUDGED = 1000
-# Merged sentences that share fewer of their words are counted as merged wrongly.
+# A merge counts as wrong if the sentences share a smaller fraction of their words.
 COMMON_WORDS = 0.7
 work_option = click.option("--work", required=True, type=click.Path(path_type=Path), help="A folder for what is made.")
 
@@ -199,7 +199,7 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
     generator = random.Random(0)
     planted = round(PLANTED_SHARE * lines)
     texts = corpus_sentences(data, lines - planted)
-    # A copy follows its original, at some distance.
+    # Put each copy at a random place after its original.
     order = [(float(place), place, "") for place in range(len(texts))]
     for number, place in enumerate(generator.sample(range(len(texts)), planted)):
         order.append((generator.uniform(place, len(texts)), place, list(EDITS)[number % len(EDITS)]))
@@ -208,7 +208,7 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
     rows = [EDITS[kind](texts[place], generator) if kind else texts[place] for _, place, kind in order]
     pairs = [(row_of[place], row, kind) for row, (_, place, kind) in enumerate(order) if kind]
     (work / "lines.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    # Linux counts the parent's memory in a child's peak; this resets the peak at the start.
+    # Let the process read its own peak: getrusage would include the memory of this process, its parent.
     peak_of = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     program = f"import atexit; atexit.register(lambda: {peak_of}); from ctx_embed.cli.main import main; main()"
     command = [sys.executable, "-c", program, "dedupe", str(work / "lines.txt"), "-o", str(work / "unique.txt")]
@@ -226,7 +226,7 @@ def dedupe(data: Path, work: Path, lines: int, threshold: str | None, json_path:
         "dropped": len(leader),
     }
     for kind in EDITS:
-        # A pair is missed only if both rows stay: the copy of a dropped row may resemble another row.
+        # A pair is missed only if both rows are kept: if the original is dropped, its copy may resemble another row.
         found = [left in leader or right in leader for left, right, edit in pairs if edit == kind]
         facts[f"found, {kind}"] = float(np.mean(found))
     facts["found"] = float(np.mean([left in leader or right in leader for left, right, _ in pairs]))

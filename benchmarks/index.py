@@ -147,10 +147,10 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
             processor.append((time.process_time() - used) * 1000)
         for quantile in (50, 95, 99):
             facts[f"batch {batch} p{quantile} ms"] = float(np.percentile(times, quantile))
-        # Processor time: the search itself, even on a busy machine.
+        # Other programs on the machine change processor time less.
         facts[f"batch {batch} p50 processor ms"] = float(np.percentile(processor, 50))
     if kind == "auto":
-        # Words are slower the first time, so each mode has its own queries; hybrid search repeats some.
+        # A word is slower to search for the first time, so each mode has its own queries; "hybrid again" repeats some.
         for name, mode, first in (("words", "words", 200), ("hybrid", "hybrid", 400), ("hybrid again", "hybrid", 400)):
             times = []
             for query in queries[first : first + 200]:
@@ -171,7 +171,7 @@ def measure(work: Path, kind: str, memory_map: bool) -> None:
 
 
 def with_kind(index: SearchIndex, work: Path, kind: str) -> dict[str, Any]:
-    """Let ``index`` search with a FAISS index of another kind over the same vectors, tuned as `auto` is."""
+    """Let ``index`` search with a FAISS index of another kind over the same vectors, tuned like `auto`."""
     from ctx_embed.index.ann.tuning import AUTO_RECALL, search_effort
 
     folder = work / f"{kind.replace(',', '-')}.faiss"
@@ -210,7 +210,7 @@ def collection(data: Path, name: str) -> tuple[dict[str, str], dict[str, str], d
 
 
 def ndcg(found: list[str], grades: dict[str, int], k: int = 10) -> float:
-    """Return nDCG@k with linear gains: the sum of grade / log2(rank + 1), divided by that of the ideal order."""
+    """Return nDCG@k with linear gains: the sum of grade / log2(rank + 1), divided by the sum for the ideal order."""
     gains = [max(grades.get(document, 0), 0) for document in found[:k]]
     ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)[:k]
 

@@ -1,4 +1,4 @@
-"""Whole jobs beside what users would take instead, measured in turn: A B A B ...
+"""Whole jobs compared with the alternatives that users have, measured in turn: A B A B ...
 
     python benchmarks/jobs.py --data DIR [--threads N]... [--runs N] [--json FILE] [JOB]...
 
@@ -34,7 +34,7 @@ from common import alternate, environment, markdown
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 SENTENCES, PASSAGES, SENTENCES_OF_PASSAGE, MANY = 20_000, 3_000, 6, 100_000
-# all-MiniLM-L6-v2 reads every twentieth text.
+# all-MiniLM-L6-v2 embeds only every twentieth text.
 MINILM_SHARE = 20
 SHORT_TEXTS = 200
 BOOK_BYTES = 5_000_000
@@ -45,13 +45,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """What every job gets.
+    """The inputs of every job.
 
     Attributes:
         data: the folder of data sets.
         work: an empty folder.
-        threads: of this process.
-        runs: counted runs of each contender.
+        threads: number of threads of this process.
+        runs: number of counted runs of each contender.
     """
 
     data: Path
@@ -78,7 +78,7 @@ class Inputs:
 
     @property
     def clock(self) -> Callable[[], float]:
-        """The processor's clock for one thread, which other programs change less; else the clock on the wall."""
+        """The clock: with one thread processor time, which other programs change less; with more, wall-clock time."""
         return time.process_time if self.threads == 1 else time.perf_counter
 
     def static(self) -> Path:
@@ -94,7 +94,7 @@ class Inputs:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the order statistics that hold the true median with at least 95 % probability; few values: their range."""
+    """Return an interval that holds the true median with at least 95 % probability (the range, if values are few)."""
     ordered, count = sorted(values), len(values)
     dropped = 0
     while 2 * sum(comb(count, k) for k in range(dropped + 2)) <= 0.05 * 2**count:
@@ -106,9 +106,9 @@ def rows_of(measured: dict[str, list[float]], unit: str, shown: Callable[[float]
     """Return a row for each contender; the first one is compared with all.
 
     Args:
-        measured: seconds, or another cost, of each run by contender.
-        unit: of what is shown.
-        shown: what a median cost is shown as.
+        measured: the cost of each run, such as its seconds, by contender.
+        unit: unit of the value to show.
+        shown: maps a median cost to the value to show.
     """
     ours, *_ = measured.values()
     rows = []
@@ -161,7 +161,7 @@ def python(script: str, *arguments: Any) -> list[str]:
 
 
 def encoding(inputs: Inputs, texts: list[str]) -> list[Row]:
-    """Return how many texts a second each contender embeds in one call, in processes that have embedded them before."""
+    """Return how many texts per second each contender embeds in one call, in processes that are warmed up with them."""
     from model2vec import StaticModel
 
     import ctx_embed
@@ -317,7 +317,7 @@ def ctx_embed_command(*arguments: Any) -> list[str]:
     return python("from ctx_embed.cli.main import main; main()", *arguments)
 
 
-# What a user would write instead: model2vec, FAISS, and SQLite with FTS5 and the same stemmer.
+# The script that a user would write instead: model2vec, FAISS, and SQLite with FTS5 and the same stemmer.
 PEER_BUILD = """
 import sqlite3, sys
 import faiss
@@ -553,7 +553,7 @@ JOBS: dict[str, Callable[[Inputs], list[Row]]] = {
     "index-million": index_million,
     "searches-million": searches_million,
 }
-# Jobs of many minutes, which run only if they are named.
+# These jobs take many minutes, and run only if they are named.
 LONG = ("index-million", "searches-million")
 
 

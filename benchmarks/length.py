@@ -1,4 +1,4 @@
-"""Seconds a token and peak memory of one document of 4 k to 256 k tokens, with a Transformer's curve beside it.
+"""Seconds per token and peak memory for one document of 4 k to 256 k tokens, compared with a Transformer.
 
     python benchmarks/length.py [--json FILE] [--plot FILE.png]
 
@@ -26,7 +26,7 @@ from ctx_embed.second_order import Steps
 LENGTHS = (4096, 16_384, 65_536, 262_144)
 TRANSFORMER_LENGTHS = (512, 1024, 2048, 4096)
 
-# Runs in a process of its own and prints the peak bytes, less those of the model and the ids.
+# A program for a separate process: prints the peak memory in bytes, minus that of the model and the ids.
 PEAK = """
 import re, sys, torch, ctx_embed
 model = ctx_embed.load(device="cpu")

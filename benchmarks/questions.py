@@ -12,7 +12,7 @@ from ctx_embed import SearchIndex
 from ctx_embed.cli.demo import standard_library_docstrings
 from ctx_embed.index.searching.options import MODES
 
-# The names of the docstrings that answer each question: whole ones, or prefixes that end with a dot.
+# The names of the docstrings that answer each question; a name that ends with a dot stands for all that begin with it.
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "remove a folder and everything in it": ("shutil.rmtree",),
     "is it a leap year?": ("calendar.isleap",),

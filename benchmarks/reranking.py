@@ -33,7 +33,7 @@ def timed(queries: dict[str, str], search: Callable[[str], Sequence[Any]]) -> tu
 @click.command()
 @data_option
 @click.option("--collections", default=" ".join(COLLECTIONS), show_default=True)
-@click.option("--queries", "most", type=click.IntRange(min=1), help="A sample of so many queries of each collection.")
+@click.option("--queries", "most", type=click.IntRange(min=1), help="Number of queries to sample from each collection.")
 @click.option("--reranker", default="minilm", show_default=True)
 @click.option("--candidates", default=50, show_default=True)
 @click.option("--whole/--no-whole", default=True, show_default=True, help="Also search with the reranker alone.")

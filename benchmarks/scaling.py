@@ -6,8 +6,8 @@ python benchmarks/scaling.py kills --data DIR --work FOLDER [--rows N]       a w
 python benchmarks/scaling.py stores --data DIR --work FOLDER [--rows N]      size, recall and speed of each store
 python benchmarks/scaling.py million --data DIR --work FOLDER [--rows N]     encode, index and search millions
 
-The first three take 5 bytes of memory a row in this process; workers hold a part each. FOLDER is emptied of what the
-same command left there.
+The first three need 5 bytes of memory per row in this process; each worker holds one part in memory. A command first
+removes from FOLDER what it left there before.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def written(data: Path, work: Path, rows: int) -> Path:
 
 
 def timed(source: Path, target: Path, **given: Any) -> float:
-    """Return the seconds of an encoding that starts anew."""
+    """Return the seconds of an encoding that starts from the beginning."""
     shutil.rmtree(target, ignore_errors=True)
     begun = time.perf_counter()
     encoded = encode_dataset(source, target, **given)
@@ -178,7 +178,7 @@ def kills(data: Path, work: Path, rows: int, json_path: Path | None, seconds: fl
     report(
         [{"rows": rows, "killed": killed[0], "seconds": took, "ids": count, "largest difference": largest}], json_path
     )
-    # Sums of float32 depend on how memory is aligned.
+    # Vectors need not be identical: sums of float32 depend on the alignment of memory.
     if count != rows or largest > ROUNDING:
         raise SystemExit("the runs differ")
 
@@ -236,7 +236,7 @@ def addresses(work: Path, server: str | None) -> dict[str, tuple[str, Path]]:
         found[kind] = (f"{kind}:{work / kind}", work / kind)
     if server:
         found["postgresql"] = (f"{server}#passages", work / "pg")
-    # Built from the folder of Parquet files.
+    # The search index is built from the folder of Parquet files.
     found["search index"] = (str(work / "index"), work / "index")
     return found
 
@@ -257,7 +257,7 @@ def searched(
 
         import lancedb
 
-        # LanceDB deletes earlier versions after a week.
+        # Delete earlier versions now, as LanceDB does after a week, so that they do not count.
         table = lancedb.connect(folder).open_table("passages")
         table.optimize(cleanup_older_than=datetime.timedelta(0), delete_unverified=True)
     if kind == "postgresql":

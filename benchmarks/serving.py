@@ -3,9 +3,9 @@
     python benchmarks/serving.py --data DIR [--index INDEX] [--workers N] [--seconds 20] [--url URL] [--json FILE]
 
 The load comes from wrk (Debian's package) or, where it is missing, from this program. INDEX is any index of the default
-model; without it one of --documents lines of the corpus is built. Processor milliseconds a request are those of the
-server's processes, which a busy machine changes less than requests a second. --url measures another server that speaks
-OpenAI's API, or with --txtai that of txtai.
+model; without it, an index of --documents lines of the corpus is built. Processor milliseconds per request are those of
+the server's processes: a busy machine changes them less than requests per second. --url measures another server, which
+has OpenAI's API or, with --txtai, that of txtai.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import click
 from common import report
 
 CORES = 2
-# The load cycles through different requests.
+# Number of different requests that a load cycles through.
 REQUESTS = 512
 SCRIPT = """
 local bodies = {}
@@ -90,7 +90,7 @@ def loads(texts: list[str], index: str | None, txtai: bool) -> list[Load]:
         Load("64 texts", path, 8, 64, [embedding(batch) for batch in batches]),
     ]
     if not txtai:
-        # The form that the openai package requests.
+        # The openai package requests base64 by default.
         encoded = [embedding(batch, encoding_format="base64") for batch in batches]
         found.append(Load("64 texts, base64", path, 8, 64, encoded))
     if index:

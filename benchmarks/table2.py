@@ -1,9 +1,9 @@
-"""The paper's Table 2 as time: Contextualizer steps against a Transformer encoder of like size on 32 MR texts.
+"""The times of the paper's Table 2: Contextualizer steps against a Transformer encoder of similar size on 32 MR texts.
 
     python benchmarks/table2.py --data DIR [--json FILE]
 
-m 128, K 5 and 0.5 to 2 M parameters beside the token table; the Transformer has 5 layers, 4 heads and torch's
-scaled_dot_product_attention, and reads its texts padded, as it must.
+m is 128, K is 5, and there are 0.5 to 2 M parameters excluding the token table. The Transformer has 5 layers, 4 heads
+and torch's scaled_dot_product_attention, and reads padded texts, as it must.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ M, K, LAYERS, HEADS, BATCH = 128, 5, 5, 4, 32
 
 
 class TransformerMean(nn.Module):
-    """A token table, 5 encoder layers of a feed-forward width that gives the wanted size, and a masked mean."""
+    """A token table, 5 encoder layers whose feed-forward width gives the requested size, and a masked mean."""
 
     def __init__(self, vocabulary: int, parameters: int) -> None:
         super().__init__()

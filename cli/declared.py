@@ -39,7 +39,7 @@ def options_of(
 
 
 def section(title: str | None, *classes: type) -> list[str]:
-    """Return the names of the options in a section of the help; None: of those that name no section."""
+    """Return the names of the options in a section of the help; for None, of options without a section."""
     return [
         known.name
         for options in classes

@@ -61,7 +61,7 @@ def standard_library_docstrings() -> dict[str, str]:
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
-            continue  # a dead link, a template, or a test file for another version
+            continue  # A dead link, a template, or a test file for another version of Python.
         module = ".".join(part for part in parts if part != "__init__")
         if text := ast.get_docstring(tree):
             named[module] = text

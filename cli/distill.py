@@ -46,7 +46,7 @@ SECTIONS = {
     OBJECTIVES: section(OBJECTIVES, DistillationOptions, DistillationJob),
     "Other": (),
 }
-# Options of the command that a recipe cannot have.
+# Options of the command that a recipe must not set.
 NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score", "device"}
 
 
@@ -57,7 +57,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 
         names = {option.name or "" for option in context.command.params} - NOT_OF_RECIPE | {"sources"}
         recipe = context.meta[OF_RECIPE] = read_recipe(value, names)
-        # Pass numbers as text, as on the command line, so that 1.5 epochs are refused rather than cut to 1.
+        # Pass numbers as text, as the command line does, so that 1.5 epochs are an error instead of being cut to 1.
         context.default_map = {
             name: option if isinstance(option, list) else str(option)
             for name, option in recipe.items()
@@ -125,7 +125,7 @@ def distill(
         sources = [Source(**{**table, "files": corpus_files(tuple(table["files"]), data)}) for table in tables]
     if not sources:
         raise click.UsageError("Missing option '--corpus'.")
-    # Check before the slow imports: a missing model is the most frequent mistake.
+    # Check before the slow imports that the models exist: a missing model is the most frequent mistake.
     for model in (options["teacher"], options["second_teacher"], options["start"]):
         if model is not None:
             model_folder(model)

@@ -16,9 +16,9 @@ from ctx_embed.errors import InputError
 
 # Options that need --to.
 OF_STORES = ("id_field", "engine", "ray_address", "workers")
-# Maximum number of rows to describe of those that could not be embedded.
+# Maximum number of rows to list if rows could not be embedded.
 SHOWN = 10
-# Number of rows that are embedded together if standard input is a pipe.
+# Maximum number of rows to embed at a time if the results are printed.
 BLOCK = 4096
 
 
@@ -103,7 +103,7 @@ def _to_file(
     require_embeddings_file(output)
     require_other_file(output, source)
     rows = read_documents(source, field, encoding=encoding)
-    # From pipe to pipe, lines are printed as they arrive; a file is written whole.
+    # Print results block by block, from standard input as lines arrive. A file is written in one go.
     blocks = (arriving(rows, BLOCK) if source == "-" else in_blocks(rows, BLOCK)) if is_printed else iter([list(rows)])
     documents = next(blocks, [])
     if not documents:

@@ -20,7 +20,7 @@ from ctx_embed.errors import InputError, installation
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
-# Seconds after Ctrl-C in which a command may clean up; then the process ends, as if it had been killed.
+# Seconds that a command gets to clean up after Ctrl-C; then the process ends as if it were killed.
 GRACE = 0.7
 # Packages of the default installation that requirements-light.txt leaves out.
 LEFT_OUT = {"datasets", "pyarrow", "rich", "scipy", "sentence_transformers", "sklearn", "torch", "transformers"}
@@ -63,7 +63,7 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         _interruption.say()
         raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
-        # The name of a file, or a library's message, may contain line ends.
+        # Names of files and messages of libraries may contain line ends.
         raise click.ClickException(" ".join(str(error).split("\n"))) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -88,7 +88,7 @@ def open_closed_streams() -> None:
     """
     for name, flags in (("stdin", os.O_RDONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
-            # A descriptor that is open only for reading makes writing fail; without a buffer it fails only once.
+            # Open stdout only for reading, so that writing fails; without a buffer it does not fail again at exit.
             raw = open(os.open(os.devnull, flags), "rb" if name == "stdin" else "wb", buffering=0)  # noqa: SIM115
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
 

@@ -12,9 +12,9 @@ import click
 
 # The key under which a click context stores the names of the running command.
 RUNNING = "ctx_embed.running"
-# Replaces hyphens while help is wrapped, so that no line ends within `ctx-embed` or `all-MiniLM-L6-v2`.
+# A character that stands for hyphens while help is wrapped, so that no line ends within `all-MiniLM-L6-v2`.
 _HYPHEN = "\u2011"
-# Maximum count that an option takes: libraries fail on numbers of more than 64 bits.
+# Maximum value of a count option: libraries fail for numbers of more than 64 bits.
 LARGEST = 2**31 - 1
 # A range such as 0<=x<1, which click writes at the end of an option's help.
 _RANGE = re.compile(r"(?<=[\[ ])(?:([^\s\[]+?)(<=?))?x(?:([<>]=?)(\S+?))?\]$")
@@ -101,7 +101,7 @@ def _readable(text: str) -> str:
         lower = least and f"{'at least' if above == '<=' else 'above'} {least}"
         upper = most and f"{'at most' if operator == '<=' else 'below'} {most}"
         words = ", ".join(filter(None, (lower, upper)))
-    # Minimums of 0 and 1 are left out, as nobody would expect a negative count.
+    # Leave out minimums of 0 and 1, since nobody expects a negative count.
     text = text[: found.start()] + ("" if words in ("at least 0", "at least 1") else words) + "]"
     return text.removesuffix("  []").replace("; ]", "]")
 
@@ -137,7 +137,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def others(self, ctx: click.Context) -> dict[str, str]:
-        """Return commands of other groups that may be meant, by name; called only for an unknown name."""
+        """Return commands of other groups that the user may mean, by name; called only for an unknown name."""
         return {}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from ctx_embed.index import Hit
     from ctx_embed.index.following.location import Location
 
-# Maximum characters of a passage that a hit shows, and minimum characters on a line of a narrow terminal.
+# Maximum characters to show of a hit's passage, and minimum characters per line, however narrow the terminal.
 SHOWN_CHARACTERS, FEWEST_CHARACTERS = 240, 20
 ID_CHARACTERS, PLACE_CHARACTERS, CELL_CHARACTERS = 40, 80, 24
 INDENT = "    "
 SHOWN_FIELDS = 4
 CONTEXT_CHARACTERS = 600
-# Metadata fields that the place of a hit repeats.
+# Metadata fields that are not shown, because the place of a hit says the same.
 _SOURCE_FIELDS = ("source", "line", "page", "modified")
-# Marks around the words of the query in a snippet, which colours replace; printed text never contains them.
+# Marks around the query's words in a snippet, to be replaced by colours; printed text never contains these characters.
 _OPENING, _CLOSING = "\x02", "\x03"
 
 
@@ -33,7 +33,7 @@ def counted(number: int, noun: str) -> str:
 
 def one_line(text: str, length: int) -> str:
     """Return the beginning of a text without control characters."""
-    # Look only at the beginning: the text may be a whole book.
+    # Read only the beginning: the text may be a whole book.
     words = "".join(c if c.isprintable() else " " for c in text[: 4 * length]).split()
     line = " ".join(words)
     return line if len(line) <= length and len(text) <= 4 * length else line[: length - 1] + "…"
@@ -71,7 +71,7 @@ def _heading(hit: Hit, source: Location | None) -> str:
     if source is not None:
         place = one_line(source.label, PLACE_CHARACTERS)
         linked = place if source.url is None or not sys.stdout.isatty() else _linked(place, source.url)
-        # The id of a file is its name, which the place repeats.
+        # Leave out the id of a file, which is its name: the place shows it too.
         shown = [linked] if source.label.startswith(str(hit.id)) else [*shown, linked]
     own = () if source is None else _SOURCE_FIELDS
     fields = [(name, value) for name, value in hit.metadata.items() if name not in own and _is_shown(value)]

@@ -27,7 +27,7 @@ from ctx_embed.training.supervised.options import (
 )
 
 OF_SYSTEM = ("encoder_options", "score", "dimension", *vars(PAPER))
-# Flags whose names differ from their parameters.
+# Flags that have another name than their parameter.
 FLAGS = {"encoder_options": "option"}
 
 
@@ -93,7 +93,7 @@ def train(
     from ctx_embed.files import require_replaceable
     from ctx_embed.rows import read_labelled_rows
 
-    # Check before the slow imports.
+    # Check the files before the slow imports.
     require_replaceable(output, "modules.json")
     for file in (train_file, job["valid"], job["test"]):
         if file is not None and file != "-":
@@ -143,7 +143,7 @@ def _is_from_scratch(job: dict[str, Any]) -> bool:
 
 
 def _check(job: dict[str, Any], named: set[str], in_training: dict[str, Any]) -> None:
-    """Refuse options that cannot be combined.
+    """Raise an error for options that cannot be combined.
 
     Raises:
         click.UsageError: there are such options.

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 15
-# Test texts read; R8 has fewer.
+# Maximum number of test texts to read; R8 has fewer.
 READ = 4000
-# The classes that are compared, by their labels, and the words chosen for each.
+# The two classes to compare, with their names by label, and the words to compare, chosen for each class.
 CLASSES = {"IMDB": SENTIMENT, "R8": {"ship": "ship", "money-fx": "money-fx"}}
 CHOSEN = {
     "IMDB": (("bad", "boring", "awful", "worst"), ("good", "great", "excellent", "wonderful")),
     "R8": (("gulf", "cargo", "shipping", "iranian"), ("monetary", "currencies", "fed", "rate")),
 }
 TABLE4_PLACES = tuple(f"{task}: {name}" for task, classes in CLASSES.items() for name in classes.values())
-# Texts of a class that a word must occur in.
+# A word must occur in at least this many texts of a class.
 LEAST = {"IMDB": 40, "R8": 4}
 PUBLISHED_WORDS = {
     "R8: ship": ("kuwait", "gulf", "tanker", "cargo", "warships", "pentagon", "iranian", "shipping", "salvage"),
@@ -149,7 +149,7 @@ def _label(cell: Cell) -> str:
 
 
 def _in_paper(outcome: Outcome) -> str:
-    """Return how many of the paper's words for a cell's class get more than uniform attention in it here."""
+    """Return how many of the paper's words for a cell's class get more than uniform attention in our results."""
     words = PUBLISHED_WORDS.get(outcome.cell.column)
     if not words or not outcome.figures:
         return ""

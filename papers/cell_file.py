@@ -12,7 +12,7 @@ from ctx_embed.files import locked, replaced_file
 from ctx_embed.fingerprint import identity
 from papers.experiment import Cell, Figures
 
-# In the folder of the cells.
+# Name of the folder of lock files, within the folder of the cells.
 LOCKS = ".locks"
 
 
@@ -79,7 +79,7 @@ class CellFile:
 
     def keep(self, part: str, figures: Figures) -> None:
         """Add the results of a part and write the file atomically."""
-        # Other runs store their parts of the same cell here too.
+        # Other runs may store parts of the same cell in this file.
         with locked(self._lock("file")):
             self.refresh()
             self.parts[part] = figures

@@ -29,17 +29,18 @@ from papers.word_vectors import words_and_vectors
 
 SPEED = "speed"
 TEST = "test"
-# The group of a cell's settings for the names of :func:`initial_values`.
+# The group in a cell's settings that holds :func:`initial_values`.
 INITIAL = "initial"
 TOKEN_DEVIATION = "token_deviation"
 # Whether a uniform first context is drawn at each reading of a text, as in the paper.
 REDRAWN = "redrawn"
-# Settings of what a classifier reads and how its head is built; absent or None: all tokens of a text, word pieces with
-# random vectors, and a linear head. ``words``: whole words with word2vec's vectors of that many features.
+# Settings of a classifier's input and head; None or absent is the default. ``tokens``: number of tokens to read of a
+# text (default: all). ``words``: read whole words with word2vec's vectors of this many features (default: word pieces
+# with random vectors). ``mlp``: units of a hidden layer in the head (default: a linear head).
 TOKENS, WORDS, MLP = "tokens", "words", "mlp"
 INPUTS = (TOKENS, WORDS, MLP)
 WITHOUT_TEST_PART = ("YELP", "AMAZON")
-# Numbers of heads, of which validation chooses one.
+# Numbers of heads to try; the validation accuracy chooses one of them.
 GRID = "grid"
 # How the tables fine-tune a trained model.
 ONE_RUN = replace(FINE_TUNING, runs=1, epochs=8)
@@ -267,7 +268,7 @@ def training_seconds(settings: Settings, part: str, workplace: Workplace) -> flo
     with compact_tables(encoder, texts):
         seconds = _median_ms(lambda: embeddings(encoder, texts).sum().backward(), 1) / 1e3
     steps = training.epochs * len(train.texts) / training.batch_size
-    # The forward pass of validation and test texts is about a third of a step.
+    # Validation and test need only the forward pass, about a third of a step's time.
     share = 1 + (training.valid_share + len(test.texts) / len(train.texts) / training.epochs) / 3
     return seconds * steps * share * len(heads)
 
@@ -283,7 +284,7 @@ def _median_ms(run: Callable[[], Any], runs: int) -> float:
 
 
 def accuracy_summary(settings: Settings, parts: Mapping[str, Figures]) -> Figures:
-    """Return mean and standard deviation of the accuracy over parts that have one, their number, and other metrics."""
+    """Return the mean and standard deviation of the accuracy over the parts that have it, and other metrics."""
     accuracies = [part["accuracy"] for part in parts.values() if "accuracy" in part]
     figures: Figures = {name: part[name] for part in parts.values() for name in ("ms", "training_ms") if name in part}
     figures["parameters"] = next(part["parameters"] for part in parts.values())

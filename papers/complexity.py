@@ -55,20 +55,20 @@ def _transformer(x: Tensor, u: int) -> Run:
 
 def _contextualizer(x: Tensor, u: int) -> Run:
     n, m = x.shape
-    # Two steps, since the first has the same context for all texts and could be computed without any product.
+    # Two steps, since the first one is a special case: its context is the same for all texts.
     steps = SecondOrderSteps(m, steps=2, rank=u, positions="none", scale="mean", initial_context="learned")
     ids, offsets = torch.arange(n), torch.tensor([0, n])
     return lambda: steps(x, ids, offsets)
 
 
-# One layer over a text's tokens (n, m), by name; only the Contextualizer has u.
+# Each makes a layer over a text's tokens (n, m) from these and u, which only the Contextualizer uses.
 LAYERS: dict[str, Callable[[Tensor, int], Run]] = {
     "recurrent": _recurrent,
     "convolution": _convolution,
     "Transformer": _transformer,
     "Contextualizer": _contextualizer,
 }
-# The papers' orders as exponents.
+# The exponents of ORDERS.
 EXPONENTS = {
     "recurrent": {"n": 1, "m": 2},
     "convolution": {"n": 1, "m": 2},
@@ -86,7 +86,8 @@ SIZES = {
     "m": (64, 128, 256, 512, 1024),
     "u": (32, 64, 128, 256, 512, 1024),
 }
-# The values of the other two while one grows; the Transformer needs n much larger than m to show its order n^2 m.
+# While one size grows, the other two have these values. The order n^2 m of the Transformer shows only if n is much
+# larger than m.
 FIXED = {
     "n": {"m": 128, "u": 64},
     "m": {"n": 1024, "u": 64},

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from papers.inputs import Workplace
 
-# JSON values: what determines the outcome of a cell, and the outcome.
+# Settings determine the outcome of a cell, Figures are its outcome; both hold JSON values.
 Settings = Mapping[str, Any]
 Figures = dict[str, Any]
 UNKNOWN = "—"
-# Folds of a cross-validation.
+# Number of folds in a cross-validation.
 FOLDS = 10
 
 
@@ -61,12 +61,12 @@ class Column:
     show: Callable[[Outcome], str]
 
 
-# The results of an experiment's cells by their row and column; only cells that have results.
+# The results of those cells of an experiment that have any, by row and column.
 Found = Mapping[tuple[str, str], Figures]
 
 
 class Verdict(Enum):
-    """Whether a paper's claim holds in our results; the value is the words that a report says it in."""
+    """Whether a paper's claim holds in our results; the value is the wording in reports."""
 
     HOLDS = "The claim holds."
     IN_PART = "The claim holds in part."
@@ -171,6 +171,6 @@ def beside(name: str, digits: int = 1) -> Column:
 
 
 def span(values: Sequence[float]) -> str:
-    """Return the least and the greatest of some values as text: "72.4 to 74.9", or one number if they are alike."""
+    """Return the minimum and maximum of some values as text: "72.4 to 74.9", or one number if they are equal."""
     least, most = f"{min(values):.1f}", f"{max(values):.1f}"
     return least if least == most else f"{least} to {most}"

@@ -61,7 +61,7 @@ class Workplace:
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
-        # Ignores padding and truncation that the file may set.
+        # The file may set padding and truncation, which are ignored.
         return fast_tokenizer(read_tokenizer(self.vocabulary))
 
     @cache  # noqa: B019 (lives as long as the run)
@@ -108,7 +108,7 @@ class Workplace:
     def identity(self, settings: Settings) -> str:
         """Return the hash of everything that determines a cell's outcome: settings, data, initial model, vocabulary
         and seed."""
-        # Timing a batch too does not change the other parts, nor does an option that is not used.
+        # Whether a batch is timed, and options that are not used, do not change the outcome.
         used = {name: value for name, value in settings.items() if name != "speed" and value is not None}
         parts: list[Any] = [used, self.seed]
         if "task" in settings:

@@ -40,8 +40,8 @@ from papers.tables import ACCURACY, PARAMETERS
 
 PAPER = "Mehta, Rangwala & Ramakrishnan 2019, arXiv:1912.00835"
 M, HIDDEN, HEADS = 128, 64, 30
-# SAN's penalty: of 1 (Lin et al. 2017), 0.1 and 0.01 the best on R8's validation part. Larger ones outweigh the
-# classification loss in Adam's steps.
+# SAN's penalty. Of 1 (Lin et al. 2017), 0.1 and 0.01 it is the best on R8's validation part; the larger ones outweigh
+# the classification loss in Adam's steps.
 PENALTY = 0.01
 SAN, GRU, CNN, TE, LAMA, CTX = "SAN", "BiGRU", "CNN", "TE", "LAMA", "LAMA+ctx"
 AVG, OURS, BERT = "AVG", "Contextualizer", "BERT"
@@ -60,8 +60,8 @@ CUT = (SAN, GRU, TE, CTX)
 READ = 256
 EPOCHS = {"AGNEWS": 10, "R8": 10, "IMDB": 3, "YELP": 3, "AMAZON": 10}
 COUNTS = (1, 2, 4, 8, 16, 32)
-# The paper's test accuracy, on the same data and on the sets in whose place ours stand: the UCI news aggregator's
-# articles, and Yelp reviews with five classes.
+# Our data sets and the paper's names of its own. SAME: the same data. IN_PLACE: we use AG news for the paper's articles
+# of the UCI news aggregator, and sentences of Yelp for its Yelp reviews with five classes.
 SAME = {"R8": "Reuters", "IMDB": "IMDB"}
 IN_PLACE = {"AGNEWS": "News", "YELP": "Yelp"}
 PUBLISHED_TABLE_3 = {
@@ -75,7 +75,7 @@ PUBLISHED_TABLE_3 = {
     AVG: {"News": 91.0, "Reuters": 79.5, "Yelp": 65.3, "IMDB": 87.4},
 }
 OTHER_SET = "paper, another set"
-# What the paper used where we chose otherwise: word2vec's vectors of words, an MLP over the embedding.
+# The paper's settings that ours differ from: features of word2vec's vectors, units of the head's MLP, heads of TE.
 PAPER_WORDS, PAPER_MLP, PAPER_TE_HEADS = 100, 512, 16
 BERT_TRAINING = {"epochs": 10, "batch_size": 32, "learning_rate": 5e-6, "head": "random", "like_length": True}
 
@@ -112,7 +112,7 @@ def _as_in_the_paper(settings: Settings) -> Settings:
     if encoder is None:
         return settings
     heads = {"transformer": PAPER_TE_HEADS, "lama": None, "lama-ctx": None}.get(encoder)
-    # A multiple of the heads.
+    # The dimension must be a multiple of the number of heads.
     words = PAPER_WORDS if heads is None else PAPER_WORDS + -PAPER_WORDS % heads
     architecture = {**settings["architecture"], "dimension": words, **({"heads": heads} if heads else {})}
     grid = {GRID: list(COUNTS)} if encoder.startswith("lama") else {}
@@ -140,7 +140,7 @@ def _check_table3(found: Found) -> tuple[str, Verdict]:
     measured = "LAMA+ctx " + ", ".join(
         f"{ours[task]:.1f} on {task} (best other: {best[task][1]} {best[task][0]:.1f})" for task in tasks
     )
-    # A standard error of R8 and AG news is 0.4.
+    # A difference below one standard error, 0.4 on R8 and AG news, does not count.
     return measured + ".", Verdict.of(*(ours[task] >= best[task][0] - 0.4 for task in tasks))
 
 
@@ -203,7 +203,7 @@ def _check_figure3(found: Found) -> tuple[str, Verdict]:
         f"LAMA has {accuracies[1]:.1f} % with one head, its best of {accuracies[best]:.1f} with {best} and "
         f"{accuracies[COUNTS[-1]]:.1f} with {COUNTS[-1]}."
     )
-    # Differences below a standard error of 0.4 count as none.
+    # A difference below one standard error, 0.4, does not count.
     return measured, Verdict.of(accuracies[1] < accuracies[best] - 1, accuracies[COUNTS[-1]] < accuracies[best] - 0.4)
 
 
@@ -230,7 +230,7 @@ LAMA_FIGURE3 = Experiment(
     quick_training,
 )
 
-# The attention only, without a bi-GRU; for the Contextualizer the rank is counted instead of heads.
+# The systems without their bi-GRU, with the option that grows: heads, or the Contextualizer's rank.
 COUNTED: dict[str, tuple[str, dict[str, Any], str]] = {
     SAN: ("san", {}, "heads"),
     LAMA: ("lama", {}, "heads"),

@@ -44,7 +44,7 @@ def bars(name: str, label: str) -> Callable[[Axes, Sequence[Outcome]], None]:
                 values.append(theirs)
         axes.set_xticks(range(len(columns)), columns)
         axes.set_ylabel(label)
-        # Bars starting at 0 would look alike; the error bars stay inside the frame.
+        # Do not start at 0, where all bars would look alike; leave room for the error bars.
         room = max(1.0, 0.15 * (max(values) - min(values)))
         axes.set_ylim(max(0.0, min(values) - room), max(values) + room)
 

@@ -130,7 +130,7 @@ def report_folder(folder: Path, options: RunOptions, seed: int, tokenizer: Path 
     """
     flags = ["-".join(flag).removeprefix("--").removeprefix("option-") for flag in _flags(options, seed, tokenizer)]
     if tokenizer:
-        # Vocabularies often share the name tokenizer.json.
+        # Distinguish vocabularies by a hash: their files are often all named tokenizer.json.
         flags.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest()[:8])
     report = folder / "_".join(re.sub("[ /]", "-", flag) for flag in flags)
     for place in (folder, report):

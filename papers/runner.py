@@ -32,13 +32,13 @@ from papers.classifier_cells import (
 from papers.experiment import FOLDS, Cell, Experiment, Figures, Outcome, Settings
 from papers.inputs import Workplace
 
-# Increased when the same settings would produce different results.
+# Increase this when a change of the code changes results, so that stored ones are computed again.
 FORMAT = 1
-# The largest value that weights can hold.
+# The largest value of a float32 weight.
 LARGEST = torch.finfo(torch.float32).max
-# A value of each setting that has none by default, for :func:`_alike`.
+# An example value of each setting that is None by default; :func:`_alike` compares new values with it.
 VALUE_LIKE = {TOKENS: 256, WORDS: 100, MLP: 512, "start": "PATH", REDRAWN: False}
-# The hash of a cell whose data are missing, or which the changes do not fit.
+# Stands for the hash of a cell whose data are missing, or to which the changes do not apply.
 UNKNOWN_RUN = "unknown"
 
 
@@ -152,7 +152,7 @@ def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
             )
             if fitting.get(WORDS):
                 settings = {**settings, "architecture": {**settings["architecture"], "dimension": fitting[WORDS]}}
-            # Checked now rather than when the cell's turn comes.
+            # Check now, not when it is the cell's turn.
             if group == "training":
                 SupervisedOptions(**settings[group])
             elif group == "architecture":
@@ -192,12 +192,12 @@ def reproduce(
     """
     results, todo = prepared(experiment, folder, workplace, options, tell)
     files = results.files
-    # Created only once all input has been checked.
+    # Create the folder only after all input has been checked.
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-    # Checked now rather than when results cannot be stored.
+    # Check now, before any work, that results can be stored.
     for place in {place for place, _ in todo}:
         require_file(files[place].path)
     held: list[tuple[int, str]] = []
@@ -302,7 +302,7 @@ def _known(folder: Path, cell: Cell, workplace: Workplace, changes: Mapping[str,
 
 
 def _outcome(experiment: Experiment, file: CellFile) -> Outcome:
-    # All stored parts: the folds of several runs add up.
+    # Include the parts that earlier runs stored: the folds of several runs add up.
     wanted = experiment.parts(file.cell.settings, FOLDS)
     parts = {part: file.parts[part] for part in wanted if part in file.parts}
     if not parts:

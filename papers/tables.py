@@ -38,10 +38,10 @@ CONTEXTS = ("ones", "learned", "uniform")
 USE_DAN = "USE-DAN"
 PUBLISHED_DAN = {"MR": 74.5, "CR": 81.0, "SUBJ": 92.7, "MPQA": 85.4}
 TABLE4_TASKS = ("MR", "CR", "SUBJ", "MPQA")
-# By first context, with one and with five steps.
+# Accuracies by first context: with one step, and with five.
 PUBLISHED_TABLE_3 = {"ones": (73.1, 71.2), "learned": (73.5, 72.2), "uniform": (57.9, 72.4)}
 SIZES = (0.5, 1.0, 1.5, 2.0)
-# u of Tables 3 and 4: half a million parameters with K 5.
+# The rank u of Tables 3 and 4: with 5 steps, half a million parameters.
 RANK = 260
 
 PROTOCOL = (
@@ -86,18 +86,18 @@ def contextualizer(task: str, steps: int = K, rank: int = RANK, initial_context:
 
 def transformer(task: str, parameters: float, heads: int = HEADS) -> Settings:
     """Return the settings of a Transformer of 5 layers with a feed-forward width for ``parameters`` parameters."""
-    # Biases and the two layer normalisations have 9 m + f parameters a layer.
+    # In each layer, the biases and the two layer normalisations have 9 m + f parameters.
     feedforward = round((parameters / LAYERS - 4 * M * M - 9 * M) / (2 * M + 1))
     return settings_of(task, "transformer", layers=LAYERS, heads=heads, feedforward=feedforward)
 
 
-# The paper's accuracy and milliseconds a batch by millions of parameters.
+# The paper's accuracy and milliseconds per batch, by millions of parameters.
 PUBLISHED_TABLE_2 = {
     OURS: {0.5: (73.5, 57.0), 1.0: (74.3, 96.0), 1.5: (73.4, 120.0), 2.0: (74.0, 151.0)},
     TRANSFORMER: {0.5: (72.4, 118.0), 1.0: (74.9, 164.0), 1.5: (73.0, 223.0), 2.0: (74.7, 265.0)},
 }
 PAPER_MS = "ms (paper, i7-7700)"
-# Differences of accuracy that count as none: the standard error of ten folds' difference is up to 0.4.
+# Smaller differences of accuracy do not count: the standard error of a difference over ten folds is up to 0.4.
 ALIKE = 1.0
 
 
@@ -150,7 +150,7 @@ def _check_table4(found: Found) -> tuple[str, Verdict]:
     ours: list[Figures] = [found[SCRATCH, task] for task in TABLE4_TASKS]
     published = [TASKS[task].published[CONTEXTUALIZER] for task in TABLE4_TASKS]
     measured = ", ".join(f"{figures['accuracy']:.1f}" for figures in ours) + " %."
-    # Within two standard errors of the mean over the folds, or above.
+    # Ours must not be more than two standard errors (of the mean over the folds) below the paper's.
     reached = [
         figures["accuracy"] >= theirs - 2 * figures.get("standard_error", 0.0)
         for figures, theirs in zip(ours, published, strict=True)

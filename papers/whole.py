@@ -21,7 +21,7 @@ from papers.report import PLOT, command_of, report_folder, table_of, write_repor
 from papers.runner import Results, RunOptions, prepared, reproduce
 
 PAGE = "report.html"
-# Of a part that trains nothing: counting parameters takes less, timing layers more.
+# Estimated seconds of a part that trains nothing: counting parameters takes less, timing layers more.
 OTHER_SECONDS = 30.0
 IMAGE_STYLE = "img { max-width: 56rem; width: 100%; background: #fff; } .claim { max-width: 56rem; }"
 
@@ -49,7 +49,7 @@ def estimated_seconds(
 ) -> dict[str, float]:
     """Return by experiment how long its missing parts will take on this machine.
 
-    A part counts as much as the cell's stored parts on average; of a cell without any, one training step is timed.
+    A part is assumed to take as long as the cell's stored parts on average; without any, one training step is timed.
     """
     seconds = {experiment.name: 0.0 for experiment in experiments}
     of_cell: dict[str, float] = {}
@@ -84,10 +84,10 @@ def reproduce_all(
     tell: Callable[[str], None] = print,
     experiments: Sequence[Experiment] = tuple(EXPERIMENTS.values()),
 ) -> Path:
-    """Compute what is missing of every table and figure, and write their reports and one page with all of them.
+    """Compute the missing parts of every table and figure, write the reports, and one page with all of them.
 
     Args:
-        out: its folder ``cells`` keeps the parts; each experiment has a folder of its own.
+        out: the folder to write; ``OUT/cells`` stores the parts, ``OUT/NAME`` is the report of an experiment.
         workplace: data, seed and vocabulary.
         options: ``quick``, ``folds`` and ``paper`` apply to the experiments that have them.
         tell: called with the estimate, and a line for each part computed.

@@ -1,4 +1,4 @@
-"""LAMA's input: words, and vectors of them trained on the training part (extra ``papers``)."""
+"""LAMA's input: whole words, with vectors that word2vec learns from the training part (extra ``papers``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from ctx_embed.errors import missing_extra
 
 UNKNOWN_WORD = "[UNK]"
-# Words that occur less often are unknown.
+# Words that occur fewer times are unknown.
 LEAST = 2
 
 

@@ -17,7 +17,7 @@ from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
 if TYPE_CHECKING:
     from ctx_embed.eval.scoring.protocols import ProtocolName
 
-# Columns of tables if the output is not a terminal.
+# Width of tables in characters if the output is not a terminal.
 WIDTH_OF_FILES = 200
 
 
@@ -86,7 +86,7 @@ def run(
     from ctx_embed.eval.tasks.data import DataReader
     from ctx_embed.files import require_file, require_folder
 
-    # Quick checks come before the slow imports, other checks before the long work.
+    # Make quick checks before the slow imports, and all others before the long work.
     require_folder(out)
     if out.is_dir():
         require_file(out / "results.json")
@@ -108,7 +108,7 @@ def run(
 
     result = evaluate(loaded, found, reader, options, cache=cache or out / "cache", tell=tell, scored=tell)
     report = result.report
-    # Before the tables, since their reader may close the pipe.
+    # Write files before printing tables: whoever reads these may close the pipe.
     if result.scores:
         write_report(report, out, tell)
         if as_json:
@@ -138,7 +138,7 @@ def _print_table(console: Any, table: Any) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # The cells are Text, since rich could read a name as markup.
+    # Make the cells Text, because rich might read a name as markup.
     shown = Table()
     for place, column in enumerate(table.columns):
         shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")

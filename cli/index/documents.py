@@ -23,7 +23,8 @@ from ctx_embed.errors import InputError
 if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
 
-# Prefix for ids such as -5 while click parses, since click would read them as options. No argument can contain it.
+# Prefix of ids such as -5 while click parses the arguments, since click would read them as options. No argument of a
+# process can contain this character.
 _NEGATIVE = "\0"
 
 
@@ -70,7 +71,7 @@ def _where_option(does: str) -> Callable[[Command], Command]:
 @click.argument("path", metavar="INDEX")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @_where_option("Print")
-@click.option("-k", "most", default=10, type=click.IntRange(min=1), help="Most documents, without IDs.")
+@click.option("-k", "most", default=10, type=click.IntRange(min=1), help="Maximum number of documents, without IDs.")
 @click.option("--offset", default=0, type=click.IntRange(min=0), help="Documents to skip, without IDs.")
 @string_option
 def get(path: str, ids: tuple[str, ...], where: str | None, most: int, offset: int, strings: bool) -> None:
@@ -133,7 +134,7 @@ def count(path: str, where: str | None) -> None:
 @click.argument("path", metavar="INDEX")
 @click.argument("field", metavar="FIELD")
 @_where_option("Count")
-@click.option("-k", "most", default=20, type=click.IntRange(min=1), help="Most values.")
+@click.option("-k", "most", default=20, type=click.IntRange(min=1), help="Maximum number of values.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array of objects: value, documents.")
 def facets(path: str, field: str, where: str | None, most: int, as_json: bool) -> None:
     """Print the values of a metadata FIELD and how many documents have each, most frequent first.

@@ -177,7 +177,7 @@ def _opened(path: str, options: dict[str, Any]) -> SearchIndex:
 
 def _arguments(index: SearchIndex, options: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of :meth:`SearchIndex.search`."""
-    # A number is the integer id of a document if there is one.
+    # Read a number as an integer id if a document has it, else as a string.
     exclude = [int(text) if text.isdecimal() and int(text) in index else text for text in options["exclude"]]
     given = {name: options[name] for name in HINTS if name in options}
     return {**given, "exclude": exclude}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ctx_embed.index import SearchIndex
     from ctx_embed.index.following.report import Synced
 
-# The same as in ctx_embed.documents.units, which is too slow to import for the help.
+# A copy of ctx_embed.documents.units.UNITS: importing that module would slow down the help.
 UNITS = ("files", "paragraphs", "lines", "records")
 
 

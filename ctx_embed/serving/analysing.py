@@ -74,7 +74,7 @@ class Analyses:
         """Return the result of a function of this module, computed in another process."""
 
         async def run() -> bytes:
-            # Cancelling a task while its process starts would leave the process behind: the start has its own task.
+            # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
             await asyncio.shield(asyncio.ensure_future(anyio.to_process.run_sync(_start, limiter=self._limiter)))
             return await anyio.to_process.run_sync(work, *arguments, cancellable=True, limiter=self._limiter)
 

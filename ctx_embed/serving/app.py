@@ -66,9 +66,9 @@ def create_app(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if (parent := multiprocessing.parent_process()) is not None:
-            # A worker ends with the process that started it, even if that was killed.
+            # End this worker when the process that started it ends, even if that is killed.
             asyncio.get_running_loop().add_reader(parent.sentinel, signal.raise_signal, signal.SIGTERM)
-        # Models and indexes stay loaded, so the garbage collector, which stops all threads, need not visit them.
+        # Exempt models and indexes from garbage collection, which stops all threads: they stay loaded anyway.
         gc.collect()
         gc.freeze()
         with one_blas_thread():
@@ -85,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
         version=__version__,
         summary="Embeddings and semantic search.",
         lifespan=lifespan,
-        # So that generated clients send a key.
+        # Declare the key in the OpenAPI schema, so that generated clients send one.
         dependencies=[Security(HTTPBearer(auto_error=False, description="A read or write key."))]
         if service.keys
         else [],
@@ -101,6 +101,6 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.cors:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Sender, settings=settings)
-    # The last one added is the outermost.
+    # The middleware that is added last is the outermost.
     app.add_middleware(Observer, routes=[route for router in ROUTERS for route in router.routes])
     return app

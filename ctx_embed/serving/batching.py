@@ -41,7 +41,7 @@ class Batcher(Generic[Key, Item, Result]):
         self._waiting.setdefault(key, []).append((item, future))
         if not self._busy:
             self._busy = True
-            # Other items of this turn of the event loop join the batch.
+            # Start later, so that other items of this turn of the event loop join the batch.
             loop.call_soon(self._next, loop)
         return await future
 
@@ -54,7 +54,7 @@ class Batcher(Generic[Key, Item, Result]):
             batch, rest = waiting[:most], waiting[most:]
             if rest:
                 self._waiting[key] = rest
-            # Futures of clients that gave up are cancelled.
+            # Leave out clients that gave up: their futures are cancelled.
             batch = [(item, future) for item, future in batch if not future.done()]
             if batch:
                 self._thread.submit(self._run, loop, key, batch)
@@ -76,7 +76,7 @@ class Batcher(Generic[Key, Item, Result]):
         results: Sequence[Result],
         error: Exception | None,
     ) -> None:
-        # The next batch first: it is computed while the answers of this one are written.
+        # Start the next batch first, so that it is computed while the answers of this one are written.
         self._next(loop)
         for (_, future), result in zip(batch, results, strict=True):
             if not future.done():

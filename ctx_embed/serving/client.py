@@ -38,7 +38,7 @@ except ModuleNotFoundError:
 
 # Maximum attempts to get an answer from a busy server.
 ATTEMPTS = 5
-# Documents to fetch at a time.
+# Number of documents to fetch at a time.
 PAGE = 1000
 
 
@@ -132,7 +132,7 @@ class Client(Collection):
             yield from (Document(**document) for document in found)
             if not found:
                 return
-            # The server sends fewer documents if more would make its answer too large.
+            # The server may send fewer documents than asked for, to keep its answer small enough.
             offset, limit = offset + len(found), None if limit is None else limit - len(found)
 
     def facets(
@@ -176,7 +176,7 @@ class Client(Collection):
         listed = as_list(texts, "texts", "a list of strings")
         notes = None if metadata is None else as_list(metadata, "metadata", "a list of dictionaries")
         if notes is not None:
-            # As an index stores them: without NaN, times as ISO 8601.
+            # Convert metadata as an index does: no NaN, and times as ISO 8601.
             notes = [
                 None if each is None else json.loads(metadata_json(each, place)) for place, each in enumerate(notes, 1)
             ]

@@ -117,7 +117,7 @@ HANDLERS: dict[Any, Any] = {
     InputError: _answering(400),
     HTTPException: _http_error,
     RequestValidationError: _invalid,
-    # nginx's status for it; only the log sees it.
+    # 499 is nginx's status for this; it appears only in the log.
     ClientDisconnect: _answering(499, message="the client left before its request was complete"),
     Exception: _answering(500, message="an error of the server; its log has the traceback"),
 }

@@ -83,7 +83,7 @@ class Bodies:
                     complete = not message.get("more_body", False)
                     if self._size > self._most:
                         next(iter(self._arriving)).cancel()
-                        # The cancelled request may be this one: yield, so that it ends here.
+                        # If the cancelled request is this one, it ends here.
                         await anyio.sleep(0)
             if arriving.cancelled_caught:
                 if anyio.current_time() >= late:
@@ -124,8 +124,8 @@ class Gate:
         """
         keys = self.service.keys
         if not keys:
-            # Without keys only this machine may send requests. A page on the web could reach it by a host name that
-            # resolves to this machine, so the Host is checked.
+            # Without keys only this machine may send requests. Check the Host, because a web page could send requests
+            # through a host name of its own that resolves to this machine.
             if self.settings.host in LOOPBACK and not self.settings.no_keys:
                 self._require_loopback(scope)
             return None
@@ -157,7 +157,7 @@ class Gate:
         if scope["method"] != "POST":
             return b""
         headers = dict(scope["headers"])
-        # A form on another site's page could send any other type without the browser asking first.
+        # Browsers let other sites' pages send some other types without asking the server first.
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise ApiError(415, "the body must be JSON; send Content-Type: application/json", "not_json")
         most = self.settings.body_bytes if path.endswith(TEXTS) else min(SHORT_BODY, self.settings.body_bytes)

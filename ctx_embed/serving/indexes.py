@@ -25,17 +25,17 @@ from ctx_embed.serving.observing import BATCHES
 
 Result = TypeVar("Result")
 
-# Maximum queries and hits of a batch; a search for more hits runs alone.
+# Maximum number of queries in a batch, and of their hits together; a search for more hits runs alone.
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0
-# Maximum number of lines with # that are checked for a heading: source code may have many of them.
+# Check at most this many lines with # for a heading: source code may have very many.
 MOST_HEADINGS = 20
 HEADING = re.compile(r"\s*#{1,6}[ \t]+(\S[^\n]{0,200}?)[ \t#]*$", re.MULTILINE)
 
-# Search options as a key: queries with equal options share a batch.
+# The options of a search, as a hashable key: queries with equal options share a batch.
 Options = tuple[tuple[str, Hashable], ...]
-# The marks before and after a word of a snippet.
+# The marks before and after each of the query's words in a snippet; None makes no snippets.
 Marks = tuple[str, str] | None
 
 
@@ -84,7 +84,7 @@ class OpenIndex:
         self.place = self._found()
 
     def _found(self) -> tuple[int, int]:
-        """Return the identity of the folder, which another folder of that name does not have."""
+        """Return device and inode of the folder, which change when another folder gets its name."""
         try:
             found = os.stat(self._path)
         except OSError as error:
@@ -97,7 +97,7 @@ class OpenIndex:
             if (place := self._found()) != self.place:
                 opened, replaced = self._models.open(self._path), self._index
                 self._index, self.place = opened, place
-                # Other threads may still use it.
+                # Close the replaced index later: other threads may still use it.
                 closing = threading.Timer(CLOSED_AFTER, replaced.close)
                 closing.daemon = True
                 closing.start()
@@ -124,7 +124,7 @@ class ServedIndex:
         self.name = path.name
         self._models = models
         self._most = most
-        # A SearchIndex does one thing at a time, so changes have an instance of their own.
+        # A SearchIndex does one thing at a time, so searches and changes use separate instances.
         self._readable = OpenIndex(path, models)
         self._writable: OpenIndex | None = None
         self._searches: Batcher[Options, str, Found] = Batcher(self._search, _batch_queries)

@@ -21,11 +21,11 @@ Item = TypeVar("Item")
 class _FirstError(FailFast):
     """Stops checking a list at its first wrong item: collecting a million errors would take seconds."""
 
-    # pydantic hashes the metadata of the types in a union.
+    # pydantic requires that the metadata of types in a union can be hashed.
     __hash__ = object.__hash__
 
 
-# A list in a body.
+# The type of a list in a request body.
 Listed = Annotated[list[Item], _FirstError()]
 
 

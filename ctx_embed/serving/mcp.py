@@ -16,7 +16,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.documents import Id
 
-# Limits on what an assistant is sent, because it reads all of it.
+# Limits on the hits, values and characters that an assistant gets at a time, because it reads all of them.
 MOST_HITS = 50
 VALUES = 20
 CHARACTERS = 20_000
@@ -24,7 +24,7 @@ CHARACTERS = 20_000
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    """Tell the assistant what is wrong with its input; of other errors it learns only that they happened."""
+    """Report wrong input to the assistant; of any other error, report only that it happened."""
     try:
         yield
     except InputError as error:
@@ -73,7 +73,7 @@ def create_server(index: SearchIndex) -> MCPServer:
     def get(
         id: Annotated[Id, Field(description="Id of a hit.")],
         start: Annotated[int, Field(description="First character to return, from 0.", ge=0)] = 0,
-        length: Annotated[int, Field(description="Most characters to return.", ge=1, le=CHARACTERS)] = CHARACTERS,
+        length: Annotated[int, Field(description="Maximum characters to return.", ge=1, le=CHARACTERS)] = CHARACTERS,
     ) -> dict[str, Any]:
         """Return the text of a document, or a part of a long one, with its metadata."""
         with _reported():

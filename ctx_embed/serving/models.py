@@ -20,7 +20,7 @@ from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
 from ctx_embed.training.supervised.predictor import Predictor
 
-# Maximum requests in a batch, and maximum characters of a short request. Longer ones are computed one by one in another
+# Maximum number of requests in a batch, and of characters in a short request. Longer requests run one by one in another
 # thread, so that short ones do not wait for them.
 BATCH_TEXTS = 4096
 SHORT_CHARACTERS = 65_536
@@ -59,7 +59,7 @@ class EmbeddingModel:
         if isinstance(self.model, Embedder):
             ids, lengths = self.model.tokens(texts)
             vectors = self.model.finished(self.model.contextualizer.embed(ids, lengths), lengths)
-            # orjson reads rows that are contiguous in memory.
+            # orjson requires rows that are contiguous in memory.
             return np.ascontiguousarray(vectors, np.float32), lengths
         encodings = self.model.tokenizer(texts, add_special_tokens=False)["input_ids"]
         return self.model.encode(texts, show_progress_bar=False), np.array([len(ids) for ids in encodings], np.int64)
@@ -130,7 +130,7 @@ class ServedReranker:
     def __init__(self, name: str) -> None:
         self.names = names_of(name)
         self._reranker = reranker_of(name)
-        # A tokenizer that pads must not be used by two threads at a time.
+        # Two threads must not use a padding tokenizer at the same time.
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")
 

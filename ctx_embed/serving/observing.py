@@ -34,7 +34,7 @@ BATCHES = Histogram("ctx_embed_batch_requests", "Requests in a batch.", ["work"]
 DEATHS = Counter("ctx_embed_worker_deaths", "Worker processes that ended by themselves.", ["status"])
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
-# Request ids that are accepted from clients; other characters could forge lines in logs.
+# The form of request ids that clients may choose; other characters could forge lines in logs.
 REQUEST_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 TRACE = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.ASCII)
 

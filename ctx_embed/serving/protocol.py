@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ctx_embed.serving.settings import Settings
 
-# A request with a larger head ends its connection.
+# Maximum size of a request's head; a larger head ends the connection.
 HEAD_BYTES = 65_536
 
 

@@ -28,7 +28,7 @@ GRACE = 30
 LAST = 3.0
 # Maximum number of connections that wait to be accepted.
 BACKLOG = 2048
-# Seconds after which a worker that does not answer is restarted; on a busy machine it takes long to load its model.
+# Seconds after which a worker that does not answer is restarted; loading a model on a busy machine takes long.
 SILENCE = 120
 # Whether the system spreads connections among the sockets bound to a port.
 SPREADS = sys.platform == "linux"
@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
         if sig != signal.SIGTERM or not self.started:
             super().handle_exit(sig, frame)
         elif self._ends == float("inf"):
-            # Requests see it in the state of their scope.
+            # Requests find this in the state of their ASGI scope.
             self.lifespan.state["draining"] = True
             self._ends = time.monotonic() + self.config.settings.drain
 
@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
             with contextlib.suppress(OSError):
                 while True:
                     waiting.append(listening.accept()[0])
-        # Close at once: the system resets connections that arrive after the last one was accepted.
+        # Stop listening at once: connections that arrive now were not accepted, and the system resets them.
         for server in self.servers:
             server.close()
         for listening in sockets or []:
@@ -104,7 +104,7 @@ class Worker(multiprocess.Process):
         return Server(self.config)
 
 
-# The supervisor starts processes by this name.
+# uvicorn's supervisor makes processes by this name.
 multiprocess.Process = Worker  # type: ignore[misc]
 
 
@@ -164,7 +164,7 @@ def run(settings: Settings, port: int, workers: int) -> None:
     Raises:
         InputError: something cannot be served, or the port is taken.
     """
-    # After it has stopped, uvicorn sends itself the signal again; the process then exits normally.
+    # After a stop, uvicorn sends itself the signal again; make the process exit normally then.
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: sys.exit(0))
     if workers == 1:
@@ -180,7 +180,7 @@ def _run(settings: Settings, port: int, workers: int) -> None:
     from ctx_embed.serving.app import create_app
     from ctx_embed.serving.observing import LOG_CONFIG, note_death
 
-    # Errors of the models and indexes come before any socket is opened or worker started.
+    # Load everything here first, so that errors come before a socket is opened or a worker starts.
     app = create_app(settings)
     several = workers > 1
     config = Config(
@@ -215,7 +215,7 @@ def _run(settings: Settings, port: int, workers: int) -> None:
     app.state.service.close()
     if SPREADS:
         listening.close()
-        # Bound but not listening, it reserves the port while workers restart.
+        # A socket that is bound but does not listen reserves the port while workers restart.
         listening = _socket(settings.host, port, shared=True)
     sockets = [OwnSocket(settings.host, port) if SPREADS else listening]
     Workers(config, sockets, announce, note_death).run()

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ctx_embed.serving.errors import RETRY_AFTER, error_response
 from ctx_embed.serving.settings import Settings
 
-# Bytes that a connection gets at a time: the rest of an answer waits here for a slow reader, not in the connection's
-# buffer.
+# Number of bytes to give to a connection at a time. For a slow reader, the rest of an answer waits here and not in the
+# connection's buffer.
 PIECE = 1 << 16
-# The answers that are being sent may together take this many times the largest answer.
+# Maximum size of all answers that are being sent, in multiples of the largest answer.
 AT_A_TIME = 4
 
 
@@ -41,7 +41,7 @@ class Sender:
         refused = False
 
         async def closing(message: Any) -> None:
-            # A server that is about to stop closes connections, so that clients open new ones to another server.
+            # A server about to stop closes its connections, so that clients open new ones to another server.
             if message["type"] == "http.response.start" and scope["state"].get("draining"):
                 MutableHeaders(raw=message["headers"])["Connection"] = "close"
             await send(message)

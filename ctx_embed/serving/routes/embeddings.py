@@ -59,7 +59,7 @@ class Embeddings(BaseModel):
 FIELDS = frozenset(EmbeddingsBody.model_fields)
 # Fields that other programs send and that have no effect here.
 IGNORED = frozenset(("task", "normalized", "truncate", "late_chunking", "embedding_type", "input_type", "user"))
-# Up to this many embeddings are written as JSON in the event loop, more of them in a thread.
+# Write up to this many embeddings as JSON in the event loop; use a thread for more.
 FEW = 64
 TOKEN_IDS = (
     "input must be texts, got token ids: they are those of another model's tokenizer "

@@ -24,7 +24,7 @@ async def _served(request: Request, name: str) -> ServedIndex:
     return service_of(request).index(name)
 
 
-# The index that a path names.
+# The index named in the path of a request.
 Served = Annotated[ServedIndex, Depends(_served)]
 
 Id = int | str
@@ -41,7 +41,7 @@ QUERY: JsonDict = {
         VECTORS,
     ]
 }
-# Maximum documents in an answer, and maximum hits of a search that come with their documents.
+# Maximum number of documents in an answer, also of hits that include their documents.
 MOST_DOCUMENTS = 1_000
 MOST_PAIRS = 10_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
