@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ctx_embed.text.tokenizer import TextTokenizer
 
-# Number of batches whose rows are sorted by length together.
+# Rows are sorted by length within pools of this many batches.
 POOL_BATCHES = 50
 
 
@@ -53,7 +53,7 @@ def weighted_rows(rows: NDArray[np.int64], weights: NDArray[np.float32], seed: i
     """
     if (weights == 1).all():
         return rows
-    # Systematic sampling: a row's share of the running total, so that the number of rows is the same for every draw.
+    # Systematic sampling: round the running total of the weights, so that every draw has the same number of rows.
     start = np.random.default_rng([seed, epoch, 1]).random()
     running = np.floor(weights.astype(np.float64).cumsum() + start)
     counts = np.diff(running, prepend=np.floor(start)).astype(np.int64)

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed.model_card import described, inherited, licence, listed, name_of, page, table, usage
 
-# If there are more labels, the card states only their number.
+# Maximum number of labels that the card lists; of more, it states only the number.
 MOST_LABELS = 20
 
 

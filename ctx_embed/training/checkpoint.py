@@ -36,7 +36,7 @@ class Checkpoint:
             state: dict[str, Any] = torch.load(self.path, weights_only=True)
             return state if state.pop("run") == self.run else None
         except Exception:
-            # Missing, or damaged, for which torch.load has many errors. The run starts from the beginning.
+            # The file is missing or damaged (torch.load raises many kinds of errors): start from the beginning.
             return None
 
     def save(self, state: dict[str, Any]) -> None:

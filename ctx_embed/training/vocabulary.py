@@ -18,7 +18,7 @@ from ctx_embed.texts import well_formed
 
 UNKNOWN = "[UNK]"
 PAD = "[PAD]"
-# Letters that become entries of their own.
+# Maximum number of letters that become entries.
 LETTERS = 1000
 
 
@@ -74,15 +74,16 @@ def learn_vocabulary(
         raise InputError("the texts must have at least one word to learn a vocabulary from, got none")
     alphabet = sorted(occurring, key=lambda letter: (-occurring[letter], letter))[:letters]
     continued = sorted({letter for word in words for letter in word[1:]} & set(alphabet))
-    # The trainer numbers continued letters, and chooses among letters of equal frequency, in the random order of a hash
-    # table, and breaks ties between merges by these numbers. Given beforehand, all this is the same in each run.
+    # Give the trainer the letters in a fixed order, so that every run learns the same vocabulary. Otherwise it chooses
+    # among equally frequent letters, and numbers letters within words, in the random order of a hash table, and breaks
+    # ties between merges by these numbers.
     trainer = WordPieceTrainer(
         vocab_size=size,
         special_tokens=[PAD, UNKNOWN, *(f"##{letter}" for letter in continued)],
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         min_frequency=2,
-        show_progress=False,  # its bar writes to stdout
+        show_progress=False,  # The trainer's own bar would write to stdout.
     )
     tokenizer.train_from_iterator(repeated(words), trainer)
     entries = tokenizer.get_vocab_size()

@@ -96,7 +96,7 @@ def distill(
     try:
         history = training.run(progress=job.progress)
     except InputError:
-        # A training that diverged is not resumed.
+        # Do not resume a training that diverged.
         log.unlink(missing_ok=True)
         checkpoint.remove()
         raise
@@ -123,7 +123,7 @@ def _job(
     )
     encoder_options = dict(options.get("encoder_options") or {})
     if options.get("encoder", "contextualizer") == "contextualizer":
-        # With all defaults, as the command passes them, so that both have the same identity.
+        # Add all defaults, which the command passes too, so that both ways of calling have the same identity.
         encoder_options = asdict(ContextualizerOptions(**contextualizer)) | encoder_options
     files = [sources] if isinstance(sources, str | Path) else sources
     return DistillationJob(
@@ -195,7 +195,7 @@ def _read(job: DistillationJob) -> _Material:
         if weight > 0 and not len(mixture.pairs):
             raise InputError(f"{option} needs pairs; give a recipe with a fair source of pairs (.jsonl)")
     if job.exclude and job.progress:
-        # Shown because 0 may be a sign of a wrong file.
+        # Report this, because 0 may mean that the wrong file was given.
         say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
     labelled = None
     if job.labelled:
@@ -288,7 +288,7 @@ def _prepare(
     if material.second_teacher is not None:
         blocks = [mixture.blocks[number] for number in mixture.second_blocks]
         others = TeacherCache(cache.folder.parent, material.second_teacher).embeddings(blocks, progress=job.progress)
-        # Its rotation maps into the space of the first teacher's targets.
+        # Rotate the second teacher's embeddings into the space of the first teacher's targets.
         second = others, rotation_like(others, embeddings[mixture.second_rows], rotation)
     return Distillation(
         student.to(job.device or "cpu"),

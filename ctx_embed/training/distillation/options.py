@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ctx_embed.errors import InputError
 from ctx_embed.training.options import documented, option, require_valid
 
-# More held-out texts would not measure the distance to the teacher any better.
+# Default maximum of held-out texts: more would not measure the distance to the teacher any better.
 MOST_HELD_OUT = 4096
 # Sections of the command's help.
 FILES, STUDENT, TRAINING, OBJECTIVES = "Input and output", "Student", "Training", "Further objectives"

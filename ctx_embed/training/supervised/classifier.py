@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 Label = str | int | float
-# One label for each text, or several: a list, a series or an array of any library, or a generator.
+# One label for each text, or several: as a list, a generator, or a series or array of any library.
 Labels = Iterable[Label] | Iterable[Iterable[Label]]
 # Passing any of these trains the encoder too.
 OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
@@ -241,7 +241,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "predictor_")
 
     def __sklearn_clone__(self) -> Self:
-        # scikit-learn would copy a SentenceTransformer, which fit never changes.
+        # Share the SentenceTransformer, which scikit-learn would copy: fit never changes it.
         return type(self)(**self.get_params())
 
     def __sklearn_tags__(self) -> Any:

@@ -81,7 +81,7 @@ class SavedEncoder:
         self._embedder = Embedder.load(folder)
         if owned:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        # A head reads the whole embedding.
+        # The classifier's head reads the whole embedding.
         self._embedder.truncate_dim = None
 
     @cached_property

@@ -21,7 +21,7 @@ ClassWeight = Mapping[Any, float] | str | None
 # Inverse strength of the l2 penalty for a head over standardised embeddings.
 PROBE_C = 0.01
 PROBE_ITERATIONS = 1000
-# With fewer training texts only the head is trained: training the encoder would take longer and gain nothing.
+# With fewer training texts only the head is trained: training the encoder too would take longer and gain nothing.
 FEW_TEXTS = 500
 # Texts and folds of the cross-validation that chooses how embeddings are scaled.
 SCALING_TEXTS, SCALING_FOLDS = 2000, 5
@@ -215,7 +215,7 @@ def logistic(
         probe = _regression(None if weights is None else dict(enumerate(weights))).fit(Z, targets)
         weight, bias = probe.coef_, probe.intercept_
         if len(weight) == 1:
-            # For two classes scikit-learn has a single row: give each class half of it, with opposite signs.
+            # For two classes scikit-learn returns one row: give each class half of it, with opposite signs.
             weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     else:
         ones = np.ones(targets.shape[1]) if weights is None else weights
@@ -228,7 +228,7 @@ def logistic(
 def _of_label(Z: Floats, target: NDArray[Any], weight: float) -> tuple[Floats, float]:
     positive = float(target.sum())
     if positive in (0, len(target)):
-        # All texts of a fold have the label, or none: predict its share, smoothed.
+        # Either all texts of the fold have the label or none has: predict its smoothed share.
         return np.zeros(Z.shape[1]), float(np.log((positive + 0.5) / (len(target) - positive + 0.5)))
     probe = _regression({0: 1.0, 1: weight}).fit(Z, target.astype(np.int64))
     return probe.coef_[0], float(probe.intercept_[0])
@@ -247,7 +247,7 @@ def _held_out_likelihood(Z: Floats, targets: NDArray[Any], weights: NDArray[np.f
     order = np.random.default_rng(0).permutation(len(Z))[:SCALING_TEXTS]
     Z, targets = Z[order], targets[order]
     if targets.ndim == 1:
-        # A class with one text cannot be both learned and held out; leave it out here.
+        # Leave out classes with one text, which cannot be both learned and held out.
         counts = np.bincount(targets)
         enough = counts[targets] >= 2
         Z, targets = Z[enough], targets[enough]

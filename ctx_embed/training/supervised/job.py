@@ -174,7 +174,8 @@ def _trained(job: TrainingJob, data: _Data, start: _Start) -> _Trained:
         start.model, data.train, data.valid, start.options, start.checkpoint, class_weight=job.class_weight
     )
     best = best_epochs(history)
-    # The mean of the runs has learned from the texts that each of them held out.
+    # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the texts
+    # that one run held out, since the other runs were trained on them.
     accuracy = fmean(epoch["valid_accuracy"] for epoch in best) if data.valid is None else network.accuracy(data.valid)
     return _Trained(
         Predictor(TorchEncoder(network.encoder), network.trained_head()),

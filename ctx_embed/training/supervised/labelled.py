@@ -96,7 +96,7 @@ class Labelled:
         counts = Counter(() if self.multi_label else self.labels)
         doubt = self.doubt()
         alone = np.array([counts[label] == 1 and not doubt for label in self.labels], bool)
-        # If every label occurs once, nothing can be held out.
+        # If every label occurs once, nothing can be held out: let the split below raise its error.
         alone &= not alone.all()
         shared = rows[~alone]
         classes = None if self.multi_label else [self.labels[row] for row in shared]

@@ -87,7 +87,7 @@ class ClassifierNetwork(nn.Module):
 def dimension_of(encoder: SentenceTransformer) -> int:
     """Return the dimension of an encoder's embeddings before any truncation."""
     with warnings.catch_warnings():
-        # The text has no token that the model knows.
+        # Suppress the warning that the empty text has no token that the model knows.
         warnings.simplefilter("ignore")
         return embeddings(encoder.eval(), [""]).shape[1]
 
@@ -99,7 +99,7 @@ def embeddings(encoder: SentenceTransformer, texts: list[str], token_dropout: fl
         seen = torch.rand(features["attention_mask"].shape, device=encoder.device) >= token_dropout
         features["attention_mask"] = features["attention_mask"] * seen
     for module in encoder:
-        # Unit-length embeddings would limit the logits.
+        # Skip normalisation: embeddings of unit length would limit the logits.
         if not isinstance(module, Normalize):
             features = module(features)
     found: Tensor = features["sentence_embedding"]

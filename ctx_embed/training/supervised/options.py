@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 SCRATCH = "scratch"
-# The paper's Contextualizer, and the dimension of any encoder from scratch.
+# The options of the paper's Contextualizer, and the default dimension of any encoder from scratch.
 PAPER = ContextualizerOptions(steps=5, rank=260, positions="absolute", scale="sum")
 DIMENSION = 128
 
@@ -74,9 +74,9 @@ class SupervisedOptions:
         return (self.seed + 7919 * run) % 2**32
 
 
-# For an encoder that is already trained: chosen on topics, genres and reviews that are not in any evaluation set, see
-# docs/default-model.md. The weights of the runs are averaged (Wortsman et al. 2022, arXiv 2203.05482), and the head
-# starts as a linear probe (Kumar et al. 2022, arXiv 2202.10054).
+# The defaults for an encoder that is already trained. They were chosen on topics, genres and reviews that are in no
+# evaluation set, see docs/default-model.md. The weights of the runs are averaged (Wortsman et al. 2022, arXiv
+# 2203.05482), and the head is initialised as a linear probe (Kumar et al. 2022, arXiv 2202.10054).
 FINE_TUNING = SupervisedOptions(epochs=4, batch_size=64, learning_rate=1e-3, head="probe", runs=5)
 
 

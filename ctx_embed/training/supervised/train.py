@@ -141,7 +141,7 @@ def _trained(
     history: list[dict[str, float]] = []
     total: dict[str, Tensor] = {}
     if state is not None:
-        # Not the present weights: the encoder may have been trained further since.
+        # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
         history, total, first = state["history"], state["total"], state["first"]
     for run in range(len(history) // options.epochs, options.runs):
         seed = options.seed_of(run)

@@ -30,7 +30,7 @@ class Composition:
 
     def __init__(self, encoder: TokenEncoder) -> None:
         self.encoder = encoder
-        # For each entry, the own rows that it is the sum of: itself, and those of its parts.
+        # Each entry is the sum of these own rows: its own, and all that its parts are sums of.
         summed = [[entry] for entry in range(encoder.entries)]
         if encoder.phrases is not None:
             words = encoder.backend_tokenizer.get_vocab_size()

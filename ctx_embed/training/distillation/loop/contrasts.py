@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# After these the word "not" negates a clause.
+# Verbs after which the word "not" negates a clause.
 _AUXILIARIES = r"is|are|was|were|will|would|can|could|should|must|has|have|had|does|do|did|am|may|might"
 _NOT = re.compile(
     rf"\b({_AUXILIARIES})\s+not\b|\b(is|are|was|were|would|could|should|has|have|had|does|do|did)n't\b", re.I

@@ -20,7 +20,7 @@ class LabelHead(nn.Module):
     def __init__(self, dimension: int, classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(dimension, classes)
-        # Unit vectors would make small logits; scale them to the usual length, the root of their dimension.
+        # Logits of unit vectors would be small; scale the vectors to a length of the square root of their dimension.
         self.scale = dimension**0.5
 
     def forward(self, embeddings: Tensor) -> Tensor:

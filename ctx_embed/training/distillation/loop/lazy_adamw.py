@@ -37,7 +37,8 @@ class LazyAdamW:
         self.first = torch.zeros_like(self.table)
         self.second = torch.zeros_like(self.table)
         self.steps = 0
-        # By the steps since all rows were up to date: a row's place in ``_decay`` and ``_carry`` (D and C above).
+        # ``_decay`` and ``_carry`` hold D and C above for each step since all rows were up to date; ``_place`` holds
+        # the place of each row in them.
         self._place = torch.zeros(len(self.table), dtype=torch.int64, device=self.table.device)
         self._decay = torch.ones(1, dtype=torch.float64)
         self._carry = torch.zeros(1, dtype=torch.float64)
@@ -55,7 +56,7 @@ class LazyAdamW:
 
     @torch.no_grad()
     def rows(self, indices: Tensor) -> Tensor:
-        """Return the rows (k, m) of different ``indices``, up to date, as a leaf that takes a gradient."""
+        """Return the rows (k, m) of distinct ``indices``, up to date, as a leaf that takes a gradient."""
         table, first, second = (whole.index_select(0, indices) for whole in (self.table, self.first, self.second))
         self._up_to_date(table, first, second, self._place[indices])
         self._read = table, first, second

@@ -11,7 +11,7 @@ from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.files import replaced_file
 from ctx_embed.rows import read_lines
 
-# Up to this many points are marked on the line.
+# Mark the points on a line if there are at most this many.
 FEW_POINTS = 20
 
 

@@ -22,13 +22,13 @@ from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.loop.heads import LabelHead, WordHead
 from ctx_embed.training.distillation.loop.labelled_spans import LabelledSpans
 
-# Texts per batch whose words are predicted: each needs a score for every word.
+# Maximum number of texts per batch whose words are predicted: each text needs a score for every word.
 WORD_TEXTS = 64
-# Held-out pairs on which finding partners is measured.
+# Maximum number of held-out pairs (or triples) to measure on.
 MEASURED_PAIRS = 1000
 # Temperature of the softmax over the texts of a batch.
 RANKING_TEMPERATURE = 0.05
-# Divides the difference between two cosines.
+# Temperature of the loss on contrasts: it divides the difference between two cosines.
 CONTRAST_TEMPERATURE = 0.1
 FEWEST_TRIPLES = 40
 
@@ -81,7 +81,7 @@ def similarity_loss(student: Tensor, target: Tensor) -> Tensor:
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return mean((S - S_teacher)^2), S the cosines of all pairs of the batch; of (B, m) and l2-normalised (B, d)."""
+    """Return mean((S - S_teacher)^2) over all pairs of a batch; S, S_teacher: cosines of (B, m) and of unit (B, d)."""
     student = F.normalize(student, dim=1)
     return (student @ student.T - teacher @ teacher.T).square().mean()
 

@@ -52,20 +52,20 @@ from ctx_embed.training.distillation.texts.mixture import Mixture
 from ctx_embed.training.distillation.texts.scored_pairs import Pairs
 from ctx_embed.training.divergence import require_finite
 
-# A short run logs its loss more often: at least about this many times.
+# A run logs its loss at least about this many times; short runs log it more often.
 FEWEST_LOGGED = 40
 BETAS = (0.9, 0.99)
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Numbers of steps between the events of a training.
+    """Intervals of a training, in steps.
 
     Attributes:
-        checkpoint: between saved states.
-        log: at most, between entries of the log.
-        averaging: between updates of the average, each of which costs a pass over the whole table.
-        decay: in which the average decays by the option ``averaging``.
+        checkpoint: steps between saved states.
+        log: maximum steps between entries of the log.
+        averaging: steps between updates of the average, each of which costs a pass over the whole table.
+        decay: number of steps in which the average decays by the factor ``DistillationOptions.averaging``.
     """
 
     checkpoint: int = 500
@@ -152,7 +152,7 @@ class Distillation:
         self.average = AveragedModel(student, multi_avg_fn=self._mix) if options.averaging else None
         table = student.embedding.weight
         self.table_optimizer = LazyAdamW(table, betas=BETAS, weight_decay=options.weight_decay)
-        # A group may be empty: some encoders have only their table.
+        # Pass a group, because a list of parameters must not be empty: some encoders have only their table.
         others = [parameter for parameter in self.trained.parameters() if parameter is not table]
         self.optimizer = torch.optim.AdamW(
             [{"params": others}],
@@ -248,7 +248,7 @@ class Distillation:
         return measured
 
     def _save(self) -> None:
-        # Brings the table up to date, also if nothing is saved, so that checkpoints do not change the result at all.
+        # This brings the table up to date. Do so even if nothing is saved, so that saving does not change the result.
         table_optimizer = self.table_optimizer.state_dict()
         if self.checkpoint is not None:
             state: dict[str, Any] = {
@@ -271,7 +271,7 @@ class Distillation:
             self.step, self.history = state["step"], state["history"]
             if self.average is not None:
                 self.average.load_state_dict(state["average"])
-        # A run that starts from the beginning keeps nothing of an earlier log.
+        # If the run starts from the beginning, delete all entries of an earlier log.
         self.log.resume(self.step if self.history else -1)
 
     def train_batch(self, rows: NDArray[np.int64], total: int) -> dict[str, float]:
@@ -289,7 +289,7 @@ class Distillation:
         ids, lengths = self.packed.batch(rows)
         ids = ids.to(self.device)
         batch = Batch(self.step, rows, ids, lengths, teacher, teacher @ self.rotation)
-        # One pass over all texts of the step: entries in several of them are computed once.
+        # Embed all texts of the step in one pass: rows of entries that several texts share are then computed once.
         more = {name: texts for name, (term, _) in self.objectives.items() if (texts := term.more_texts(batch))}
         ids = torch.cat([ids, *(ids.to(self.device) for ids, _ in more.values())])
         used = self.composition.used(ids)

@@ -18,7 +18,8 @@ from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.distillation.options import require_spare
 from ctx_embed.training.distillation.student.rotation import ALIGNED_TEXTS, aligned_rotation, rotation_to
 
-# Token weight a / (a + frequency): frequent words mean little (Arora et al. 2017, smooth inverse frequency).
+# The constant a of the token weight a / (a + frequency): frequent words mean little (smooth inverse frequency, Arora et
+# al. 2017).
 FREQUENCY_CONSTANT = 1e-3
 TABLE_DEVIATION = 0.1
 

@@ -21,8 +21,8 @@ from ctx_embed.training.distillation.texts.corpus import Block
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# Texts per batch. On a CPU, a batch that fits its caches is fastest: all-mpnet-base-v2 in bfloat16 on one core of Zen 4
-# embeds 30 sentences a second in batches of 16, and 23 in batches of 64.
+# Texts per batch. On a CPU, batches that fit its caches are fastest: on one Zen 4 core, all-mpnet-base-v2 in bfloat16
+# embeds 30 sentences per second in batches of 16, and 23 in batches of 64.
 CPU_BATCH, DEVICE_BATCH = 16, 256
 
 
@@ -40,7 +40,7 @@ class TeacherCache:
 
     def __init__(self, folder: str | Path, teacher: SentenceTransformer) -> None:
         self.teacher = teacher
-        # The fingerprint does not include length limit, prompt and truncation.
+        # Name length limit, prompt and truncation separately: the fingerprint does not include them.
         name = f"{fingerprint(teacher)[:16]}-{teacher.max_seq_length}"
         prompt = teacher.prompts.get(teacher.default_prompt_name or "")
         if prompt or teacher.truncate_dim:

@@ -84,7 +84,7 @@ def cloze_pairs(lines: Sequence[str], passage_lines: int, span_words: int) -> li
     Args:
         lines: sentences in the order of their document.
         passage_lines: lines of a passage, at least 2. Lines that do not fill one are left out.
-        span_words: the most words of a span, see :func:`spans`.
+        span_words: maximum number of words in a span, see :func:`spans`.
 
     Source: the inverse cloze task, Lee et al. (2019), ACL.
     """

@@ -15,7 +15,7 @@ from ctx_embed.training.distillation.texts.corpus import Block, cloze_pairs, gen
 BLOCK_TEXTS = 1024
 # One string is a text, two are a pair, three are a pair and its label.
 Item = tuple[str, ...]
-# The fields of a pair, and the labels of pairs that mean the same.
+# The names of a pair's fields, and the labels of pairs of texts with the same meaning.
 PAIR_FIELDS = (("query", "passage"), ("a", "b"))
 ALIKE = frozenset({"entailment", "1"})
 OPPOSED = "contradiction"

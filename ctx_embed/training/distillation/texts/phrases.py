@@ -12,15 +12,15 @@ from ctx_embed.errors import InputError
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
-# The first part of all phrases joins two words; the rest joins these into longer ones ("do n't" and "one of the").
+# This share of the phrases, learned first, joins two words; the rest also joins such phrases ("do n't", "one of the").
 FIRST_SHARE = 0.7
-# A rarer phrase has too few texts to learn from.
+# A phrase must occur at least this often: rarer ones have too few texts to learn from.
 FEWEST = 20
-# A whole word starts as the sum of its pieces, so that fewer texts suffice.
+# For a whole word fewer occurrences suffice, since it is initialised as the sum of its pieces.
 FEWEST_PIECES = 10
 APOSTROPHE = "'"
-# Of the phrases that are added to a model's, this share joins the pieces of words, in rounds that each reach a piece
-# further; the others begin with a negation, whose meaning no sum of two words has.
+# Of the phrases that are added to a model, this share joins the pieces of words, in rounds that each add a piece. The
+# others begin with a negation, since the sum of two words cannot have the meaning of a negated word.
 PIECES_SHARE = 0.8
 PIECES_ROUNDS = (0.7, 0.2, 0.1)
 NEGATIONS = frozenset({"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "without", "hardly", "t"})
@@ -47,8 +47,8 @@ def _strongest(
     Args:
         ids, lengths: packed texts.
         first, second: (entries,) whether an entry may be the first or the second of a pair.
-        count: the most pairs to return.
-        fewest: how often a pair must occur.
+        count: maximum number of pairs to return.
+        fewest: minimum number of times that a pair must occur.
         before: (entries,) continuations of a word: a pair that one of these follows ends within a word and is left out.
     """
     width = len(first)
@@ -74,8 +74,8 @@ def learn_phrases(
     Args:
         texts: the corpus.
         tokenizer: its entries that are whole words are joined.
-        count: the most phrases to learn; 0 learns none.
-        fewest: how often a phrase must occur.
+        count: maximum number of phrases to learn; 0 learns none.
+        fewest: minimum number of times that a phrase must occur.
 
     Returns:
         (<= count, 2) ids; None if there are none.
@@ -113,7 +113,7 @@ def more_phrases(
         texts: the corpus.
         tokenizer: the model's.
         known: (P, 2) its phrases, which come first, in the same order; None: it has none.
-        count: the most phrases to add.
+        count: maximum number of phrases to add.
 
     Raises:
         InputError: a negative count.
@@ -137,7 +137,7 @@ def more_phrases(
         if kind == "pieces":
             found = _strongest(ids, lengths, word, piece, round(share * count), FEWEST_PIECES)
         else:
-            # A word that a piece follows is not a whole word.
+            # Leave out pairs that a piece follows: their second word is only the beginning of a word.
             found = _strongest(ids, lengths, negated, word & ~negated, round(share * count), FEWEST, piece)
         pairs = np.concatenate([pairs, found])
     return pairs if len(pairs) else None
