@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.numpy_model.contextualizer import Ids, Lengths, NumpyContextualizer
+from ctx_embed.numpy_model.contextualizer import Ids, Lengths, NumpyContextualizer, blas
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
 from ctx_embed.numpy_model.fingerprint import fingerprint
 from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
@@ -34,11 +36,14 @@ from ctx_embed.vectors import unit_rows
 # Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
+# Threads share texts of more characters than this.
+PARALLEL_CHARACTERS = 1 << 17
 
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 Precision = Literal["float32", "int8", "ubinary"]
+Result = TypeVar("Result")
 
 
 def _int8(vectors: Floats) -> NDArray[np.int8]:
@@ -55,6 +60,21 @@ PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "int8": _int8,
     "ubinary": _ubinary,
 }
+
+
+def concurrently(calls: Iterable[Callable[[], Result]], threads: int) -> Iterator[Result]:
+    """Yield the results of calls in their order; the next call is drawn while fewer than ``threads`` run."""
+    if threads == 1:
+        yield from (call() for call in calls)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        running: deque[Future[Result]] = deque()
+        for call in calls:
+            running.append(pool.submit(call))
+            if len(running) == threads:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
 
 
 def _require_positive(name: str, value: Any) -> None:
@@ -169,21 +189,25 @@ class Embedder:
         _require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
-        vectors: NDArray[Any] = np.empty((0, 0), np.float32)
-        unread = 0
-        # Showing a progress bar takes as long as embedding a short text.
-        batches = self._batches(listed, batch_size, show_progress) if len(listed) > 1 else [slice(0, len(listed))]
-        for batch in batches:
-            ids, lengths = self.tokens(listed[batch], prompt)
-            contexts = self.contextualizer.embed(ids, lengths)
-            converted = self.finished(contexts, lengths, normalize, truncate_dim, precision)
-            unread += int((lengths == 0).sum())
-            if len(converted) == len(listed):
-                vectors = converted
-                continue
-            if not len(vectors):
-                vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
-            vectors[batch] = converted
+        batches = self._batches(listed, batch_size)
+
+        def embedded(ids: Ids, lengths: Lengths) -> tuple[NDArray[Any], int]:
+            # Threads that take a batch each do more at once than threads that share one.
+            contexts = self.contextualizer.embed(ids, lengths, threads=1 if len(batches) > 1 else None)
+            return self.finished(contexts, lengths, normalize, truncate_dim, precision), int((lengths == 0).sum())
+
+        if len(batches) == 1:
+            vectors, unread = embedded(*self.tokens(listed, prompt))
+        else:
+            vectors, unread = np.empty((0, 0), np.float32), 0
+            calls = (partial(embedded, *self.tokens(listed[batch], prompt)) for batch in batches)
+            with Meter("encoding", len(listed), shown=show_progress, leave=False) as meter:
+                for batch, (converted, empty) in zip(batches, concurrently(calls, blas().num_threads), strict=True):
+                    if not len(vectors):
+                        vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
+                    vectors[batch] = converted
+                    unread += empty
+                    meter.update(len(converted))
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
             warnings.warn(without_known_tokens(unread, len(listed), bool(zeros)), stacklevel=2)
@@ -306,16 +330,18 @@ class Embedder:
         prompt = self._task_prompt(task)
         return options if options.get("prompt") is not None or prompt is None else {**options, "prompt": prompt}
 
-    def _batches(self, texts: list[str], size: int, show_progress: bool) -> Iterator[slice]:
-        """Yield batches of at most ``size`` texts and bounded characters."""
-        start = characters = 0
-        with Meter("encoding", len(texts), shown=show_progress, leave=False) as meter:
-            for place, text in enumerate(texts):
-                if place > start and (place - start == size or characters + len(text) > BATCH_CHARACTERS):
-                    yield slice(start, place)
-                    meter.update(place - start)
-                    start, characters = place, 0
-                characters += len(text)
-            if texts:
-                yield slice(start, len(texts))
-                meter.update(len(texts) - start)
+    def _batches(self, texts: list[str], size: int) -> list[slice]:
+        """Return batches; those in memory at a time have at most ``size`` texts together, and bounded characters."""
+        most, total = BATCH_CHARACTERS, sum(map(len, texts))
+        if size >= len(texts) and total <= PARALLEL_CHARACTERS:
+            return [slice(0, len(texts))]
+        if total > PARALLEL_CHARACTERS and (threads := blas().num_threads) > 1:
+            # Each thread gets two batches or more, so that none waits long for another.
+            most, size = min(most, total // 2) // threads, -(-size // threads)
+        batches, start, characters = [], 0, 0
+        for place, text in enumerate(texts):
+            if place > start and (place - start == size or characters + len(text) > most):
+                batches.append(slice(start, place))
+                start, characters = place, 0
+            characters += len(text)
+        return [*batches, slice(start, len(texts))]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import shutil
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from ctx_embed.cli.demo import standard_library_docstrings
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
+from ctx_embed.numpy_model.embedder import concurrently
 from ctx_embed.systems import system
 from tests.conftest import SENTENCES, make_model
 
@@ -219,3 +223,42 @@ def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):
 def test_names_for_people():
     assert repr(Embedder.load()) == "Embedder('default', 320 dimensions)"
     assert repr(Embedder.load().state()) == "DocumentState(Embedder('default', 320 dimensions))"
+
+
+def test_many_texts_are_embedded_as_each_alone():
+    embedder = Embedder.load()
+    kinds = ["a cat sat on the mat", "", "what does it cost?"]
+    texts = [f"{kinds[number % 3]} {number}" for number in range(18_000)]
+    many = embedder.encode(texts)
+    for place in range(0, len(texts), 997):
+        np.testing.assert_allclose(many[place], embedder.encode(texts[place]), atol=1e-6)
+
+
+def test_calls_share_threads_and_answer_in_order():
+    lock, at_work, most = threading.Lock(), 0, 0
+
+    def call(number: int) -> int:
+        nonlocal at_work, most
+        with lock:
+            at_work += 1
+            most = max(most, at_work)
+        time.sleep(0.02 if number % 2 else 0.001)
+        with lock:
+            at_work -= 1
+        return number
+
+    assert list(concurrently([functools.partial(call, number) for number in range(12)], 3)) == list(range(12))
+    assert most == 3
+
+
+def test_after_a_failure_no_further_call_is_drawn():
+    drawn = []
+
+    def calls():
+        for number in range(20):
+            drawn.append(number)
+            yield lambda number=number: 1 / (number - 2)
+
+    with pytest.raises(ZeroDivisionError):
+        list(concurrently(calls(), 2))
+    assert len(drawn) <= 5
