@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import os
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import InputError
+from ctx_embed.errors import DamagedError
 from ctx_embed.index.storage import dtypes
-from ctx_embed.index.storage.shards import Shard, ShardFolder
+from ctx_embed.index.storage.shards import FEW_TIMES, Shard, ShardFolder
 
 
 def numbered(first: int, rows: int) -> np.ndarray:
@@ -86,3 +90,33 @@ def test_safetensors_reads_a_shard_that_was_written_in_blocks(tmp_path, dtype):
     np.testing.assert_array_equal(dtypes.DTYPES[dtype].decode(stored), unit)
     np.testing.assert_array_equal(np.concatenate(list(folder.blocks([shard]))), unit)
     folder.check([shard])
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.DTYPES))
+def test_rows_are_the_same_however_often_they_are_read(tmp_path, dtype):
+    vectors = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
+    folder = ShardFolder(tmp_path, 8, dtype)
+    shards = folder.append([], vectors, shard_rows=1000)
+    stored = np.concatenate(list(folder.blocks(shards)))
+    rows = np.random.default_rng(1).integers(0, 3000, 200)
+    for _ in range(FEW_TIMES + 2):
+        np.testing.assert_array_equal(folder.gather(shards, rows), stored[rows])
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_a_few_rows_do_not_bring_their_neighbours_into_memory(tmp_path):
+    folder = ShardFolder(tmp_path, 320)
+    shards = folder.append([], np.ones((32_768, 320), np.float32))
+    process = psutil.Process()
+    before = process.memory_info().rss
+    folder.gather(shards, np.random.default_rng(0).integers(0, 32_768, 300))
+    assert process.memory_info().rss - before < 4e6
+
+
+def test_a_row_beyond_the_end_of_its_file_is_damage(tmp_path):
+    folder = ShardFolder(tmp_path, 2)
+    shards = folder.append([], numbered(0, 4000))
+    folder.gather(shards, np.array([3999]))
+    os.truncate(tmp_path / shards[0].name, 5000)
+    with pytest.raises(DamagedError, match="its size is wrong"):
+        folder.gather(shards, np.array([3999]))
