@@ -117,6 +117,24 @@ def test_pages(part):
     require_linear(text_of, lambda n: part * n)
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<nav>no</nav><p>The ferry</p>" + "<p>a" * 200_000,
+        "<p " + " ".join(f"a{n}=''" for n in range(150_000)) + ">The ferry",
+    ],
+    ids=["tags", "attributes"],
+)
+def test_huge_pages_are_read_without_looking_for_their_main_text(page, tmp_path):
+    """trafilatura would take 10 s for these tags, and libxml2 25 s for these attributes."""
+    pytest.importorskip("trafilatura")
+    (tmp_path / "a.html").write_text(page)
+    start = time.process_time()
+    (found,) = extract(str(tmp_path / "a.html"))
+    assert found.text.startswith("The ferry")
+    assert time.process_time() - start < 5
+
+
 def test_broken_pages_keep_their_text():
     page = "<p title='a > b'>One &amp; <b>two</b></p><!-- no --><script>if (a < b) {}</script><p>a < b<br>c</P><p"
     assert text_of(page) == "One & two\n\na < b\nc"

@@ -31,6 +31,8 @@ _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 _CONTAINER = "META-INF/container.xml"
 _TITLE = re.compile(r"<title[^>]*>([^<]*)</title>", re.IGNORECASE)
+# Finding the main text takes up to 50 microseconds a tag, and parsing takes quadratic time in the attributes of a tag.
+_MOST_TAGS, _MOST_IN_A_TAG = 100_000, 50_000
 
 
 class _Text:
@@ -95,7 +97,7 @@ def text_of(page: str) -> str:
             at = start + 1
             continue
         found.text(page[at:start])
-        at = _after_tag(page, tag.end()) if tag else page.find(mark or ">", start + 2) + len(mark or ">")
+        at = _after_tag(page, tag.end())[0] if tag else page.find(mark or ">", start + 2) + len(mark or ">")
         if at < start + 2:
             at = len(page)
         elif tag is not None and tag[1]:
@@ -111,27 +113,43 @@ def text_of(page: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
-def _after_tag(page: str, at: int) -> int:
-    """Return the place after the ``>`` that ends a tag, skipping quoted values; -1 if there is none."""
+def _after_tag(page: str, at: int) -> tuple[int, int]:
+    """Return the place after the ``>`` that ends a tag, -1 if there is none, and its length without quoted values."""
+    length = 0
     while match := _QUOTE_OR_END.search(page, at):
+        length += match.end() - at
         at = match.end()
         if match[0] == ">":
-            return at
+            return at, length
         at = page.find(match[0][-1], at) + 1
         if not at:
-            return -1
-    return -1
+            break
+    return -1, length + (len(page) - at if at else 0)
+
+
+def _costly(page: str) -> bool:
+    """Return whether trafilatura might need many seconds for a page: it has too many tags, or attributes in a tag."""
+    if page.count("<") > _MOST_TAGS:
+        return True
+    at = 0
+    while len(page) > _MOST_IN_A_TAG and at >= 0 and (tag := _TAG.search(page, at)):
+        at, length = _after_tag(page, tag.end())
+        if length > _MOST_IN_A_TAG:
+            return True
+    return False
 
 
 def html(path: str) -> Iterator[Extracted]:
-    """Yield the main text of an HTML page as Markdown; all its text if no main text is found."""
+    """Yield the main text of an HTML page as Markdown; all its text if no main text is found or the page is huge."""
     import trafilatura
 
     page = decode(read_bytes(path))
-    tree = trafilatura.load_html(page)
-    if tree is None:
-        raise UnreadableFileError("not HTML")
-    main = trafilatura.extract(tree, output_format="markdown", include_comments=False, favor_recall=True, fast=True)
+    main = None
+    if not _costly(page):
+        tree = trafilatura.load_html(page)
+        if tree is None:
+            raise UnreadableFileError("not HTML")
+        main = trafilatura.extract(tree, output_format="markdown", include_comments=False, favor_recall=True, fast=True)
     title = _TITLE.search(page)
     yield Extracted(main or text_of(page), "markdown", title=_line(title[1]) if title else None)
 
