@@ -244,6 +244,17 @@ class DocumentStore(Database):
                 self.connection.execute(statement)
             self._has_checksums = True
 
+    def require_whole(self) -> None:
+        """Raise an error if a document has a wrong checksum.
+
+        Raises:
+            DamagedError: there is one.
+        """
+        with self.reporting_errors():
+            damaged = self._has_checksums and checksums.damaged(self.connection)
+        if damaged:
+            raise DamagedError(f"{self.path}: damaged (`ctx-embed index verify` lists the problems); {REMEDY}")
+
     def fetch(self, rows: Iterable[int]) -> dict[int, Passage]:
         """Return the passages of some rows, by row.
 
@@ -263,7 +274,7 @@ class DocumentStore(Database):
                     raise DamagedError(f"{self.path}: damaged (documents are missing); {REMEDY}")
             with self.reporting_errors():
                 span = self.connection.execute("SELECT start, stop FROM passages WHERE row = ?", (row,)).fetchone()
-            found[row] = Passage(document, *(span or (0, len(document.text))))
+            found[row] = Passage(document, *self._checked([span or (0, len(document.text))])[0])
         return found
 
     def group_keys(self, rows: Sequence[int], path: str | None) -> list[tuple[Any, ...]]:
@@ -321,7 +332,13 @@ class DocumentStore(Database):
         select = "SELECT start, stop FROM passages WHERE row >= ? AND row < ? ORDER BY row"
         with self.reporting_errors():
             spans = self.connection.execute(select, (document.row, document.row + document.passages)).fetchall()
-        return spans or [(0, len(document.text))]
+        return self._checked(spans) or [(0, len(document.text))]
+
+    def _checked(self, spans: list[Span]) -> list[Span]:
+        """Return the spans of passages after checking their types: in a damaged file SQLite may read any type."""
+        if not all(type(start) is type(stop) is int for start, stop in spans):
+            raise DamagedError(f"{self.path}: damaged (a passage has a wrong type); {REMEDY}")
+        return spans
 
     def _in_order(self, found: Sequence[Sequence[Any]], after: int) -> list[Stored]:
         """Return the documents in the order of rows; a damaged table is an error, as it may repeat rows without end."""
@@ -336,9 +353,12 @@ class DocumentStore(Database):
             stored, spans = check
             if stored is not None and stored != checksums.checksum(passages, identifier, metadata, text, spans):
                 raise DamagedError(f"{self.path}: damaged (the checksum of a document is wrong); {REMEDY}")
+        # A damaged document may have lost its checksum too.
+        if not (type(passages) is int and type(identifier) in (int, str) and type(metadata) is type(text) is str):
+            raise DamagedError(f"{self.path}: damaged (a document has a wrong type); {REMEDY}")
         try:
             return Stored(row, passages, identifier, json.loads(metadata), text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamagedError(f"{self.path}: damaged (metadata: {error}); {REMEDY}") from None
 
     def last_row(self) -> int:

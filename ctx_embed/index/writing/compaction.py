@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import DamagedError, InputError
 from ctx_embed.index.storage.database import WORDS
 from ctx_embed.index.storage.documents import DocumentStore, Mask, embedded_texts, text_hash
 from ctx_embed.index.storage.folder import IndexFolder
-from ctx_embed.index.storage.manifest import DOCUMENTS, Manifest, write_manifest
+from ctx_embed.index.storage.manifest import DOCUMENTS, REMEDY, Manifest, write_manifest
 from ctx_embed.index.storage.shards import READ_ROWS, SHARD_ROWS, Shard, ShardFolder
 
 # A writer compacts automatically once deleted documents have at least this many vectors and more than half of all. It
@@ -101,6 +101,8 @@ def _compact(store: DocumentStore, vectors: ShardFolder, titled: bool) -> int:
     generation = state.generation + 1
     new_state = replace(state, generation=generation, numbering=generation, rows=len(rows), tuned="{}")
     if len(rows) < state.rows:
+        # Documents that move lose their checksums, so damage would go unnoticed afterwards.
+        store.require_whole()
         _renumber(store, live, titled)
     store.store_checksums()
     store.finish(new_state, shards)
@@ -114,6 +116,8 @@ def _renumber(store: DocumentStore, live: Mask, titled: bool) -> None:
     with store.reporting_errors():
         for table in ("documents", "passages"):
             moved = [row for (row,) in store.connection.execute(f"SELECT row FROM {table} ORDER BY row")]
+            if any(not 0 <= row < len(numbers) for row in moved):
+                raise DamagedError(f"{store.path}: damaged ({table} have rows that the index lacks); {REMEDY}")
             pairs = [(int(numbers[row]), row) for row in moved if numbers[row] != row]
             store.connection.executemany(f"UPDATE {table} SET row = ? WHERE row = ?", pairs)
         for statement in ("DELETE FROM deleted", "DELETE FROM hashes", "DROP TABLE words", WORDS):

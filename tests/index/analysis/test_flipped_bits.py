@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+from contextlib import suppress
 
 import pytest
 
@@ -110,3 +112,71 @@ def test_flipped_bits(path):
 @pytest.mark.slow
 def test_three_thousand_flipped_bits(path):
     flip_bits(path, 3000, seed=1)
+
+
+def swap_pages(path, count: int, seed: int) -> None:
+    """Swap, copy, zero or cut off pages of the database; each command answers as before or raises an InputError."""
+    model = Embedder.load(DEFAULT_MODEL)
+    with SearchIndex.open(path, model) as index:
+        known = {answer for answers in contents(index, path).values() for answer in answers}
+    database = path / "documents.sqlite"
+    original = database.read_bytes()
+    pages = len(original) // 4096
+    generator = random.Random(seed)
+    reported = 0
+    for number in range(count):
+        damaged = bytearray(original)
+        one, other = (slice(4096 * page, 4096 * (page + 1)) for page in generator.sample(range(pages), 2))
+        match number % 4:
+            case 0:
+                damaged[one], damaged[other] = original[other], original[one]
+            case 1:
+                damaged[one] = original[other]
+            case 2:
+                damaged[one] = bytes(4096)
+            case 3:
+                del damaged[one.start :]
+        work = path.with_name("damaged")
+        shutil.copytree(path, work)
+        (work / "documents.sqlite").write_bytes(damaged)
+        try:
+            with SearchIndex.open(work, model) as index:
+                reported += bool(index.verify(embed=False))
+                for answers in contents(index, work).values():
+                    assert set(answers) <= known | {"error", "[]"}, f"trial {number}"
+                for change in (
+                    lambda: index.add(["a new text"], ["new"]),
+                    lambda: index.delete([5]),
+                    lambda: index.upsert(["another"], [8]),
+                    lambda: index.update_metadata(7, {"title": "changed"}),
+                    index.compact,
+                    index.topics,
+                    index.duplicates,
+                    lambda: index.fields(),
+                ):
+                    with suppress(InputError):
+                        change()
+        except InputError:
+            reported += 1
+        shutil.rmtree(work)
+    assert reported > count // 2
+
+
+def test_swapped_pages(path):
+    swap_pages(path, 24, seed=0)
+
+
+@pytest.mark.slow
+def test_a_thousand_swapped_pages(path):
+    swap_pages(path, 1000, seed=1)
+
+
+def test_compaction_keeps_no_damaged_text(path):
+    database = path / "documents.sqlite"
+    content = database.read_bytes()
+    place = content.index(SENTENCES[3].encode())
+    database.write_bytes(content[:place] + b"X" + content[place + 1 :])
+    with SearchIndex.open(path, Embedder.load(DEFAULT_MODEL)) as index:
+        with pytest.raises(InputError, match=r"damaged .*verify"):
+            index.compact()
+        assert any("wrong checksums" in line for line in index.verify(embed=False))
