@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import faiss
+import faiss as _faiss
 
 from ctx_embed.files import fsync_file
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.shards import crc32_of
 
+# FAISS's type stubs lack its limits on reading.
+faiss: Any = _faiss
+
+_LIMITS = ("deserialization_vector_byte_limit", "deserialization_loop_limit")
+_LIMITED = threading.Lock()
 _NAME = re.compile(r"n(\d+)-g(\d+)-r(\d+)-([0-9a-f]{8})\.faiss")
 
 
@@ -65,10 +72,11 @@ class Cache:
         """
         for cached in self.fitting(snapshot):
             # Another process may remove the file at any time; whatever is wrong with it, the raw vectors are intact.
-            with suppress(OSError, RuntimeError):
+            with suppress(OSError, RuntimeError, MemoryError):
                 if cached.rows <= more_than or crc32_of(cached.path) != cached.crc32:
                     continue
-                index = faiss.read_index(str(cached.path), flags)
+                with _limits(cached.path.stat().st_size):
+                    index = faiss.read_index(str(cached.path), flags)
                 if index.ntotal == cached.rows and index.d == self.dimension:
                     return index
         return None
@@ -98,3 +106,17 @@ class Cache:
             if path.name != name:
                 with suppress(OSError):
                     path.unlink()
+
+
+@contextmanager
+def _limits(size: int) -> Iterator[None]:
+    """Let FAISS allocate no more than the size of a file, which may declare any size; 1.10 has no such limits."""
+    with _LIMITED:
+        before = {name: getattr(faiss, f"get_{name}")() for name in _LIMITS if hasattr(faiss, f"get_{name}")}
+        try:
+            for name in before:
+                getattr(faiss, f"set_{name}")(size)
+            yield
+        finally:
+            for name, value in before.items():
+                getattr(faiss, f"set_{name}")(value)

@@ -211,7 +211,8 @@ class VectorIndex:
             least = asked if usual[0] == "efSearch" else 1
             effort = max(least, min(effort, usual[2]))
         found = self._asked(queries, asked, mask, effort if usual else None)
-        rows = [of_query[of_query >= 0] for of_query in found]
+        # -1 stands for no row, and a damaged file may propose rows that it does not have.
+        rows = [of_query[(of_query >= 0) & (of_query < covered)] for of_query in found]
         if mask is not None:
             rows = [of_query[mask[of_query]] for of_query in rows]
         if covered < snapshot.rows:
@@ -226,7 +227,10 @@ class VectorIndex:
             return np.asarray(self.index.search(queries, asked, params=parameters)[1])
         # Some kinds take no selector. They return more rows, and the caller drops the rows that are not allowed.
         part = 1.0 if mask is None else float(mask.mean())
-        return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
+        with suppress(RuntimeError):
+            return np.asarray(self.index.search(queries, min(self.index.ntotal, round(2 * asked / part)))[1])
+        # Its file is damaged; the caller compares the queries with every vector.
+        return np.full((len(queries), 1), -1)
 
     def ranked(
         self, query: Vectors, rows: Rows, snapshot: Snapshot, most: int | None = None, *, alike: bool = False

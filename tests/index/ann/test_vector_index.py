@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import struct
+import time
+import zlib
+
 import faiss
 import numpy as np
 import pytest
@@ -284,3 +288,41 @@ def test_a_changed_factory_in_the_manifest_is_refused(tmp_path, hash_model):
     with pytest.raises(InputError, match="FAISS factory 'Foo': could not parse"):
         opened(path, hash_model)
     IndexFolder(path).documents.close()
+
+
+def changed(path, old: bytes, new: bytes) -> None:
+    """Replace bytes of an index's FAISS file and name it with its new checksum, as an attacker would."""
+    (file,) = (path / "faiss").iterdir()
+    content = file.read_bytes()
+    assert content.count(old) == 1
+    content = content.replace(old, new)
+    file.unlink()
+    file.with_name(f"{file.name[:-14]}{zlib.crc32(content):08x}.faiss").write_bytes(content)
+
+
+@pytest.mark.parametrize("memory_map", [False, True])
+@pytest.mark.parametrize(
+    ("factory", "old", "new"),
+    [
+        ("SQ8", struct.pack("<q", 300 * 8), struct.pack("<q", 2**31)),
+        ("IVF8,Flat", struct.pack("<q", 299), struct.pack("<q", 2**32)),
+        ("IVF8,PQ8x4fs", struct.pack("<q", 299), struct.pack("<q", 2**40)),
+    ],
+    ids=["size", "row", "large row"],
+)
+def test_hostile_files(tmp_path, hash_model, memory_map, factory, old, new):
+    """A file that declares 2 GB, or that proposes rows it does not have, changes no answer and takes no memory."""
+    path = tmp_path / "index"
+    with created(path, hash_model, factory) as index:
+        index.add(TEXTS, metadata=[{"n": number} for number in range(len(TEXTS))])
+    changed(path, old, new)
+    limit = faiss.get_deserialization_vector_byte_limit()
+    with opened(path, hash_model, memory_map) as index:
+        start = time.process_time()
+        (hit,) = index.search(TEXTS[7], k=1, mode="dense")
+        assert time.process_time() - start < 1
+        assert hit.text == TEXTS[7]
+        for query in TEXTS[-1], "a query":
+            assert len(index.search(query, k=10_000, mode="dense")) == len(TEXTS)
+            assert len(index.search(query, k=5, mode="dense", where="n >= 10")) == 5
+    assert faiss.get_deserialization_vector_byte_limit() == limit
