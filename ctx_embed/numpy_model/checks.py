@@ -20,8 +20,10 @@ LARGEST_TOKENIZER = 1 << 26
 MOST_MODULES = 100
 # Maximum length of a word that WordPiece may look up, in time quadratic in its length; 100 in transformers.
 LONGEST_WORD = 1000
-# Maximum number of characters with which a normaliser may replace a single one.
+# Maximum number of characters with which normalisers may replace a single one, or put before a text.
 MOST_REPLACED = 100
+# Maximum number of normalisers and pre-tokenizers, each of which reads every text.
+MOST_PARTS = 100
 LONGEST_PATTERN = 1000
 # Turns digits into zeros and the rest into spaces, so that large numbers are found ten times faster than by a pattern.
 _DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
@@ -157,8 +159,13 @@ def read_tokenizer(path: Path) -> Tokenizer:
     longest = getattr(tokenizer.model, "max_input_chars_per_word", 0)
     if longest > LONGEST_WORD:
         raise InputError(f"{path}: max_input_chars_per_word must be at most {LONGEST_WORD}, got {longest}")
+    parts = _parts(tokenizer.normalizer) + _parts(tokenizer.pre_tokenizer)
+    if len(parts) > MOST_PARTS:
+        raise InputError(f"{path}: must have at most {MOST_PARTS} normalizers and pre-tokenizers, got {len(parts):,}")
+    if (prepended := sum(len(part.get("prepend", "")) for part in parts)) > MOST_REPLACED:
+        raise InputError(f"{path}: at most {MOST_REPLACED} characters may be put before a text, got {prepended:,}")
     growth = 1.0
-    for part in _parts(tokenizer.normalizer) + _parts(tokenizer.pre_tokenizer):
+    for part in parts:
         pattern = next(iter(part["pattern"].values())) if isinstance(part.get("pattern"), dict) else ""
         if len(pattern) > LONGEST_PATTERN:
             raise InputError(f"{path}: a pattern must have at most {LONGEST_PATTERN} characters, got {len(pattern)}")

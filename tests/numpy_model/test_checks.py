@@ -56,6 +56,10 @@ def replaced(pattern: dict[str, str], content: str, times: int = 1) -> Change:
     return of_tokenizer(normalizer={"type": "Sequence", "normalizers": [part] * times})
 
 
+def normalized(*parts: dict[str, Any]) -> Change:
+    return of_tokenizer(normalizer={"type": "Sequence", "normalizers": parts})
+
+
 def of_module(place: int, **changes: Any) -> Change:
     return edited("modules.json", lambda modules: modules[place].update(changes))
 
@@ -123,6 +127,11 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a long replacement": (replaced({"String": "a"}, "a" * 10_000), "at most 100 characters of one, got 10000"),
     "replacements of replacements": (replaced({"String": "a"}, "aa", 30), "characters of one, got 1073741824"),
     "a replaced pattern": (replaced({"Regex": "a*"}, "a" * 200), "at most 100 characters of one, got 200"),
+    "many normalizers": (normalized(*[{"type": "Lowercase"}] * 100_000), "must have at most 100 normalizers and"),
+    "a long beginning": (
+        normalized(*[{"type": "Prepend", "prepend": "abc " * 1000}] * 50),
+        "at most 100 characters may be put before a text, got 200,000",
+    ),
     "a long pattern": (of_tokenizer(pre_tokenizer=SPLIT), "must have at most 1000 characters, got 5000"),
     "no regular expression": (replaced({"Regex": "("}, ""), "no tokenizer"),
     "no tokenizer": (written("tokenizer.json", "{}"), "no tokenizer"),
