@@ -25,6 +25,7 @@ from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
+from ctx_embed.index.searching.relevance import KeptUnanswered
 from ctx_embed.index.searching.search import (
     LiveRows,
     Queries,
@@ -100,6 +101,7 @@ class SearchIndex(Collection):
         self._index = VectorIndex.of(folder, self._memory_map, self._few_rows)
         self._bm25 = Bm25(folder.documents)
         self._live = LiveRows(folder.documents)
+        self._unanswered = KeptUnanswered(lambda texts: self.embedder.queries(texts))
         self._writer: Writer | None = None
 
     @classmethod
@@ -216,7 +218,14 @@ class SearchIndex(Collection):
         if self._writer is None:
             from ctx_embed.index.writing.writer import Writer
 
-            self._writer = Writer(self._folder, self._index, lambda: self.embedder, self._changing, self._searching)
+            self._writer = Writer(
+                self._folder,
+                self._index,
+                lambda: self.embedder,
+                self._changing,
+                self._searching,
+                lambda: None if self._embedder is None else self._unanswered,
+            )
         return self._writer
 
     def count(self, where: str | None = None) -> int:
@@ -522,6 +531,7 @@ class SearchIndex(Collection):
         rerank: str | Path | Model | CrossEncoder | None = None,
         candidates: int = 50,
         document: bool = False,
+        min_relevance: float | None = None,
     ) -> Hits | list[Hits]:
         """Return the best passages for a query; if scores are equal, the passage added first comes first.
 
@@ -549,6 +559,8 @@ class SearchIndex(Collection):
                 CrossEncoder. The hits are in the order of its scores.
             candidates: the number of best passages among which ``rerank`` and ``mmr`` choose.
             document: whether each hit has the whole text of its document.
+            min_relevance: the lowest relevance of a hit, from 0 to 1; 0.9 returns nothing for nine of ten questions
+                that the index does not answer. Hits without a relevance stay.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
@@ -561,11 +573,26 @@ class SearchIndex(Collection):
         """
         self._require_open()
         options = Options(
-            k, mode, where, threshold, exclude, fuse, offset, group, mmr, context, rerank, candidates, document
+            k,
+            mode,
+            where,
+            threshold,
+            exclude,
+            fuse,
+            offset,
+            group,
+            mmr,
+            context,
+            rerank,
+            candidates,
+            document,
+            min_relevance,
         )
         queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
         if rerank is not None and queries.vectors is not None:
             raise InputError("rerank needs texts; a reranker cannot read vectors")
+        if min_relevance is not None and (queries.vectors is not None or queries.like):
+            raise InputError("min_relevance needs queries that are texts; use threshold, the lowest cosine")
         reranker = None if rerank is None else self._reranker_of(rerank)
         found = self._search(queries, options, reranker)
         if fuse:
@@ -600,7 +627,9 @@ class SearchIndex(Collection):
         search = Search(options, queries, list(ids), avoided, mode)
         with self._searching:
             found = self._folder.read(
-                lambda snapshot: search.run(self._folder.documents, self._bm25, self._index, self._live, snapshot)
+                lambda snapshot: search.run(
+                    self._folder.documents, self._bm25, self._index, self._live, self._unanswered, snapshot
+                )
             )
         if reranker is not None:
             found = reranked(found, reranker)

@@ -31,7 +31,9 @@ def test_a_model_that_does_not_normalise_yields_cosines_too(tmp_path, tiny_model
 
 
 def test_prompts_for_queries_and_documents_are_used(tmp_path, hash_model, monkeypatch):
-    monkeypatch.setattr(hash_model, "encode_query", lambda texts, **options: hash_model.encode_document(["asked"]))
+    monkeypatch.setattr(
+        hash_model, "encode_query", lambda texts, **_: hash_model.encode_document(["asked"] * len(texts))
+    )
     with SearchIndex.create(tmp_path / "index", hash_model) as index:
         index.add(["asked", "other"])
         assert index.search("anything", k=1, mode="dense")[0].text == "asked"

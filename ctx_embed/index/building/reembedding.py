@@ -21,6 +21,7 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.building.partial import holds_only_an_index
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.searching.relevance import KeptUnanswered
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore, Stored, embedded_texts
 from ctx_embed.index.storage.folder import IndexFolder
@@ -146,7 +147,8 @@ def _embed(new: Path, manifest: Manifest, embedder: IndexModel, progress: bool, 
                 shards = _stored(store, vectors, shards, np.concatenate(blocks))
         index = IndexFolder(new)
         with closing(index.documents):
-            Writer(index, VectorIndex.of(index), lambda: embedder, Lock(), RLock()).tidy(store)
+            unanswered = KeptUnanswered(embedder.queries)
+            Writer(index, VectorIndex.of(index), lambda: embedder, Lock(), RLock(), lambda: unanswered).tidy(store)
 
 
 def _vectors(

@@ -46,6 +46,9 @@ class Hit:
         reranked: the score of the reranker, which orders the hits if there is one; None otherwise.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
         document: the whole text of its document, if the search asked for it; None otherwise.
+        relevance: the chance, from 0 to 1, that the best passage of the index would score lower for a question that the
+            index does not answer, see :mod:`ctx_embed.index.searching.relevance`; None unless the query is a text of
+            which the model knows a token.
     """
 
     id: str | int
@@ -59,6 +62,7 @@ class Hit:
     reranked: float | None = None
     context: str | None = None
     document: str | None = None
+    relevance: float | None = None
 
     @property
     def stop(self) -> int:

@@ -47,6 +47,7 @@ class Options:
     rerank: Annotated[Any, Says("Score the candidates again: minilm, a name or a folder.")] = None
     candidates: Annotated[int, Says("The best passages that a reranker and mmr choose from.", least=1)] = 50
     document: Annotated[bool, Says("Give hits the whole texts of their documents.")] = False
+    min_relevance: Annotated[float | None, Says("The lowest relevance of a hit, e.g. 0.9.", least=0, most=1)] = None
 
     def __post_init__(self) -> None:
         for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):
@@ -60,6 +61,8 @@ class Options:
             raise InputError(f"the threshold must be a cosine from -1 to 1, got {self.threshold!r}")
         if self.mmr is not None and not (_is_number(self.mmr) and 0 <= self.mmr <= 1):
             raise InputError(f"mmr must be a number from 0 (variety) to 1 (relevance), got {self.mmr!r}")
+        if self.min_relevance is not None and not (_is_number(self.min_relevance) and 0 <= self.min_relevance <= 1):
+            raise InputError(f"min_relevance must be a number from 0 to 1, got {self.min_relevance!r}")
         if self.group is not None:
             if not isinstance(self.group, str):
                 raise InputError(f"group must be 'id' or a metadata field, got {described(self.group)}")
@@ -97,3 +100,4 @@ class SearchOptions(TypedDict, total=False):
     rerank: Any
     candidates: int
     document: bool
+    min_relevance: float | None

@@ -16,6 +16,7 @@ from ctx_embed.index.arguments import as_list, unit_vector
 from ctx_embed.index.searching.bm25 import Bm25, phrases
 from ctx_embed.index.searching.hits import Hit, Scored, hits_of
 from ctx_embed.index.searching.options import BY_DOCUMENT, Mode, Options
+from ctx_embed.index.searching.relevance import KeptUnanswered, Unanswered, word_shares
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Id, Mask, Stored, checked_id
 from ctx_embed.index.storage.filters import field_path, parse_filter
@@ -150,7 +151,13 @@ class Search:
     mode: Mode
 
     def run(
-        self, store: DocumentStore, bm25: Bm25, index: VectorIndex, live: LiveRows, snapshot: Snapshot
+        self,
+        store: DocumentStore,
+        bm25: Bm25,
+        index: VectorIndex,
+        live: LiveRows,
+        unanswered: KeptUnanswered,
+        snapshot: Snapshot,
     ) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused."""
         index.vectors.forget_unlisted(snapshot.shards)
@@ -162,6 +169,15 @@ class Search:
         rankings = self._rankings(searched, texts, vectors)
         found = hits_of(store, rankings, int(self.options.context), self.options.document)
         asked = [texts] if self.options.fuse else [[text] for text in texts]
+        if any(self.queries.texts):
+            distribution = unanswered.of(index, store, snapshot)
+            # A query without known tokens has no meaning by which to judge a hit.
+            known = [vector.any() for vector in vectors]
+            known = [any(known)] if self.options.fuse else known
+            found = [
+                _with_relevance(hits, of_query, distribution) if distribution and is_known else hits
+                for hits, of_query, is_known in zip(found, asked, known, strict=True)
+            ]
         return [
             Candidates(hits, of_query, None if self.options.mmr is None else self._vectors(searched, ranking))
             for hits, of_query, ranking in zip(found, asked, rankings, strict=True)
@@ -272,7 +288,7 @@ def reranked(found: list[Candidates], reranker: Reranker) -> list[Candidates]:
 
 
 def chosen(candidates: Candidates, options: Options) -> list[Hit]:
-    """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given."""
+    """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given, and relevant."""
     hits, _, vectors = candidates
     if options.mmr is not None and vectors is not None:
         relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
@@ -280,7 +296,18 @@ def chosen(candidates: Candidates, options: Options) -> list[Hit]:
             hits[place]
             for place in maximal_marginal_relevance(np.array(relevance), vectors, options.wanted, options.mmr)
         ]
-    return hits[int(options.offset) : options.wanted]
+    least = options.min_relevance
+    page = hits[int(options.offset) : options.wanted]
+    return [hit for hit in page if least is None or hit.relevance is None or hit.relevance >= least]
+
+
+def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unanswered: Unanswered) -> list[Hit]:
+    """Return hits with their relevance to the texts of a query, by the words that they share with it."""
+    shares = np.max([word_shares(text, [hit.text for hit in hits]) for text in texts], axis=0)
+    return [
+        replace(hit, relevance=unanswered.relevance(hit.score, float(share)))
+        for hit, share in zip(hits, shares, strict=True)
+    ]
 
 
 @dataclass

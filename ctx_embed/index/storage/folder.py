@@ -16,6 +16,9 @@ from ctx_embed.index.storage.shards import ShardFolder
 
 Result = TypeVar("Result")
 
+# The entry of the tuned parameters from which relevance is computed, see :mod:`ctx_embed.index.searching.relevance`.
+UNANSWERED = "unanswered"
+
 # A writer may merge and remove a listed shard before a reader opens it; the reader then reads the new list.
 ATTEMPTS = 20
 
@@ -113,7 +116,7 @@ class IndexFolder:
             "dtype": self.manifest.dtype,
             "factory": self.manifest.factory,
             "chunk": self.manifest.chunk,
-            "tuned": json.loads(state.tuned),
+            "tuned": {name: value for name, value in json.loads(state.tuned).items() if name != UNANSWERED},
             "model": self.manifest.model,
             "model_fingerprint": self.manifest.model_fingerprint,
             "generation": state.generation,

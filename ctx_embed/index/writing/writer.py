@@ -14,6 +14,7 @@ from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.tuning import AUTO_RECALL, Tuning, tune
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.model import IndexModel
+from ctx_embed.index.searching.relevance import KeptUnanswered
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.documents import DocumentStore, Span
 from ctx_embed.index.storage.folder import IndexFolder
@@ -35,6 +36,7 @@ class Writer:
         embedder: returns the model when it is needed.
         changing: the lock to hold while documents change.
         searching: the lock to hold while ``index`` changes.
+        unanswered: returns what relevance is computed from, or None while the model is not loaded.
 
     Attributes:
         least_dead_rows: a change compacts the index if at least this number of vectors, and more than half of all,
@@ -42,12 +44,19 @@ class Writer:
     """
 
     def __init__(
-        self, folder: IndexFolder, index: VectorIndex, embedder: Callable[[], IndexModel], changing: Any, searching: Any
+        self,
+        folder: IndexFolder,
+        index: VectorIndex,
+        embedder: Callable[[], IndexModel],
+        changing: Any,
+        searching: Any,
+        unanswered: Callable[[], KeptUnanswered | None],
     ) -> None:
         self.folder = folder
         self.index = index
         self.least_dead_rows = LEAST_DEAD_ROWS
         self._embedder = embedder
+        self._unanswered = unanswered
         self._changing = changing
         self._searching = searching
         self._chunker: chunking.Chunker | chunking.Passages | None = None
@@ -121,6 +130,7 @@ class Writer:
 
         The next writer can do all of this, so a failure here does not fail the change. An index that ``auto`` chose is
         tuned as soon as it is trained.
+        What relevance is computed from is updated if the model is loaded.
         """
         with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self.folder.require_in_place()
@@ -134,6 +144,8 @@ class Writer:
                 self.index.cache.remove_other_numberings(snapshot)
                 if self.index.is_stale(snapshot) and self._built(snapshot) and self.index.factory == factories.AUTO:
                     tune(self.index, snapshot, AUTO_RECALL, store)
+                if unanswered := self._unanswered():
+                    unanswered.update(self.index, store)
 
     def _built(self, snapshot: Snapshot) -> bool:
         """Return whether FAISS started a new index; if it cannot build one, warn once, and search stays exact."""
