@@ -67,6 +67,7 @@ def _heading(hit: Hit, source: Location | None) -> str:
     """Return the scores, the id, the place and the first metadata fields of a hit."""
     scores = [f"{hit.score:.4f}"]
     scores += [f"{name} {value:.4f}" for name in ("fused", "reranked") if (value := getattr(hit, name)) is not None]
+    scores += [] if hit.relevance is None else [f"relevance {hit.relevance:.2f}"]
     shown = [click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True)]
     if source is not None:
         place = one_line(source.label, PLACE_CHARACTERS)

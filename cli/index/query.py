@@ -25,13 +25,15 @@ FORMATS = ("json", "jsonl", "csv")
 HINTS = get_type_hints(Options, include_extras=True)
 
 
-FLAGS = {"k": "-k", "exclude": "--not"}
+FLAGS = {"k": "-k", "exclude": "--not", "min_relevance": "--min-relevance"}
+# The options that `similar` lacks: they need the texts of queries.
+OF_TEXTS = ("fuse", "min_relevance")
 METAVARS = {"where": "FILTER", "exclude": "TEXT|ID", "group": "FIELD", "mmr": "LAMBDA", "rerank": "MODEL"}
 
 
 def _search_options(command: Command) -> Command:
     """Add the options of a search, as :class:`Options` declares them, and options for printing its hits."""
-    declared = [_option(name, *get_args(hint)) for name, hint in HINTS.items() if name != "fuse"]
+    declared = [_option(name, *get_args(hint)) for name, hint in HINTS.items() if name not in OF_TEXTS]
     for option in reversed(
         (
             *declared,
@@ -89,16 +91,19 @@ def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
     help="Read queries from a file or - (stdin), one per line, or vectors (.npy).",
 )
 @_option("fuse", *get_args(HINTS["fuse"]))
+@_option("min_relevance", *get_args(HINTS["min_relevance"]))
 @_search_options
 def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
     """Find the passages that answer TEXT by meaning and by words.
 
     Scores are cosines. By default, and with --fuse, hits are ordered by `fused`, the sum of 1 / (60 + rank) over the
     rankings by meaning and by words. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
+    The relevance of a hit is the chance that the best passage would score lower if none answered TEXT.
 
     \b
     Example: ctx-embed index query reviews.index "too long, but well acted" -k 3 --json
     Example: ctx-embed index query reviews.index "slow plot" --where 'stars >= 4'
+    Example: ctx-embed index query reviews.index "opening hours of the museum" --min-relevance 0.9
     Example: ctx-embed index query reviews.index "a bank" --not "a river" --mmr 0.7 --group source
     """
     _require_one_format(options)
@@ -237,6 +242,8 @@ def _why_none(index: SearchIndex, options: dict[str, Any]) -> str:
         return f"no hits: there are fewer than {options['offset'] + 1}"
     if threshold is not None:
         return f"no hits: no cosine reaches {threshold:g}"
+    if options.get("min_relevance"):
+        return f"no hits: no relevance reaches {options['min_relevance']:g}"
     if options["mode"] == "words":
         return "no hits: no document has a word of the query"
     return "no hits: nothing is like the query"

@@ -35,7 +35,11 @@ def test_a_search_returns_hits(index):
     hits = index.search("inflation", k=2)
     assert hits.query == "inflation"
     assert [hit.id for hit in hits] == [1, 2]
-    assert hits[0] == Hit(1, hits[0].score, *DOCUMENTS[1], fused=hits[0].fused)
+    assert hits[0] == Hit(1, hits[0].score, *DOCUMENTS[1], fused=hits[0].fused, relevance=hits[0].relevance)
+    assert hits[0].relevance > 0.99 > hits[1].relevance
+    assert index.search("inflation", k=2, min_relevance=0.99) == hits[:1]
+    with pytest.raises(InputError, match="min_relevance must be a number from 0 to 1, got 2"):
+        index.search("inflation", min_relevance=2)
     assert hits[0].score == pytest.approx(0.515, abs=1e-3)
     assert "wages" in hits._repr_html_()
 

@@ -30,6 +30,9 @@ def test_an_assistant_searches_reads_and_describes(index_path):
             found = await client.call_tool("search", {"query": "inflation", "k": 1, "where": "year >= 2020"})
             (hit,) = json.loads(found.content[0].text)["hits"]
             assert hit["id"] == 1
+            assert hit["relevance"] > 0.9
+            found = await client.call_tool("search", {"query": "how do volcanoes erupt?", "min_relevance": 0.9})
+            assert json.loads(found.content[0].text)["hits"] == []
             document = await client.call_tool("get", {"id": "cat"})
             assert json.loads(document.content[0].text)["text"] == "the cat sat on the mat"
             part = await client.call_tool("get", {"id": "cat", "start": 4, "length": 3})

@@ -368,12 +368,16 @@ def test_filters_are_written_as_the_index_reads_them(visit, url, tmp_path):
         assert page.evaluate(script, ['na"me', "x"]) is None
 
 
-def test_a_threshold_and_an_impossible_filter(visit):
-    page = visit("/?q=zebra+crossing&score=0.95&f.nothing=1")
+def test_the_lowest_relevance_hides_what_answers_nothing(visit):
+    page = visit("/?q=Who+was+the+first+king+of+Denmark&relevance=0.9&f.nothing=1")
     expect(page.locator(".notice h2")).to_have_text("Nothing found")
     expect(page.locator("#status")).to_have_text("No results")
+    expect(page.get_by_label("lowest relevance")).to_have_value("0.9")
     page.get_by_role("button", name="Clear the filters").click()
     hits(page, 10)
+    shown = [float(text.split()[-1]) for text in page.locator(".hit .score .hint").all_inner_texts()]
+    assert len(shown) == 10
+    assert max(shown) < 0.9
 
 
 # Topics, near-duplicates, several indexes

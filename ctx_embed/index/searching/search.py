@@ -305,7 +305,7 @@ def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unanswered: Unans
     """Return hits with their relevance to the texts of a query, by the words that they share with it."""
     shares = np.max([word_shares(text, [hit.text for hit in hits]) for text in texts], axis=0)
     return [
-        replace(hit, relevance=unanswered.relevance(hit.score, float(share)))
+        replace(hit, relevance=round(unanswered.relevance(hit.score, float(share)), 4))
         for hit, share in zip(hits, shares, strict=True)
     ]
 

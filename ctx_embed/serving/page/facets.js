@@ -78,29 +78,31 @@ function range(field, set) {
   ];
 }
 
-function lowestScore(change) {
-  const output = el("output", { for: "threshold" });
+function lowestRelevance(change) {
+  const output = el("output", { for: "relevance" });
   const show = (value) => {
     output.textContent = Number(value).toFixed(2);
   };
   const slider = el("input", {
     type: "range",
-    id: "threshold",
+    id: "relevance",
     min: 0,
     max: 0.95,
     step: 0.05,
+    "aria-describedby": "relevance-hint",
     oninput: (event) => show(event.target.value),
-    onchange: (event) => change({ threshold: Number(event.target.value) > 0 ? event.target.value : "" }),
+    onchange: (event) => change({ relevance: Number(event.target.value) > 0 ? event.target.value : "" }),
   });
   updates.push((state) => {
-    slider.value = state.threshold || 0;
+    slider.value = state.relevance || 0;
     show(slider.value);
   });
   return el(
     "fieldset.facet",
     {},
-    el("legend", {}, el("label", { for: "threshold" }, "lowest score")),
+    el("legend", {}, el("label", { for: "relevance" }, "lowest relevance")),
     el("div.slider", {}, slider, output),
+    el("p.hint", { id: "relevance-hint" }, "0.90 hides nearly all results of questions that no document answers."),
   );
 }
 
@@ -150,7 +152,7 @@ export function isFacet(field) {
 
 /** Return how many filters a state has. */
 export const chosenCount = (state) =>
-  Object.values(state.filters).filter((values) => values.length).length + Boolean(state.where) + Boolean(state.threshold);
+  Object.values(state.filters).filter((values) => values.length).length + Boolean(state.where) + Boolean(state.relevance);
 
 /**
  * Show the filters of a state in the panel.
@@ -170,7 +172,7 @@ export function showFilters(state, fields, change) {
 function draw(fields, change) {
   updates = [];
   drawn = fields;
-  const clear = button("Clear all", () => change({ filters: filtersOf(), where: "", threshold: "" }), { class: "link" });
+  const clear = button("Clear all", () => change({ filters: filtersOf(), where: "", relevance: "" }), { class: "link" });
   updates.push((state) => {
     clear.hidden = chosenCount(state) === 0;
   });
@@ -187,7 +189,7 @@ function draw(fields, change) {
   byId("filters").replaceChildren(
     el("div.filters-head", {}, el("h2", {}, "Filters"), clear),
     ...facets,
-    lowestScore(change),
+    lowestRelevance(change),
     expression(change),
   );
 }

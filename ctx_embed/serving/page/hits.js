@@ -48,7 +48,7 @@ function metadataList(hit) {
   return el("dl.meta", {}, el("div", {}, el("dt", {}, "id"), el("dd", {}, String(hit.id))), shown);
 }
 
-function score(value) {
+function score({ score: value, relevance }) {
   const bar = el("span.fill");
   bar.style.inlineSize = `${Math.round(100 * Math.min(Math.max(value, 0), 1))}%`;
   return el(
@@ -57,6 +57,8 @@ function score(value) {
     el("span.hidden-label", {}, "Score "),
     el("span.number", {}, value.toFixed(2)),
     el("span.track", { "aria-hidden": "true" }, bar),
+    typeof relevance === "number" &&
+      el("span.hint", { title: "The chance that the best passage would score lower if none answered the query" }, `relevance ${relevance.toFixed(2)}`),
   );
 }
 
@@ -128,7 +130,7 @@ export function hitItems(hits, actions) {
     return el(
       "li.hit",
       { tabindex: "-1" },
-      score(hit.score),
+      score(hit),
       el(
         "article",
         {},

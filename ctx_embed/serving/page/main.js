@@ -149,7 +149,7 @@ function failed(error) {
       el("h2", {}, "That did not work"),
       el("p", {}, error.message),
       error.status === 400 && chosenCount(state)
-        ? button("Clear the filters", () => go({ filters: filtersOf(), where: "", threshold: "" }), { class: "primary" })
+        ? button("Clear the filters", () => go({ filters: filtersOf(), where: "", relevance: "" }), { class: "primary" })
         : button("Try again", () => (indexes.length ? run() : start()), { class: "primary" }),
     ),
   );
@@ -173,7 +173,7 @@ async function searchView(mine) {
   const body = liked ? { like: liked.id } : { query: state.query, mode: state.mode, snippets: MARKS };
   body.k = state.count;
   if (where !== null) body.where = where;
-  if (state.threshold) body.threshold = Number(state.threshold);
+  if (state.relevance && !liked) body.min_relevance = Number(state.relevance);
   const begun = performance.now();
   const answer = await ofIndex(state.index, "search", body, mine.signal);
   if (running !== mine) return;
@@ -264,14 +264,14 @@ function likeBanner(liked) {
 
 function nothing(warnings) {
   const reasons = [];
-  if (chosenCount(state)) reasons.push("Fewer filters or a lower score may help.");
+  if (chosenCount(state)) reasons.push("Fewer filters or a lower relevance may help.");
   if (state.mode === "words") reasons.push("No document has a word of the query: search by meaning finds other words too.");
   return el(
     "div.notice",
     {},
     el("h2", {}, "Nothing found"),
     el("p", {}, reasons.join(" ") || (warnings.length ? "Try words of another language or of another kind." : "The index has no documents yet.")),
-    chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: filtersOf(), where: "", threshold: "" }), { class: "quiet" }),
+    chosenCount(state) > 0 && button("Clear the filters", () => go({ filters: filtersOf(), where: "", relevance: "" }), { class: "quiet" }),
     state.mode === "words" && button("Search by meaning", () => go({ mode: "dense" }), { class: "quiet" }),
   );
 }

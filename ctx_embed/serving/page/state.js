@@ -10,7 +10,7 @@ export const filtersOf = (filters) => Object.assign(Object.create(null), filters
 
 /**
  * The state: view, index, query, mode, like (a document's id or undefined), filters ({field: [text, ...]}, a range as
- * "from..to"), where (a filter written by hand), threshold (the lowest score, as text) and count (hits asked for).
+ * "from..to"), where (a filter written by hand), relevance (the lowest one, as text) and count (hits asked for).
  */
 export function stateOf(address) {
   const given = new URLSearchParams(address);
@@ -33,7 +33,7 @@ export function stateOf(address) {
     like: typeof like === "string" || Number.isInteger(like) ? like : undefined,
     filters,
     where: given.get("where") ?? "",
-    threshold: given.get("score") ?? "",
+    relevance: given.get("relevance") ?? "",
     count: FIRST_HITS,
   };
 }
@@ -50,7 +50,7 @@ export function addressOf(state, several) {
     for (const value of values) made.append(FIELD + name, value);
   }
   if (state.where) made.set("where", state.where);
-  if (state.threshold) made.set("score", state.threshold);
+  if (state.relevance) made.set("relevance", state.relevance);
   const query = made.toString();
   return query ? `?${query}` : location.pathname;
 }

@@ -46,13 +46,13 @@ def state(folder) -> dict:
 def test_build_query_info(texts, index, sentences):
     assert succeeds("build", texts, index) == f"8 documents indexed in {index}\n"
     hits = json.loads(succeeds("query", index, sentences[3], "-k", 2, "--json"))
-    assert set(hits[0]) == {"id", "score", "text", "start", "stop", "metadata", "fused", "snippet"}
+    assert set(hits[0]) == {"id", "score", "text", "start", "stop", "metadata", "fused", "relevance", "snippet"}
     assert hits[0]["text"] == sentences[3]
     assert hits[0]["id"] == 3
     assert hits[0]["metadata"] == {}
     assert hits[0]["score"] == pytest.approx(1, abs=1e-6)
     lines = succeeds("query", index, sentences[3], "-k", 2, "--mode", "dense").splitlines()
-    assert lines[:2] == ["1.0000  3", "    a dull film without one good idea"]
+    assert lines[:2] == ["1.0000  relevance 1.00  3", "    a dull film without one good idea"]
     assert len(lines) == 4
     facts = json.loads(succeeds("info", index, "--json"))
     assert facts["documents"] == 8

@@ -186,3 +186,11 @@ def test_the_document_is_printed_on_request(index):
     assert (hit["start"], hit["stop"], "document" in hit) == (0, len(hit["text"]), False)
     (hit,) = hits("query", index, QUERY, "-k", 1, "--document")
     assert hit["document"] == hit["text"]
+
+
+def test_min_relevance_hides_what_answers_nothing(index):
+    question = "Who was the first king of Denmark?"
+    assert len(hits("query", index, question)) == 10
+    found = run("query", index, question, "--min-relevance", 0.9)
+    assert (found.stdout, found.stderr) == ("", "no hits: no relevance reaches 0.9\n")
+    assert hits("query", index, "the central bank raised rates", "--min-relevance", 0.9)[0]["relevance"] > 0.9

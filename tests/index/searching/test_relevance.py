@@ -95,7 +95,7 @@ def test_a_stream_of_passages_agrees_with_an_index(index, embedder):
         seen.add(embedder.encode_document([passage]))
     (hit,) = index.search("inflation", 1)
     share = word_shares("inflation", [hit.text])[0]
-    assert seen.unanswered().relevance(hit.score, share) == pytest.approx(hit.relevance, abs=1e-5)
+    assert seen.unanswered().relevance(hit.score, share) == pytest.approx(hit.relevance, abs=1e-4)
 
 
 def test_hits_of_vectors_and_of_unknown_tokens_have_no_relevance(index, embedder):
