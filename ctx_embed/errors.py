@@ -31,6 +31,10 @@ class UnwritableError(InputError):
     """The disk is full or not writable; nothing has changed."""
 
 
+class OtherModelError(InputError):
+    """The model of an index is gone, or has become another one; its documents must be embedded again."""
+
+
 class DamagedError(InputError):
     """Stored files are damaged; the message says how to replace them."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index.storage.manifest import Manifest
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.numpy_model import Embedder as NumpyEmbedder
@@ -87,14 +87,15 @@ class IndexModel:
             backend: as for :meth:`of`.
 
         Raises:
-            InputError: the model is a different one, or cannot be loaded.
+            OtherModelError: the model is a different one, or cannot be loaded.
+            InputError: there is no ``model``.
         """
         try:
             embedder = cls.of(manifest.model if model is None else model, backend)
         except InputError as error:
             if model is not None:
                 raise
-            raise InputError(
+            raise OtherModelError(
                 f"{_built(folder, manifest)}, which cannot be loaded ({error}): say where it is now with --model PATH "
                 f"(in Python model=PATH), or embed the documents with another model: {_reembed(folder, None)}"
             ) from None
@@ -106,11 +107,11 @@ class IndexModel:
         """Raise an error unless ``embedder`` is the one that an index was built with.
 
         Raises:
-            InputError: it is a different one; the message names both.
+            OtherModelError: it is a different one; the message names both.
         """
         if (embedder.fingerprint, embedder.dimension) != (manifest.model_fingerprint, manifest.dimension):
             given = "this one" if embedder.reference is None else f"the model {embedder.reference!r}"
-            raise InputError(
+            raise OtherModelError(
                 f"{_built(folder, manifest)}, dimension {manifest.dimension}; {given} has the fingerprint "
                 f"{embedder.fingerprint[:12]}, dimension {embedder.dimension}: open it with the model it was built "
                 f"with, or embed its documents again: {_reembed(folder, embedder.reference)}"

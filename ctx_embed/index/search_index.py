@@ -7,6 +7,7 @@ import numbers
 import sqlite3
 import threading
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.vector_index import FEW_ROWS, VectorIndex
@@ -86,6 +87,7 @@ class SearchIndex(Collection):
         if not isinstance(folder, IndexFolder):
             raise InputError(f"open an index with SearchIndex.open({str(folder)!r}) or make one: SearchIndex.create")
         self._embedder = embedder
+        self._other_model: OtherModelError | None = None
         self._backend = backend
         self._memory_map = memory_map
         self._few_rows = few_rows
@@ -208,7 +210,13 @@ class SearchIndex(Collection):
     def embedder(self) -> IndexModel:
         """The model; if the index was opened without one, it is loaded when first used."""
         if self._embedder is None:
-            self._embedder = IndexModel.for_index(self.path, self._folder.manifest, None, self._backend)
+            if self._other_model is not None:
+                raise self._other_model
+            try:
+                self._embedder = IndexModel.for_index(self.path, self._folder.manifest, None, self._backend)
+            except OtherModelError as error:
+                self._other_model = error
+                raise
         return self._embedder
 
     @property
@@ -623,7 +631,15 @@ class SearchIndex(Collection):
                 raise InputError(f"exclude: no document has the id {item!r}")
         avoided = self.embedder.queries(texts) if texts else np.empty((0, self._folder.manifest.dimension), np.float32)
         if queries.vectors is None and not queries.like:
-            queries = replace(queries, vectors=self.embedder.queries(queries.texts))
+            try:
+                queries = replace(queries, vectors=self.embedder.queries(queries.texts))
+            except OtherModelError as error:
+                if mode == "dense":
+                    raise
+                if mode == "hybrid":
+                    warnings.warn(f"found by words alone, not by meaning: {error}", stacklevel=3)
+                mode, dimension = "words", self._folder.manifest.dimension
+                queries = replace(queries, vectors=np.zeros((len(queries.texts), dimension), np.float32))
         search = Search(options, queries, list(ids), avoided, mode)
         with self._searching:
             found = self._folder.read(
@@ -715,7 +731,12 @@ class SearchIndex(Collection):
         from ctx_embed.index.analysis.verification import verify
 
         self._require_open()
-        return verify(self._folder, self.embedder if embed else None)
+        try:
+            return verify(self._folder, self.embedder if embed else None)
+        except OtherModelError as error:
+            problems = verify(self._folder)
+            problems.unchecked.append(f"whether vectors belong to their texts: {error}")
+            return problems
 
     def describe(self) -> dict[str, Any]:
         """Return the properties of the index as JSON values, without loading its model.

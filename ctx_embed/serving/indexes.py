@@ -12,6 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.location import named_location
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
@@ -21,7 +22,7 @@ from ctx_embed.serving.analysing import Analyses, duplicates, topics
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.json import json_list
-from ctx_embed.serving.observing import BATCHES
+from ctx_embed.serving.observing import BATCHES, LOG
 
 Result = TypeVar("Result")
 
@@ -53,14 +54,17 @@ class SharedModels:
         self._by_fingerprint = {model.fingerprint: model for model in models if hasattr(model, "fingerprint")}
 
     def open(self, path: Path) -> SearchIndex:
-        """Return an opened index whose model is loaded.
+        """Return an opened index whose model is loaded; without its model, an index answers by words alone.
 
         Raises:
-            InputError: the folder is not an index, it is damaged, or its model cannot be loaded.
+            InputError: the folder is not an index, or it is damaged.
         """
         index = SearchIndex.open(path, self._by_fingerprint.get(read_manifest(path).model_fingerprint))
         try:
             embedder = index.embedder
+        except OtherModelError as error:
+            LOG.warning(str(error))
+            return index
         except BaseException:
             index.close()
             raise
@@ -259,8 +263,14 @@ def _batch_queries(options: Options) -> int:
 
 def knows(index: SearchIndex, queries: list[str], options: dict[str, Any]) -> list[bool]:
     """Return for each query whether the model knows any of its tokens; True where the search does not use the model."""
-    model = index.embedder.model
-    if options.get("mode") == "words" or not isinstance(model, Embedder):
+    if options.get("mode") == "words":
+        return [True] * len(queries)
+    try:
+        model = index.embedder.model
+    except OtherModelError:
+        # The search itself says so.
+        return [True] * len(queries)
+    if not isinstance(model, Embedder):
         return [True] * len(queries)
     return [bool(length) for length in model.tokens(queries)[1]]
 

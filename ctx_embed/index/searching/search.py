@@ -169,7 +169,7 @@ class Search:
         rankings = self._rankings(searched, texts, vectors)
         found = hits_of(store, rankings, int(self.options.context), self.options.document)
         asked = [texts] if self.options.fuse else [[text] for text in texts]
-        if any(self.queries.texts):
+        if any(self.queries.texts) and vectors.any():
             distribution = unanswered.of(index, store, snapshot)
             # A query without known tokens has no meaning by which to judge a hit.
             known = [vector.any() for vector in vectors]
