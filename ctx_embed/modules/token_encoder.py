@@ -367,6 +367,10 @@ class TokenEncoder(InputModule):
         Raises:
             InputError: an unknown option, or a tensor of another shape.
         """
+        layers, stored = config.get("layers"), len(tensors.names())
+        # Even without memory for its parameters, each layer takes time to build.
+        if isinstance(layers, int) and layers > stored:
+            raise InputError(f"{tensors.path}: must have a tensor for each of {layers:,} layers, got {stored}")
         try:
             with torch.device("meta"):
                 wanted = cls(tokenizer, **config).state_dict()

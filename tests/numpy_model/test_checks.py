@@ -20,6 +20,7 @@ from sentence_transformers import SentenceTransformer
 import ctx_embed
 from ctx_embed import InputError
 from ctx_embed.runtime import Embedder
+from ctx_embed.systems import system
 from tests.conftest import make_model
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -213,6 +214,17 @@ def test_a_hostile_folder_is_one_line(hostile, name, load):
         load(folder)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("name", ["transformer", "dan", "use-transformer"])
+def test_layers_without_tensors_are_one_line(tokenizer, tmp_path, name):
+    module = system(name)(tokenizer, 16)
+    SentenceTransformer(modules=[module]).save_pretrained(str(tmp_path))
+    option("layers", 10**6, module.config_file_name)(tmp_path)
+    start = time.process_time()
+    with pytest.raises(InputError, match=r"must have a tensor for each of 1,000,000 layers, got \d+$"):
+        ctx_embed.load(tmp_path)
     assert time.process_time() - start < 5
 
 
