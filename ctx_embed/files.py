@@ -205,12 +205,24 @@ def replaced_file(path: str | Path) -> Iterator[Path]:
         beside.chmod(_usual(0o666))
         beside.replace(target)
         fsync_folder(target.parent)
-    except OSError as error:
-        if error.errno in _FULL:
-            raise UnwritableError(f"cannot write {path}: {error.strerror}") from None
+    except Exception as error:
+        _require_space(path, error)
         raise
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _require_space(path: str | Path, error: BaseException) -> None:
+    """Raise an UnwritableError if an error means that the disk is full.
+
+    torch raises an error of its own in the context of the system's; safetensors has the system's number in its message.
+    """
+    of_library = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(of_library[1]) if of_library else getattr(error, "errno", None)
+    if number in _FULL:
+        raise UnwritableError(f"cannot write {path}: {os.strerror(number)}") from None
+    if error.__context__ is not None:
+        _require_space(path, error.__context__)
 
 
 @contextmanager
@@ -225,6 +237,7 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
 
     Raises:
         InputError: as :func:`require_folder`; ``path`` is a file.
+        UnwritableError: the disk is full.
         OSError: with ``new``, another process has created something of that name meanwhile.
     """
     require_folder(Path(path))
@@ -255,6 +268,9 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
             fsync_folder(target.parent)
         else:
             put_in_place(beside, target)
+    except Exception as error:
+        _require_space(path, error)
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
         if lock is not None:

@@ -8,10 +8,12 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from ctx_embed import SearchIndex, files
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, UnwritableError
 from ctx_embed.files import (
     has_locks,
     locked,
@@ -23,6 +25,7 @@ from ctx_embed.files import (
     require_replaceable,
 )
 from ctx_embed.index.storage.database import Database
+from tests.helpers.disk import full_disk
 from tests.index.support.hash_model import HashModel
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes of POSIX")
@@ -351,3 +354,16 @@ def test_a_file_system_without_locks_is_told_from_a_busy_one(tmp_path, monkeypat
     assert "another process is writing" in message()
     monkeypatch.setattr(fcntl, "lockf", refuse)
     assert "the file system has no locks" in message()
+
+
+def test_a_full_disk_under_safetensors_is_one_line(tmp_path):
+    """safetensors raises an error of its own, not an OSError."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "old").touch()
+    with (
+        full_disk(100_000),
+        pytest.raises(UnwritableError, match=r"cannot write .*model: File too large"),
+        replaced_folder(tmp_path / "model") as beside,
+    ):
+        save_file({"table": np.zeros(100_000, np.float32)}, beside / "model.safetensors")
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "old"]

@@ -42,8 +42,9 @@ class Checkpoint:
     def save(self, state: dict[str, Any]) -> None:
         """Store a state of tensors, numbers, strings and containers of them."""
         self.folder.mkdir(exist_ok=True)
-        with replaced_file(self.path) as beside:
-            torch.save({**state, "run": self.run}, beside)
+        # torch does not say why it cannot write to a path.
+        with replaced_file(self.path) as beside, beside.open("wb") as file:
+            torch.save({**state, "run": self.run}, file)
 
     def remove(self) -> None:
         """Remove the state, and the folder if nothing else is in it."""

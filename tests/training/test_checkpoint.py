@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, UnwritableError
 from ctx_embed.fingerprint import identity
 from ctx_embed.training.checkpoint import Checkpoint
+from tests.helpers.disk import full_disk
 
 
 @pytest.fixture
@@ -38,17 +39,11 @@ def test_a_state_comes_back_to_the_same_run_only(output):
     assert Checkpoint(output, "run").load() is None
 
 
-def test_an_error_while_saving_leaves_the_state_before(output, monkeypatch):
+def test_a_full_disk_leaves_the_state_before(output):
     checkpoint = Checkpoint(output, "run")
     checkpoint.save({"step": 1})
-
-    def half(state, path):
-        path.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", half)
-    with pytest.raises(InputError, match="No space left"):
-        checkpoint.save({"step": 2})
+    with full_disk(100_000), pytest.raises(UnwritableError, match=r"cannot write .*checkpoint.pt: File too large"):
+        checkpoint.save({"weights": torch.zeros(1_000_000)})
     assert checkpoint.load() == {"step": 1}
     assert [path.name for path in checkpoint.folder.iterdir()] == ["checkpoint.pt"]
 
