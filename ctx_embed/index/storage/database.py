@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -97,6 +98,8 @@ class Snapshot:
 
 
 MESSAGE_CHARACTERS = 200
+# A disk with less space than this is full: SQLite needs 32 kB even for reading.
+FREE_BYTES = 1 << 16
 
 Record = TypeVar("Record", State, Shard)
 
@@ -206,6 +209,9 @@ class Database:
                     f"{self.path.parent}: another process is writing to this index; try again when it has finished"
                 ) from None
             if any(word in message for word in ("full", "readonly", "disk I/O")):
+                # SQLite cannot open a database on a full disk either, and then speaks of an I/O error.
+                if shutil.disk_usage(self.path.parent).free < FREE_BYTES:
+                    message = "the disk is full"
                 raise UnwritableError(f"{self.path}: cannot be written ({message})") from None
             raise DamagedError(f"{self.path}: cannot be read ({message}); {REMEDY}") from None
         except (TypeError, OverflowError, UnicodeDecodeError) as error:
