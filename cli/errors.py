@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.errors import InputError, installation
+from ctx_embed.errors import InputError, UnknownTextsWarning, installation
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
@@ -93,13 +93,37 @@ def open_closed_streams() -> None:
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
 
 
+# The warnings about texts of which a model knows no token: one for each batch of texts.
+_unknown_texts: list[UnknownTextsWarning] = []
+
+
 def warn_in_one_line() -> None:
-    """Show warnings as one line on standard error, without the line of code that raised them."""
+    """Show warnings as one line on standard error, without the line of code that raised them.
+
+    Warnings about the unknown texts of a batch wait for :func:`warn_of_unknown_texts`.
+    """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
+        if isinstance(message, UnknownTextsWarning) and message.texts != 1:
+            _unknown_texts.append(message)
+        else:
+            click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
 
     warnings.showwarning = show
+    # Two batches may have the same numbers.
+    warnings.simplefilter("always", UnknownTextsWarning)
+
+
+def warn_of_unknown_texts() -> None:
+    """Show one warning for all batches in which the model knew no token of some texts."""
+    for zeros in (True, False):
+        found = [warning for warning in _unknown_texts if warning.zeros == zeros]
+        if len(found) > 1:
+            # Batches without such texts are not among them.
+            found = [UnknownTextsWarning(sum(warning.count for warning in found), None, zeros)]
+        for warning in found:
+            click.echo(f"Warning: {warning}", err=True)
+    _unknown_texts.clear()
 
 
 def answer_interrupts() -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from ctx_embed import __version__
-from ctx_embed.cli.errors import answer_interrupts, errors_in_one_line, open_closed_streams, warn_in_one_line
+from ctx_embed.cli.errors import (
+    answer_interrupts,
+    errors_in_one_line,
+    open_closed_streams,
+    warn_in_one_line,
+    warn_of_unknown_texts,
+)
 from ctx_embed.cli.groups import Group, running
 from ctx_embed.progress import restart
 
@@ -81,7 +87,10 @@ class LazyGroup(Group):
         """Run a command; print a user's or system error as one line and exit with 1."""
         restart()
         with errors_in_one_line(lambda: RESUME.get(running(ctx), "nothing was changed")):
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                warn_of_unknown_texts()
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,6 +113,5 @@ def run() -> None:
     open_closed_streams()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     answer_interrupts()
-    warn_in_one_line()
     warn_in_one_line()
     main()

@@ -39,6 +39,26 @@ class DamagedError(InputError):
     """Stored files are damaged; the message says how to replace them."""
 
 
+class UnknownTextsWarning(UserWarning):
+    """A model knows no token of some texts.
+
+    Args:
+        count: the number of these texts.
+        texts: the number of all texts; None if it is not known.
+        zeros: whether these texts are embedded as zeros.
+    """
+
+    def __init__(self, count: int, texts: int | None, zeros: bool = True) -> None:
+        self.count, self.texts, self.zeros = count, texts, zeros
+        if texts == 1:
+            result = "embedded as zeros, so it is like no other text" if zeros else "embedded as any other such text"
+            super().__init__(f"the text has no token that the model knows: it is {result}")
+        else:
+            result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
+            share = f"{count:,} texts" if texts is None else f"{count} of {texts} texts"
+            super().__init__(f"{share} have no token that the model knows: they are {result}")
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:
     """Return the error for a name that is not one of ``known``, with the nearest known name as a suggestion."""
     names = sorted(known)

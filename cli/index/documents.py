@@ -55,9 +55,9 @@ def chosen_ids(values: tuple[str, ...], strings: bool) -> list[str | int]:
 
 def unknown_fields(index: SearchIndex, where: str) -> str:
     """Return a message about fields of a filter that no document has; empty if all are known."""
-    for name, known in index.unknown_fields(where).items():
-        return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
-    return ""
+    from ctx_embed.index.arguments import unknown_fields_message
+
+    return unknown_fields_message(index.unknown_fields(where))
 
 
 string_option = click.option("--string", "strings", is_flag=True, help="Treat numeric IDs as strings.")

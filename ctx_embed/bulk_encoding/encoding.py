@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from ctx_embed.bulk_encoding import local
 from ctx_embed.bulk_encoding.work import NAMED, Job, Part, Work
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.index.model import IndexModel
 from ctx_embed.progress import Meter
 from ctx_embed.rows.pieces import PART_ROWS, Piece, pieces
@@ -229,6 +230,9 @@ class _Run:
         """Return the totals over all parts."""
         notes = self.parts.values()
         rows, bad = (sum(note[name] for note in notes) for name in ("rows", "bad"))
+        # Parts that older versions stored have no such count.
+        if not self.was_complete and (texts := sum(note.get("unknown", 0) for note in notes)):
+            warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=3)
         named = list(islice((line for note in notes for line in note["named"]), NAMED))
         return Encoded(rows, self.store.count(), bad, named, dimension, self.was_complete, unknown)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.index.model import IndexModel
 from ctx_embed.rows.pieces import PART_BYTES, Piece
 from ctx_embed.rows.reading import Fields
@@ -136,13 +137,14 @@ class Worker:
             if read is not None:
                 found.append(read)
                 own_ids = own_ids or read.id != piece.derived_id(number)
-        rows = Batch(
-            [str(each.id) for each in found],
-            [each.text for each in found],
-            [each.metadata for each in found],
-            self.embedder.documents([each.text for each in found]),
-        )
+        texts = [each.text for each in found]
+        with warnings.catch_warnings():
+            # The end of the run warns of all parts' texts.
+            warnings.simplefilter("ignore", UnknownTextsWarning)
+            vectors = self.embedder.documents(texts)
+        rows = Batch([str(each.id) for each in found], texts, [each.metadata for each in found], vectors)
         note = {"rows": len(rows), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids, "last": last}
+        note["unknown"] = int((~vectors.any(axis=1)).sum())
         return Part(name, note, rows)
 
 

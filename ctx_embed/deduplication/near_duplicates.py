@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ctx_embed.deduplication.rows import common_kind, copy_rows, require_kind, spooled
 from ctx_embed.deduplication.signatures import BANDS, grams, normalized, similarity
 from ctx_embed.deduplication.texts import TEXTS_AT_ONCE, Rows, StoredTexts
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.files import replaced_file, require_file, require_other_file
 from ctx_embed.rows import read_documents
 from ctx_embed.rows.sources import expanded
@@ -195,8 +196,10 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
     with texts.meter(len(texts.distinct), "embedding") as meter:
         for first in range(0, len(texts.distinct), TEXTS_AT_ONCE):
             block = texts.distinct[first : first + TEXTS_AT_ONCE]
-            found_vectors = embedder.documents([texts[row] for row in block.tolist()])
-            # The embedding is zero if the model knows no token of the text.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnknownTextsWarning)
+                found_vectors = embedder.documents([texts[row] for row in block.tolist()])
+            # The embedding is zero if the model knows no token of the text; the result has their number.
             known = found_vectors.any(axis=1)
             if known.any():
                 shards = vectors.append(shards, found_vectors[known])

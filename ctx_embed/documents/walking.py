@@ -17,6 +17,13 @@ from ctx_embed.files import open_regular
 HIDDEN, IGNORED, EXCLUDED, NOT_INCLUDED = "hidden", "ignored by .gitignore", "excluded", "not included"
 INDEX, LINK, SPECIAL = "search index", "link to a folder", "not a regular file"
 LEAVING = "link out of the folder"
+# How a report counts several of these.
+PLURALS = {
+    INDEX: "search indexes",
+    LINK: "links to folders",
+    LEAVING: "links out of the folder",
+    SPECIAL: "not regular files",
+}
 NOT_UTF8 = "its name is not UTF-8"
 # A folder with these two files is a search index.
 _INDEX_FILES = {"manifest.json", "documents.sqlite"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, described
@@ -20,6 +20,13 @@ def checked_count(name: str, value: Any, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be an integer of at least {least}, got {value!r:.60}")
+
+
+def unknown_fields_message(unknown: Mapping[str, Sequence[str]]) -> str:
+    """Return a message about the result of :meth:`SearchIndex.unknown_fields`; empty if all fields are known."""
+    for name, known in unknown.items():
+        return f"no document has a field {name!r} (fields: {', '.join(known) or 'none'})"
+    return ""
 
 
 def as_list(values: Any, name: str, needed: str) -> list[Any]:

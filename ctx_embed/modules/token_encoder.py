@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, UnknownTextsWarning
 from ctx_embed.model_card import Card
 from ctx_embed.modules import int8_rows
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
@@ -29,7 +29,6 @@ from ctx_embed.numpy_model.checks import read_object, read_tokenizer
 from ctx_embed.numpy_model.saved import PHRASES, Tensors
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.text.unknown import without_known_tokens
 
 # Standard deviation of a randomly initialised token table. LayerNorm removes its scale from the output, so it only sets
 # how fast embeddings move from their initial values: from scratch on MR with the paper's protocol, accuracy is 74 and
@@ -299,7 +298,7 @@ class TokenEncoder(InputModule):
         unread = int((lengths == 0).sum())
         if unread and not self.training and not self._warned:
             self._warned = True
-            warnings.warn(without_known_tokens(unread, len(lengths), self.normalized), stacklevel=2)
+            warnings.warn(UnknownTextsWarning(unread, len(lengths), self.normalized), stacklevel=2)
         padded_size = len(lengths) * int(lengths.max(initial=0))
         if padded_size > PADDED_TOKENS and padded_size > 2 * len(ids):
             offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int32)

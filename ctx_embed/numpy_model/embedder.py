@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.numpy_model.contextualizer import Ids, Lengths, NumpyContextualizer, blas
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
 from ctx_embed.numpy_model.fingerprint import fingerprint
@@ -29,7 +29,6 @@ from ctx_embed.numpy_model.saved import (
 from ctx_embed.progress import Meter
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.text.unknown import without_known_tokens
 from ctx_embed.texts import as_texts, well_formed
 from ctx_embed.vectors import unit_rows
 
@@ -210,7 +209,7 @@ class Embedder:
                     meter.update(len(converted))
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
-            warnings.warn(without_known_tokens(unread, len(listed), bool(zeros)), stacklevel=2)
+            warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)
         return vectors[0] if isinstance(texts, str) else vectors
 
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:

@@ -92,10 +92,7 @@ class Client(Collection):
     def search(self, query: Any = None, k: int = 10, **options: Any) -> Any:
         """Return the best passages for a query, see :meth:`ctx_embed.SearchIndex.search`."""
         query = _listed(query)
-        found = self._post("search", {"query": query, "k": k, **options})
-        for warning in found.get("warnings", ()):
-            warnings.warn(warning, stacklevel=2)
-        found = found["hits"]
+        found = self._post("search", {"query": query, "k": k, **options})["hits"]
         if found and isinstance(found[0], list):
             return [_hits(text, hits) for text, hits in zip(query, found, strict=True)]
         return _hits(query, found) if query != [] else []
@@ -237,7 +234,10 @@ class Client(Collection):
         return f"/v1/indexes/{quote(str(self.index), safe='')}"
 
     def _post(self, route: str, body: dict[str, Any]) -> Any:
-        return self._ask("POST", f"{self._path()}/{route}", _json(body))
+        found = self._ask("POST", f"{self._path()}/{route}", _json(body))
+        for warning in found.get("warnings", ()):
+            warnings.warn(warning, stacklevel=3)
+        return found
 
     def _ask(self, method: str, path: str, content: bytes | None = None) -> Any:
         """Return the JSON of an answer; a busy server is asked again.

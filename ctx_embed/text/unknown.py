@@ -38,21 +38,6 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
     return None if name is None else tokenizer.token_to_id(name)
 
 
-def without_known_tokens(count: int, texts: int, zeros: bool = True) -> str:
-    """Return the warning about texts in which the model knows no token.
-
-    Args:
-        count: the number of these texts.
-        texts: the number of all texts.
-        zeros: whether these texts are embedded as zeros.
-    """
-    if texts == 1:
-        result = "embedded as zeros, so it is like no other text" if zeros else "embedded as any other such text"
-        return f"the text has no token that the model knows: it is {result}"
-    result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
-    return f"{count} of {texts} texts have no token that the model knows: they are {result}"
-
-
 def unknown_share(tokenizer: Tokenizer | None, texts: Sequence[str]) -> float:
     """Return the share of unknown tokens among all tokens of the texts; 0 if the tokenizer knows every token."""
     unknown = None if tokenizer is None else unknown_id(tokenizer)

@@ -47,6 +47,25 @@ def test_an_output_that_cannot_be_written_is_one_line(texts, command):
     assert (closed.returncode, closed.stderr) == (1, "Error: standard output is closed\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "warning"),
+    [
+        ("index build t.txt x", "6,000 texts have no token that the model knows: they are embedded"),
+        ("encode t.txt -o x.npy", "6,000 texts have no token that the model knows: they are embedded"),
+        ("encode t.txt --to x", "6000 of 12000 texts have no token that the model knows: they are embedded"),
+        ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows no token of 6000 texts"),
+    ],
+    ids=lambda value: value.split()[0],
+)
+def test_one_warning_about_texts_without_known_tokens(texts, command, warning):
+    """They are embedded in batches, and by other processes."""
+    (texts / "t.txt").write_text("".join(f"text {n}\n{chr(0x4E00 + n)}\n" for n in range(6000)))
+    result = shell(f"CTX {command}")
+    assert result.returncode == 0
+    assert [line for line in result.stderr.splitlines() if "token" in line] == [result.stderr.splitlines()[-1]]
+    assert result.stderr.splitlines()[-1].startswith(f"Warning: {warning}")
+
+
 def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Send Ctrl-C; return the status and what the process says, unless it takes too long."""
     start = time.monotonic()

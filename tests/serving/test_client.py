@@ -105,7 +105,7 @@ def test_documents_are_changed(index):
     assert index.add(["its own vector"], ids=["v"], embeddings=vector) == ["v"]
     assert index.delete(10) == 1
     assert index.delete([11, "v", "gone"]) == 2
-    assert index.delete(where="n = 5") == 0
+    assert index.delete(where="year = 5") == 0
     assert len(index) == 6
 
 

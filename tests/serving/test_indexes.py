@@ -71,6 +71,27 @@ def test_a_query_of_unknown_words_is_said_to_be_one(client, server):
     assert all(json.loads(line) for line in server.log.read_text().splitlines())
 
 
+def test_a_filter_on_an_unknown_field_is_said_to_be_one(client, server):
+    said = ["no document has a field 'yaer' (fields: lang, tame, topic, year)"]
+    search = {"query": "cat", "where": "yaer = 1"}
+    for route, body, key, nothing in (
+        ("search", search, "hits", []),
+        ("search", {**search, "query": ["cat", "dog"]}, "hits", [[], []]),
+        ("count", {"where": "yaer = 1"}, "count", 0),
+    ):
+        answer = client.post(f"/indexes/notes.index/{route}", json=body).json()
+        assert answer == {key: nothing, "warnings": said}
+        assert "warnings" not in client.post(f"/indexes/notes.index/{route}", json={**body, "where": None}).json()
+        # The field is known, but no document has this value.
+        answer = client.post(f"/indexes/notes.index/{route}", json={**body, "where": "year = -1"}).json()
+        assert answer == {key: nothing}
+    with Client(server.url) as index:
+        with pytest.warns(UserWarning, match="no document has a field 'yaer'"):
+            assert index.search("cat", where="yaer = 1") == []
+        with pytest.warns(UserWarning, match="no document has a field 'yaer'"):
+            assert index.count("yaer = 1") == 0
+
+
 def test_the_indexes_are_listed_and_described(client):
     (facts,) = client.get("/indexes").json()["indexes"]
     assert facts == client.get("/indexes/notes.index").json()

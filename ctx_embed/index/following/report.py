@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ctx_embed.documents.formats import EXTRA
+from ctx_embed.documents.walking import PLURALS
 from ctx_embed.errors import missing_extra
 
 # At most this number of files that could not be read are named.
@@ -58,7 +59,8 @@ class Synced:
     @property
     def left_out(self) -> str:
         """A message that says which files were not read, and why; empty if all were read."""
-        said = [f"{count} {reason}" for reason, count in self.skipped.most_common()]
+        counts = self.skipped.most_common()
+        said = [f"{count} {PLURALS.get(reason, reason) if count > 1 else reason}" for reason, count in counts]
         named = [f"{_shortened(source)} ({reason})" for source, reason in islice(self.failed.items(), NAMED)]
         if len(self.failed) > NAMED:
             named.append(f"{len(self.failed) - NAMED} more")

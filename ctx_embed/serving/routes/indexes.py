@@ -11,6 +11,7 @@ from pydantic.config import JsonDict
 
 from ctx_embed.errors import InputError
 from ctx_embed.index import SearchIndex
+from ctx_embed.index.arguments import unknown_fields_message
 from ctx_embed.index.searching.options import Options
 from ctx_embed.serving.errors import ApiError, dumps
 from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
@@ -219,7 +220,22 @@ async def search(request: Request, served: Served, body: SearchBody) -> Answer:
         known = all(found.known for found in lists)
         listed = served.json_list(found.hits for found in lists)
         found = lists[0].hits if isinstance(body.query, str) else listed
-    return Answer(b'{"hits":%b}' % found if known else b'{"hits":%b,"warnings":%b}' % (found, dumps([UNKNOWN])))
+    # Without any hit, the answer has nothing but brackets.
+    warnings = ([] if known else [UNKNOWN]) + await _hints(served, body.where, found.strip(b"[,]"))
+    return Answer(b'{"hits":%b,"warnings":%b}' % (found, dumps(warnings)) if warnings else b'{"hits":%b}' % found)
+
+
+async def _hints(served: ServedIndex, where: str | None, found: Any) -> list[str]:
+    """Return a warning if a filter finds nothing because no document has one of its fields."""
+    if where is None or found:
+        return []
+    return list(filter(None, [unknown_fields_message(await served.read(lambda index: index.unknown_fields(where)))]))
+
+
+async def _counted(served: ServedIndex, name: str, number: int, where: str | None) -> Answer:
+    """Return a number of documents under a name, with the warnings of :func:`_hints`."""
+    warnings = await _hints(served, where, number)
+    return Answer({name: number, **({"warnings": warnings} if warnings else {})})
 
 
 @router.post("/{name}/get", summary="Get documents")
@@ -242,7 +258,7 @@ async def ids(served: Served, body: WhereBody) -> Answer:
 @router.post("/{name}/count", summary="Count documents")
 async def count(served: Served, body: WhereBody) -> Answer:
     """Return how many documents match a filter."""
-    return Answer({"count": await served.read(lambda index: index.count(body.where))})
+    return await _counted(served, "count", await served.read(lambda index: index.count(body.where)), body.where)
 
 
 @router.post("/{name}/documents", summary="List documents")
@@ -300,7 +316,7 @@ async def update_metadata(served: Served, body: UpdateBody) -> Answer:
 async def delete(served: Served, body: DeleteBody) -> Answer:
     """Delete documents by id or by a filter; ids that no document has are skipped."""
     deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
-    return Answer({"deleted": deleted})
+    return await _counted(served, "deleted", deleted, body.where)
 
 
 @router.post("/{name}/duplicates", summary="Find near-duplicates")

@@ -43,7 +43,7 @@ def test_links_out_of_a_folder_are_left_out_unless_they_are_asked_for(tmp_path):
     (folder / "outside.txt").symlink_to(secret)
     (folder / "sub" / "again.txt").symlink_to(folder / "outside.txt")
     assert run(folder, "build", "notes", "n.index") == (
-        "n.index: 2 files added (2 documents, 2 passages); skipped 2 link out of the folder\n"
+        "n.index: 2 files added (2 documents, 2 passages); skipped 2 links out of the folder\n"
     )
     assert "secret" not in run(folder, "get", "n.index")
     assert run(folder, "sync", "notes", "n.index", "--follow-links").startswith("n.index: 2 files added")
