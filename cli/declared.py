@@ -23,7 +23,8 @@ def options_of(
     Args:
         *kinds: dataclasses, or instances that hold the defaults, in the order in which the help lists their options.
         but: fields that do not become options.
-        cases: instances that hold the defaults in each named case; the options themselves then default to None.
+        cases: by name, instances whose defaults the help lists beside each other. The options then default to None, and
+            the command chooses the case.
     """
 
     def add(command: Command) -> Command:

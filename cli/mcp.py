@@ -16,7 +16,7 @@ from ctx_embed.errors import missing_extra
     help="The index's model, if it has moved.  [default: its place when the index was built]",
 )
 def mcp(path: str, model: str | None) -> None:
-    """Offer the search of INDEX to assistants, by the Model Context Protocol over standard input and output.
+    """Let assistants search INDEX through the Model Context Protocol, over standard input and output.
 
     Its tools search and read documents; none changes them. An assistant's configuration names the command, for example
     {"command": "ctx-embed", "args": ["mcp", "/data/my.index"]}.

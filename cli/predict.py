@@ -119,7 +119,9 @@ def predict(
     if output and (as_jsonl or (as_json and not evaluate)):
         raise click.UsageError("the name of FILE sets the format; leave out --json and --jsonl")
     if evaluate and as_jsonl:
-        raise click.UsageError("--evaluate prints one report; use --json for it, and -o FILE for the predictions")
+        raise click.UsageError(
+            "--evaluate prints only its report; add --json to get it as JSON, -o FILE to write the predictions"
+        )
     if label_field and not evaluate:
         raise click.UsageError("--label-field needs --evaluate")
     if output and output.suffix.lower() not in WRITERS:

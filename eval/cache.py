@@ -74,7 +74,7 @@ class StoredScores:
 
 
 class EmbeddingCache:
-    """The embeddings of one encoder: each text is embedded once per run, and a task's texts only in the first run.
+    """The embeddings of one encoder: it embeds each text once, and later runs read them from disk.
 
     Args:
         encoder: embeddings are stored only if it has a key.

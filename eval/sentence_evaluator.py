@@ -48,7 +48,7 @@ class ProbeEvaluator(SentenceEvaluator):
         super().__init__()  # type: ignore[no-untyped-call]
         labels, texts = [str(label) for label in labels], as_texts(texts)
         if len(labels) != len(texts):
-            raise InputError(f"labels and texts must be equally many, got {len(labels)} labels and {len(texts)} texts")
+            raise InputError(f"there must be as many labels as texts, got {len(labels)} labels and {len(texts)} texts")
         if protocol not in PROTOCOLS:
             raise InputError(f"unknown protocol {protocol!r}: known are {', '.join(PROTOCOLS)}")
         self.examples = Examples(labels, [(text,) for text in texts], None)

@@ -140,7 +140,7 @@ class Extraction:
         """Yield each item with the texts of its file, in order.
 
         Args:
-            files: items with the path to read; None yields the item in its place without texts.
+            files: pairs of an item and the path to read; an item whose path is None is passed on without texts.
 
         Yields:
             The item, and the texts or the :class:`UnreadableFileError`.

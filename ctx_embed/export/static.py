@@ -19,7 +19,7 @@ MARK = "config.json"
 def export(model: SentenceTransformer, output: str | Path) -> None:
     """Write the token table and the tokenizer of a model of the system ``mean``.
 
-    StaticEmbedding returns the same embeddings; model2vec leaves unknown tokens out of the mean.
+    Loaded as a StaticEmbedding, it gives the same embeddings; model2vec leaves unknown tokens out of the mean.
 
     Args:
         model: from :func:`ctx_embed.load`.

@@ -64,7 +64,7 @@ Lengths = NDArray[np.int64]
 
 
 class Blas:
-    """The library of NumPy's matrix products: the number of threads it may use, and a way to limit it to one."""
+    """The library behind NumPy's matrix products: the number of threads it may use, and a way to limit it to one."""
 
     def __init__(self) -> None:
         from threadpoolctl import ThreadpoolController
@@ -78,7 +78,7 @@ class Blas:
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Let matrix products use one thread, until the last of several threads leaves this context."""
+        """Limit matrix products to one thread while any caller is inside this context."""
         if self.num_threads == 1:
             yield
             return

@@ -214,7 +214,9 @@ class SavedContextualizer:
         config_path = home / "contextualizer_config.json"
         config = read_object(config_path)
         if sorted(config) != sorted(CONFIG_KEYS):
-            raise UnsupportedModelError(f"{config_path}: other options than those that NumPy reads; load it with torch")
+            raise UnsupportedModelError(
+                f"{config_path}: has options that the NumPy model does not support; load it with torch"
+            )
         require_options(config, config_path)
         normalize: list[dict[str, Any]] = []
         files = [folder / "modules.json", config_path, home / "tokenizer.json", home / "model.safetensors"]
@@ -224,7 +226,9 @@ class SavedContextualizer:
             file = other.home / "config.json"
             options = read_object(file) if file.exists() else {}
             if {**UNIT, **options} != UNIT:
-                raise UnsupportedModelError(f"{file}: other options than those that NumPy reads; load it with torch")
+                raise UnsupportedModelError(
+                    f"{file}: has options that the NumPy model does not support; load it with torch"
+                )
             files += [file] if file.exists() else []
             normalize.append(UNIT)
         settings = settings_of(folder)

@@ -10,7 +10,7 @@ from ctx_embed.errors import InputError
 UTF_8 = "utf-8"
 # Number of bytes from which an encoding is detected.
 SAMPLE_BYTES = 1 << 16
-# Longer marks first: the mark of UTF-32 begins with that of UTF-16.
+# Longer byte-order marks first: that of UTF-32 begins with that of UTF-16.
 _MARKS = (
     (codecs.BOM_UTF8, UTF_8),
     (codecs.BOM_UTF32_LE, "utf-32"),

@@ -30,7 +30,7 @@ RUNNING_SUM_TOKENS = 256
 class Steps(NamedTuple):
     """The parameters of K steps.
 
-    Shapes: U, V (K, u, m); W (K, m, u); b, gain, bias (K, m), the last two of the layer normalisation.
+    Shapes: U, V (K, u, m); W (K, m, u); b, gain, bias (K, m); gain and bias belong to the layer normalisation.
     """
 
     U: Tensor
@@ -77,7 +77,7 @@ def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
 
 
 def _absolute(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
-    # i s_j minus its maximum over i = 1..n, which is at i = n if s_j > 0 and at i = 1 otherwise. Positions are
+    # The product i * s_j minus its maximum over i = 1..n, which is at i = n if s_j > 0, else at i = 1. Positions are
     # subtracted before they are multiplied, so there is neither overflow nor cancellation, however long the text is.
     return torch.where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
 

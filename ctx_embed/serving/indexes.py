@@ -26,7 +26,7 @@ from ctx_embed.serving.observing import BATCHES, LOG
 
 Result = TypeVar("Result")
 
-# Maximum number of queries in a batch, and of their hits together; a search for more hits runs alone.
+# Maximum number of queries in a batch, and maximum of their hits in all; a search for more hits runs alone.
 BATCH_QUERIES, BATCH_HITS = 256, 1000
 # Seconds until an index is closed after another one has replaced it in its folder.
 CLOSED_AFTER = 60.0

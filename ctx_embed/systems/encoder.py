@@ -1,4 +1,4 @@
-"""The base class of the systems: a natural output, and an optional linear map to a given dimension."""
+"""The base class of the systems: an output of its own size, and an optional linear map to a given dimension."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class ProbeScore:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % Wilson interval in % of the accuracy over all test rows, averaged over the seeds."""
+        """The 95 % Wilson interval, in percent, of the seeds' mean accuracy on the test rows."""
         return wilson(sum(map(int, self.right)) / self.seeds, len(self.right))
 
 

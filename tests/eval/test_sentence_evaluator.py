@@ -76,7 +76,7 @@ def test_series_arrays_and_generators(tiny_model):
 
 
 def test_mistakes():
-    with pytest.raises(InputError, match=r"^labels and texts must be equally many, got 20 labels and 1 texts$"):
+    with pytest.raises(InputError, match=r"^there must be as many labels as texts, got 20 labels and 1 texts$"):
         ProbeEvaluator(LABELS, TEXTS[:1])
     with pytest.raises(InputError, match=f"^{re.escape(repr('x'))}".replace("^", "^unknown protocol ")):
         ProbeEvaluator(LABELS, TEXTS, protocol="x")

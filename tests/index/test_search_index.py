@@ -529,7 +529,7 @@ def test_a_model_is_loaded_when_a_text_is_first_embedded(tmp_path, hash_model):
         assert index.get(1).text == "two"
         assert index.delete(1) == 1
         with pytest.raises(InputError, match="built with a model of unknown origin"):
-            index.search("one")
+            index.search("one", mode="dense")
 
 
 def test_an_index_and_its_hits_describe_themselves(tmp_path, hash_model):

@@ -42,7 +42,7 @@ def _words(found: re.Match[str]) -> str:
 
 
 def _markdown(source: list[str]) -> list[str]:
-    """Return lines of Markdown, one for each line; a fence that ends the text has a line of its own."""
+    """Return as many lines of Markdown as there are lines; a fence that closes at the end of the text adds one."""
     lines = [*source, ""]
     styles: list[tuple[str, bool]] = []
     at = 0

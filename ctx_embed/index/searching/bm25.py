@@ -48,7 +48,7 @@ LARGE, COMMON_PART = 20_000, 0.05
 REMEMBERED_TERMS = 100_000
 # FTS5's parameters; LEAST_IDF is the weight of words in more than half of all passages.
 K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
-# Maximum number of rows in all lists in memory, 12 bytes each.
+# Maximum total number of rows in the lists held in memory; a row takes 12 bytes.
 KEPT_POSTINGS = 8_000_000
 REMEMBERED_TOKENS = 100_000
 LENGTHS_AT_ONCE = 200_000
@@ -75,7 +75,7 @@ def expression(query: str) -> str:
 
 
 def phrases(query: str) -> list[str]:
-    """Return the quoted phrases of a query as FTS5 strings; a passage must have the words of each in this order."""
+    """Return the quoted phrases of a query as FTS5 strings; a passage must contain each phrase."""
     found = (_WORD.findall(phrase.lower()) for phrase in _PHRASE.findall(well_formed(query)))
     return [f'"{" ".join(words)}"' for words in found if words][:MOST_WORDS]
 
@@ -135,7 +135,7 @@ class Bm25:
             return [row for (row,) in self.database.connection.execute(select, (match, k))]
 
     def with_phrases(self, query: str, rows: int) -> Mask:
-        """Return which rows (rows,) have all quoted phrases of a query, which has at least one."""
+        """Return a mask (rows,) of the passages that contain every quoted phrase of a query; it must have one."""
         mask = np.zeros(rows, bool)
         with self.database.reporting_errors():
             match = " AND ".join(phrases(query))

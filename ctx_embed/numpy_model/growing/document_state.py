@@ -105,7 +105,7 @@ class DocumentState:
         }
         for reason, holds in reasons.items():
             if holds:
-                raise InputError(f"embeddings of this model cannot grow: it has {reason}; embed the whole text at once")
+                raise InputError(f"the model cannot extend a text: it has {reason}; embed the whole text at once")
         self._embedder = embedder
         # Until a safe cut is found, the whole text is the head; then the sums replace the text between head and tail.
         self._head = ""
@@ -255,7 +255,7 @@ class DocumentState:
         self._sums, self._added, self._characters = sums, [], 0
 
     def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, bool, list[NDArray[Any]]]:
-        """Return the values that :meth:`to_bytes` packed, in memory bounded by the size of the model."""
+        """Return the values that :meth:`to_bytes` packed, using memory bounded by the size of the model."""
         if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
             raise ValueError("another beginning")
         largest = LARGEST_ENDS + self._sums.largest

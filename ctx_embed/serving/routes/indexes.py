@@ -105,7 +105,7 @@ class IdsBody(Body):
 
 
 class WhereBody(Body):
-    """A metadata filter; all documents without one."""
+    """A metadata filter; None matches all documents."""
 
     where: Where | None = None
 
@@ -170,7 +170,7 @@ class TopicsBody(Body):
 
 
 class ExplainBody(Body):
-    """A query, and the document to compare it with: an id, or a text such as that of a hit."""
+    """A query, and what to compare it with: the id of a document, or a text."""
 
     query: str
     id: Id | None = None

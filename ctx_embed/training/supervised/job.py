@@ -44,13 +44,13 @@ def train(
     Args:
         file: labelled texts to train on.
         output: the model folder.
-        options: how to train; their seed is also that of the random weights of a model from scratch. None: 5 runs of
-            4 epochs that start from the model, or the paper's options from scratch.
+        options: how to train; their seed is also that of the random weights of a model from scratch. None: from a
+            model, 5 runs of 4 epochs; from scratch, the paper's options.
         **settings: fields of :class:`.TrainingJob`.
 
     Returns:
-        ``best_epochs``, one for each run; ``valid_accuracy``, without ``valid`` the mean over the runs, each on the
-        texts that it held out; and ``valid_floor``, the accuracy of always answering the most frequent training label.
+        ``best_epochs``, one for each run; ``valid_accuracy``, which without ``valid`` is the runs' mean accuracy on the
+        texts that each held out; and ``valid_floor``, that of always answering the most frequent training label.
         A frozen encoder has no ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also
         ``test_accuracy``, ``test_floor`` and ``test``, see :func:`ctx_embed.training.supervised.report.report`.
 

@@ -135,7 +135,7 @@ class TrainingJob:
                 f"an encoder named {self.encoder!r} is trained from scratch; leave out the model to start from"
             )
         if self.frozen and self.origin is None:
-            raise InputError("a frozen encoder must be trained; name a model with --from")
+            raise InputError("an encoder from scratch cannot be frozen; name a trained model with --from")
 
     @property
     def origin(self) -> str | None:

@@ -141,7 +141,7 @@ def test_other_options(tokenizer, tmp_path, positions, scale, initial_context):
 )
 def test_models_whose_embeddings_cannot_grow(tokenizer, tmp_path, options, reason):
     saved(tokenizer, tmp_path, **options)
-    with pytest.raises(InputError, match=f"cannot grow: it has {reason}; embed the whole text at once"):
+    with pytest.raises(InputError, match=f"cannot extend a text: it has {reason}; embed the whole text at once"):
         Embedder.load(tmp_path).state()
 
 

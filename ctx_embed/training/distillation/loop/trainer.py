@@ -237,7 +237,7 @@ class Distillation:
 
     @torch.no_grad()
     def measures(self) -> dict[str, float]:
-        """Return the held-out distance and the metrics of the objectives and the pairs."""
+        """Return the held-out distance, the objectives' metrics and Spearman's correlation of the validation pairs."""
         self.table_optimizer.catch_up()
         with self.composition.folded():
             measured = {"held_out_distance": self.held_out_distance()}

@@ -73,7 +73,7 @@ def learn_phrases(
 
     Args:
         texts: the corpus.
-        tokenizer: its entries that are whole words are joined.
+        tokenizer: phrases consist of its entries that are whole words.
         count: maximum number of phrases to learn; 0 learns none.
         fewest: minimum number of times that a phrase must occur.
 
