@@ -3,8 +3,8 @@
 python benchmarks/unanswered.py --data DIR [--model MODEL] [--development] [--json FILE]
 
 Each retrieval collection gets its own questions, and 200 questions of the other collections, which it does not answer.
-``--development`` uses other texts: questions, titles and headings of one field, asked to passages of other fields.
-``WORDS_WEIGHT`` was chosen with it; the collections played no part.
+``--development`` uses other texts: questions, titles and headings, asked to passages of other sources in the same field
+(near) and of other fields (far). Near questions are not all without an answer. What relevance needs was chosen with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
 MODES = ("dense", "hybrid")
 LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
 UNANSWERED = 200
-# Files of pairs by field. A question of one field is asked to the passages of all others.
+# Files of pairs by field.
 FIELDS = {
     "world": ("qa_squad_sentences", "qa_selqa_wikipedia", "headline_article_news"),
     "medicine": ("qa_medquad", "qa_medical_forums", "title_abstract_systematic_reviews"),
@@ -62,14 +62,17 @@ def collections(data: Path) -> Iterator[Trial]:
 
 
 def fields(data: Path) -> Iterator[Trial]:
-    """Yield the files of pairs in several sizes, each with questions of the other fields."""
+    """Yield the files of pairs in several sizes, each with questions of other files, of its field or of others."""
     pools = {
         (field, name): pool(read_pair_rows(data / "pairs" / f"{name}.jsonl.gz"))
         for field, names in FIELDS.items()
         for name in names
     }
     for (field, name), own in pools.items():
-        others = [text for (other, _), one in pools.items() if other != field for text in one.queries[:ASKED]]
+        others: dict[str, list[str]] = {"near": [], "far": []}
+        for (other, file), asked in pools.items():
+            if file != name:
+                others["near" if other == field else "far"] += asked.queries[:ASKED]
         for size in SIZES:
             if size // 2 > len(own.passages):
                 continue
@@ -79,7 +82,10 @@ def fields(data: Path) -> Iterator[Trial]:
                 for query, relevant in zip(own.queries, own.relevant, strict=True)
             }
             kept = {query: relevant for query, relevant in answers.items() if relevant}
-            yield Trial(f"{name}, {size:,}", passages, dict(list(kept.items())[:UNANSWERED]), others)
+            for kind, unanswered in others.items():
+                if unanswered:
+                    trial = f"{name}, {kind}, {size:,}"
+                    yield Trial(trial, passages, dict(list(kept.items())[:UNANSWERED]), unanswered)
 
 
 def measured(trial: Trial, model: str | None) -> Iterator[dict[str, Any]]:
@@ -136,10 +142,12 @@ def main(data: Path, model: str | None, development: bool, json_path: Path | Non
     trials = fields(data) if development else collections(data)
     rows = [row for trial in trials for row in measured(trial, model)]
     report(rows, json_path)
-    for mode in MODES if development else ():
-        for level in LEVELS:
-            alarms = [row["false alarms"] for row in rows if (row["mode"], row["min_relevance"]) == (mode, level)]
-            print(f"{mode}, {level}: false alarms {np.mean(alarms):.1f} %, standard deviation {np.std(alarms):.1f}")
+    for kind in ("near", "far") if development else ():
+        for mode in MODES:
+            for level in LEVELS:
+                of_level = [row for row in rows if (row["mode"], row["min_relevance"]) == (mode, level)]
+                alarms = [row["false alarms"] for row in of_level if f", {kind}, " in row["collection"]]
+                print(f"{kind}, {mode}, {level}: false alarms {np.mean(alarms):.1f} % (+- {np.std(alarms):.1f})")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **o
     \b
     Example: ctx-embed index query reviews.index "too long, but well acted" -k 3 --json
     Example: ctx-embed index query reviews.index "slow plot" --where 'stars >= 4'
-    Example: ctx-embed index query reviews.index "opening hours of the museum" --min-relevance 0.9
+    Example: ctx-embed index query reviews.index "opening hours of the museum" --min-relevance 0.8
     Example: ctx-embed index query reviews.index "a bank" --not "a river" --mmr 0.7 --group source
     """
     _require_one_format(options)

@@ -55,7 +55,7 @@ def create_server(index: SearchIndex) -> MCPServer:
         ] = None,
         min_relevance: Annotated[
             float | None,
-            Field(description="Lowest relevance of a passage; 0.9 leaves out what hardly answers.", ge=0, le=1),
+            Field(description="Lowest relevance of a passage; 0.8 leaves out what hardly answers.", ge=0, le=1),
         ] = None,
     ) -> dict[str, Any]:
         """Find the passages that answer a query best, with the file, line or page that each comes from.

@@ -47,7 +47,7 @@ class Options:
     rerank: Annotated[Any, Says("Score the candidates again: minilm, a name or a folder.")] = None
     candidates: Annotated[int, Says("The best passages that a reranker and mmr choose from.", least=1)] = 50
     document: Annotated[bool, Says("Give hits the whole texts of their documents.")] = False
-    min_relevance: Annotated[float | None, Says("The lowest relevance of a hit, e.g. 0.9.", least=0, most=1)] = None
+    min_relevance: Annotated[float | None, Says("The lowest relevance of a hit, e.g. 0.8.", least=0, most=1)] = None
 
     def __post_init__(self) -> None:
         for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):

@@ -1,12 +1,13 @@
 """Relevance: the chance that the best of these passages would score lower for a question that they do not answer.
 
-A few hundred general questions, which hardly any collection answers, are asked to the passages. The cosines of their
-best passages follow a Gumbel distribution, as maxima do. A hit's relevance is this distribution at its own cosine,
-moved up by the share of the query's words that the hit has:
+Two kinds of questions show what such a question scores. Far ones are a few hundred general questions, which hardly any
+collection answers. Near ones are some words of a passage, looked for in all other documents: the subject is right, but
+the answer is missing. The cosine of the best passage follows a Gumbel distribution for each kind, as maxima do. The
+relevance of a hit is the mean of both at its own cosine, moved up by the share of the query's words that it has:
 
-    relevance = exp(-exp(-(cosine - location) / scale - WORDS_WEIGHT * share))
+    relevance = mean over far and near of exp(-exp(-(cosine - location) / scale - WORDS_WEIGHT * share))
 
-Nothing is fitted to a model or a collection, so it works for any of them, from one passage on.
+Nothing is fitted to a model or a collection, so this works for any of them, from one passage on.
 
 Source: Gumbel, Statistics of Extremes (1958); cohort normalisation as in Auckenthaler, Carey and Lloyd-Thomas, Score
 Normalization for Text-Independent Speaker Verification Systems (2000).
@@ -19,7 +20,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,18 +33,27 @@ from ctx_embed.index.storage.shards import Vectors
 if TYPE_CHECKING:
     from ctx_embed.index.ann.vector_index import VectorIndex
     from ctx_embed.index.storage.database import Snapshot
-    from ctx_embed.index.storage.documents import DocumentStore
+    from ctx_embed.index.storage.documents import DocumentStore, Mask
 
-# Of a question that has no answer, the best hit is at least this relevant once in ten times or less.
-DEFAULT_RELEVANCE = 0.9
+# Of ten questions without an answer, about two have a hit that is at least this relevant.
+DEFAULT_RELEVANCE = 0.8
 # A hit with all words of the query counts as one whose cosine is this many scales higher.
 WORDS_WEIGHT = 2.0
-# A model that knows words of fewer questions than these gives no distribution.
-LEAST_QUESTIONS = 128
-# Above this number of vectors, from which `auto` has a FAISS index, the questions are searched for as all others are.
+# Fewer far questions of which the model knows a token, or fewer near ones, give no distribution.
+LEAST_FAR, LEAST_NEAR = 128, 16
+# Near questions have at most this number of words and characters; each is of another document.
+MOST_NEAR, NEAR_WORDS, NEAR_CHARACTERS = 256, 9, 100
+# A passage with a higher cosine to the passage of a near question says the same, so it answers the question.
+SAME = 0.95
+# The location of near questions lies above that of far ones by this many scales of these: usually, and at most. More
+# would mean that passages repeat each other, and so answer each other's questions.
+USUALLY_NEARER, MOST_NEARER = 2.0, 3.0
+# The number of vectors above which `auto` has a FAISS index.
 MOST_COMPARED = 50_000
-# The distribution is computed again when the passages have grown, or the documents have become fewer, by this share.
-STALE_PART = 0.1
+# The hits of a near question among which the first one of another document is looked for.
+SEARCHED = 16
+# The distributions are computed again when the passages have grown, or the documents have become fewer, by this share.
+STALE_PART = 0.25
 _ENDINGS = ("ing", "ies", "ed", "es", "s")
 # The fewest letters of a word without its ending, and the most that a passage's word may have beyond them.
 _LEAST_STEM, _MOST_ENDING = 3, 3
@@ -66,27 +75,52 @@ def unanswered_questions(embed: Callable[[Sequence[str]], Any]) -> Vectors:
     return vectors[vectors.any(axis=1)]
 
 
-@dataclass(frozen=True)
-class Unanswered:
-    """The distribution of the best cosine of questions that the passages do not answer.
-
-    Args:
-        location: the mode of the Gumbel distribution.
-        scale: its scale, above 0.
-    """
+class Gumbel(NamedTuple):
+    """A Gumbel distribution of cosines: its location, which is its mode, and its scale, which is above 0."""
 
     location: float
     scale: float
 
     @classmethod
-    def of(cls, best: NDArray[Any]) -> Unanswered | None:
-        """Return the distribution with the mean and the standard deviation of the questions' best cosines (Q,).
+    def of(cls, best: NDArray[Any], least: int) -> Gumbel | None:
+        """Return the distribution with the mean and the standard deviation of some cosines.
+
+        Args:
+            best: the cosine of the best passage for each question (Q,).
+            least: the fewest questions.
 
         Returns:
-            None if there are too few cosines, or they are all the same, as those of vectors that are zero.
+            None if there are fewer, or all cosines are the same.
         """
-        scale = float(best.std()) * math.sqrt(6) / math.pi if len(best) >= LEAST_QUESTIONS else 0.0
+        scale = float(best.std()) * math.sqrt(6) / math.pi if len(best) >= least else 0.0
         return cls(float(best.mean()) - float(np.euler_gamma) * scale, scale) if scale > 0 else None
+
+    def below(self, cosine: float, scales: float = 0.0) -> float:
+        """Return the chance of a lower cosine than this one plus some scales."""
+        # Beyond 50 scales the result is 0 or 1 to the last digit.
+        return math.exp(-math.exp(-min(max((cosine - self.location) / self.scale + scales, -50.0), 50.0)))
+
+
+class Unanswered(NamedTuple):
+    """The distributions of the best cosine for questions that the passages do not answer: far and near ones."""
+
+    far: Gumbel
+    near: Gumbel
+
+    @classmethod
+    def of(cls, far: NDArray[Any], near: NDArray[Any] | None = None) -> Unanswered | None:
+        """Return the distributions for the cosines of the best passages for far and for near questions.
+
+        Returns:
+            None if there are too few far questions, or all their cosines are the same.
+        """
+        general = Gumbel.of(far, LEAST_FAR)
+        if general is None:
+            return None
+        location, scale = general
+        own = None if near is None else Gumbel.of(near, LEAST_NEAR)
+        own = own or Gumbel(location + USUALLY_NEARER * scale, scale)
+        return cls(general, own._replace(location=min(own.location, location + MOST_NEARER * scale)))
 
     def relevance(self, cosine: float, share: float = 0.0) -> float:
         """Return the chance (0 to 1) that the best passage scores lower for a question that none of them answers.
@@ -95,13 +129,13 @@ class Unanswered:
             cosine: the cosine of the query and the passage.
             share: the share of the query's words that the passage has, see :func:`word_shares`.
         """
-        # Beyond 50 scales the result is 0 or 1 to the last digit.
-        above = (cosine - self.location) / self.scale + WORDS_WEIGHT * share
-        return math.exp(-math.exp(-min(max(above, -50.0), 50.0)))
+        return (self.far.below(cosine, WORDS_WEIGHT * share) + self.near.below(cosine, WORDS_WEIGHT * share)) / 2
 
 
 class Stream:
-    """The distribution for passages that come one batch after another, without an index.
+    """The distributions for passages that come one batch after another, without an index.
+
+    Only far questions are asked; near ones are taken to score higher by what is usual.
 
     Args:
         questions: :func:`unanswered_questions` of the model.
@@ -124,7 +158,7 @@ class Stream:
             np.maximum(self._best, (self._questions @ vectors.T).max(axis=1), out=self._best)
 
     def unanswered(self) -> Unanswered | None:
-        """Return the distribution for the passages so far; None if there are none, or only zero vectors."""
+        """Return the distributions for the passages so far; None if there are none, or only zero vectors."""
         return Unanswered.of(self._best)
 
 
@@ -157,22 +191,24 @@ def _has(text: str, stem: str) -> bool:
 
 
 class KeptUnanswered:
-    """The distribution of an index: the stored one, or one in memory if that is missing or out of date.
+    """The distributions of an index: the stored ones, or some in memory if those are missing or out of date.
 
-    It is stored with the tuned parameters of the index's state, so the format of the index stays the same.
+    They are stored with the tuned parameters of the index's state, so the format of the index stays the same.
 
     Args:
         embed: returns the unit vectors (n, dimension) of n queries.
+        most_compared: in an index of more vectors than this, the questions are searched for as all others are.
     """
 
-    def __init__(self, embed: Callable[[Sequence[str]], Vectors]) -> None:
+    def __init__(self, embed: Callable[[Sequence[str]], Vectors], most_compared: int = MOST_COMPARED) -> None:
         self._embed = embed
-        self._questions: Vectors | None = None
-        # The distribution, and the tuned parameters and the number of rows that it was found for.
+        self._most_compared = most_compared
+        self._far: Vectors | None = None
+        # The distributions, and the tuned parameters and the number of rows that they were found for.
         self._known: tuple[Unanswered | None, str, int] = (None, "", 0)
 
     def of(self, index: VectorIndex, store: DocumentStore, snapshot: Snapshot) -> Unanswered | None:
-        """Return the distribution for a snapshot, inside :meth:`Database.reading`; None without passages."""
+        """Return the distributions for a snapshot, inside :meth:`Database.reading`; None without passages."""
         unanswered, tuned, rows = self._known
         if tuned != snapshot.tuned or not _holds(rows, snapshot.rows):
             stored = _stored(snapshot.tuned)
@@ -184,7 +220,7 @@ class KeptUnanswered:
         return unanswered
 
     def update(self, index: VectorIndex, store: DocumentStore) -> None:
-        """Store the distribution anew if the index has changed much since; call it in ``store.writing()``."""
+        """Store the distributions anew if the index has changed much since; call it in ``store.writing()``."""
         snapshot, state = store.snapshot(), store.state()
         stored = _stored(state.tuned)
         if stored is not None and _holds(stored.rows, state.rows) and _holds(state.documents, stored.documents):
@@ -194,21 +230,80 @@ class KeptUnanswered:
             store.store_tuned(_with(state.tuned, _Stored(unanswered, state.rows, state.documents)))
 
     def _computed(self, index: VectorIndex, store: DocumentStore, snapshot: Snapshot) -> Unanswered | None:
-        if self._questions is None:
-            self._questions = unanswered_questions(self._embed)
+        if self._far is None:
+            self._far = unanswered_questions(self._embed)
         live = store.live(snapshot.rows)
-        if snapshot.rows > MOST_COMPARED:
-            found = index.search(self._questions, 1, snapshot, live)
-            return Unanswered.of(np.array([ranking[0][0] for ranking in found if ranking]))
-        seen, first = Stream(self._questions), 0
-        for block in index.vectors.blocks(snapshot.shards):
-            seen.add(block[live[first : first + len(block)]])
-            first += len(block)
-        return seen.unanswered()
+        asked = _near_questions(store, np.flatnonzero(live))
+        near = self._embed([question for question, _ in asked]) if asked else self._far[:0]
+        known = np.flatnonzero(near.any(axis=1))
+        own = [asked[place][1] for place in known]
+        compared = _compared if snapshot.rows <= self._most_compared else _searched
+        return Unanswered.of(*compared(index, snapshot, live, self._far, near[known], own))
+
+
+class _Own(NamedTuple):
+    """The row of the passage that a near question is from, and the rows of its document, ``first`` to ``end`` - 1."""
+
+    row: int
+    first: int
+    end: int
+
+
+def _near_questions(store: DocumentStore, rows: NDArray[np.int64]) -> list[tuple[str, _Own]]:
+    """Return some words of passages, evenly spread over the documents, with where they are from."""
+    asked: dict[int, tuple[str, _Own]] = {}
+    for row in rows[np.linspace(0, len(rows) - 1, min(MOST_NEAR, len(rows)), dtype=np.int64)].tolist():
+        # One at a time, as a document may be long.
+        passage = store.fetch([row])[row]
+        words = passage.text.split()
+        # Any place in the passage, but always the same one.
+        start = row * 7919 % max(len(words) - NEAR_WORDS + 1, 1)
+        question = " ".join(words[start : start + NEAR_WORDS])[:NEAR_CHARACTERS]
+        document = passage.document
+        asked.setdefault(document.row, (question, _Own(row, document.row, document.row + document.passages)))
+    return list(asked.values())
+
+
+def _compared(
+    index: VectorIndex, snapshot: Snapshot, live: Mask, far: Vectors, near: Vectors, own: Sequence[_Own]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the cosines of the best live passages for far questions, and of other documents for near ones."""
+    best_far = np.full(len(far), -1.0, np.float32)
+    best_near = np.full(len(near), -1.0, np.float32)
+    passages = index.vectors.gather(snapshot.shards, np.array([one.row for one in own], np.int64))
+    first = 0
+    for block in index.vectors.blocks(snapshot.shards):
+        found = np.flatnonzero(live[first : first + len(block)] & block.any(axis=1))
+        rows, vectors = found + first, block[found]
+        first += len(block)
+        if not len(found):
+            continue
+        np.maximum(best_far, (far @ vectors.T).max(axis=1), out=best_far)
+        cosines = near @ vectors.T
+        cosines[passages @ vectors.T > SAME] = -1
+        for place, one in enumerate(own):
+            cosines[place, slice(*np.searchsorted(rows, (one.first, one.end)))] = -1
+        np.maximum(best_near, cosines.max(axis=1), out=best_near)
+    return best_far, best_near[best_near > -1]
+
+
+def _searched(
+    index: VectorIndex, snapshot: Snapshot, live: Mask, far: Vectors, near: Vectors, own: Sequence[_Own]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return what :func:`_compared` does, by searching the index, whose FAISS index makes it fast."""
+    best_far = [ranking[0][0] for ranking in index.search(far, 1, snapshot, live) if ranking]
+    best_near = []
+    for one, ranking in zip(own, index.search(near, SEARCHED, snapshot, live), strict=True):
+        others = [(cosine, row) for cosine, row in ranking if not one.first <= row < one.end]
+        rows = np.array([one.row, *(row for _, row in others)], np.int64)
+        vectors = index.vectors.gather(snapshot.shards, rows)
+        different = np.flatnonzero(vectors[1:] @ vectors[0] <= SAME)
+        best_near += [others[place][0] for place in different[:1]]
+    return np.array(best_far), np.array(best_near)
 
 
 class _Stored(NamedTuple):
-    """A distribution, and the numbers of rows and documents of the index when it was computed."""
+    """The distributions, and the numbers of rows and documents of the index when they were computed."""
 
     unanswered: Unanswered
     rows: int
@@ -216,22 +311,22 @@ class _Stored(NamedTuple):
 
 
 def _holds(before: int, now: int) -> bool:
-    """Return whether a distribution still holds, as few passages were added since."""
+    """Return whether the distributions still hold, as few passages were added since."""
     return now <= (1 + STALE_PART) * before
 
 
 def _stored(tuned: str) -> _Stored | None:
-    """Return the distribution among an index's tuned parameters, or None if there is none."""
+    """Return the distributions among an index's tuned parameters, or None if there are none."""
     with suppress(ValueError, TypeError, KeyError, AttributeError):
         fields = json.loads(tuned)[UNANSWERED]
-        unanswered = Unanswered(float(fields["location"]), float(fields["scale"]))
-        if unanswered.scale > 0:
-            return _Stored(unanswered, int(fields["rows"]), int(fields["documents"]))
+        far, near = (Gumbel(*map(float, fields[name])) for name in Unanswered._fields)
+        if far.scale > 0 and near.scale > 0:
+            return _Stored(Unanswered(far, near), int(fields["rows"]), int(fields["documents"]))
     return None
 
 
 def _with(tuned: str, stored: _Stored) -> str:
-    fields = asdict(stored.unanswered) | {"rows": stored.rows, "documents": stored.documents}
+    fields = stored.unanswered._asdict() | {"rows": stored.rows, "documents": stored.documents}
     return json.dumps(json.loads(tuned) | {UNANSWERED: fields})
 
 

@@ -102,7 +102,7 @@ function lowestRelevance(change) {
     {},
     el("legend", {}, el("label", { for: "relevance" }, "lowest relevance")),
     el("div.slider", {}, slider, output),
-    el("p.hint", { id: "relevance-hint" }, "0.90 hides nearly all results of questions that no document answers."),
+    el("p.hint", { id: "relevance-hint" }, "0.80 hides the results of most questions that no document answers."),
   );
 }
 

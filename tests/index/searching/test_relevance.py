@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import math
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import ctx_embed
 from ctx_embed import InputError, SearchIndex
+from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.building.merging import merge_indexes
-from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, Stream, Unanswered, unanswered_questions, word_shares
+from ctx_embed.index.searching.relevance import (
+    DEFAULT_RELEVANCE,
+    Gumbel,
+    KeptUnanswered,
+    Stream,
+    Unanswered,
+    unanswered_questions,
+    word_shares,
+)
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import DOCUMENTS
 
 PASSAGES = [
@@ -42,19 +53,28 @@ def tuned(index):
 
 
 def test_relevance_by_hand():
-    unanswered = Unanswered(location=0.2, scale=0.1)
-    assert unanswered.relevance(0.2) == pytest.approx(math.exp(-1))
-    assert unanswered.relevance(0.3) == pytest.approx(math.exp(-math.exp(-1)))
+    unanswered = Unanswered(far=Gumbel(0.2, 0.1), near=Gumbel(0.4, 0.2))
+    assert unanswered.far.below(0.2) == pytest.approx(math.exp(-1))
+    assert unanswered.far.below(0.3) == pytest.approx(math.exp(-math.exp(-1)))
+    assert unanswered.relevance(0.4) == pytest.approx((math.exp(-math.exp(-2)) + math.exp(-1)) / 2)
     # All words of the query count as two scales.
-    assert unanswered.relevance(0.2, share=1.0) == pytest.approx(unanswered.relevance(0.4))
+    assert unanswered.near.below(0.4, 2) == unanswered.near.below(0.8)
+    assert unanswered.relevance(0.4, share=1.0) == pytest.approx(
+        (math.exp(-math.exp(-4)) + math.exp(-math.exp(-2))) / 2
+    )
     assert (unanswered.relevance(-1e9), unanswered.relevance(1e9)) == (0.0, 1.0)
 
 
 def test_the_distribution_is_that_of_gumbel_samples():
     samples = np.random.default_rng(0).gumbel(0.25, 0.08, 200_000)
-    unanswered = Unanswered.of(samples)
-    assert unanswered.location == pytest.approx(0.25, abs=0.002)
-    assert unanswered.scale == pytest.approx(0.08, abs=0.001)
+    near = 0.5 * samples + 0.3
+    unanswered = Unanswered.of(samples, near)
+    assert unanswered.far == pytest.approx((0.25, 0.08), abs=0.002)
+    assert unanswered.near == pytest.approx((0.425, 0.04), abs=0.002)
+    # Too few near questions: they are taken to score higher by what is usual.
+    assert Unanswered.of(samples, near[:5]).near == pytest.approx((0.41, 0.08), abs=0.003)
+    # Passages that repeat each other answer each other's questions.
+    assert Unanswered.of(samples, near + 1).near == pytest.approx((0.49, 0.04), abs=0.003)
     assert Unanswered.of(np.full(256, 0.5)) is None
     assert Unanswered.of(samples[:5]) is None
 
@@ -133,19 +153,36 @@ def test_an_index_without_it_computes_it_in_memory(index, embedder):
     assert tuned(index)["unanswered"]["rows"] == 4
 
 
+def test_near_questions_are_not_answered_by_their_own_document(index):
+    texts = [f"Report {number}. {PASSAGES[number % 4]} {PASSAGES[(number + number // 4) % 4]}" for number in range(40)]
+    index.add(texts + texts)
+    found = []
+    for most in (0, 1_000):
+        kept = KeptUnanswered(index.embedder.queries, most)
+        with closing(DocumentStore(index.path / DOCUMENTS)) as store, store.reading():
+            vectors = VectorIndex.of(IndexFolder(index.path))
+            snapshot = replace(store.snapshot(), tuned="{}")
+            found.append(kept.of(vectors, store, snapshot))
+    # Searching finds what comparing does.
+    assert found[0].far == pytest.approx(found[1].far, abs=1e-5)
+    assert found[0].near == pytest.approx(found[1].near, abs=1e-5)
+    # The second copy of each report would answer with a cosine near 1.
+    assert found[0].near.location < 0.9
+
+
 def test_it_follows_changes(index, tmp_path):
     first = tuned(index)["unanswered"]
     index.add([f"Chapter {number}: {PASSAGES[number % 4]}" for number in range(40)])
     more = tuned(index)["unanswered"]
     assert (more["rows"], more["documents"]) == (44, 44)
     # The best of more passages scores higher.
-    assert more["location"] > first["location"]
+    assert more["far"][0] > first["far"][0]
     index.add(["A single passage changes little."])
     assert tuned(index)["unanswered"] == more
     index.delete(index.ids()[4:])
     fewer = tuned(index)["unanswered"]
     assert fewer["documents"] == 4
-    assert fewer["location"] == pytest.approx(first["location"], abs=1e-6)
+    assert fewer["far"] == pytest.approx(first["far"], abs=1e-6)
     index.compact()
     assert tuned(index)["unanswered"] == fewer | {"rows": 4}
     merge_indexes([index.path, _copy(index, tmp_path)], tmp_path / "merged")
