@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ctx_embed.errors import InputError, UnknownTextsWarning, installation
+from ctx_embed.errors import InputError, UnknownTextsWarning, installation, without_secrets
 
 # Exit status of a command that Ctrl-C ended.
 INTERRUPTED = 128 + signal.SIGINT
@@ -63,8 +63,8 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         _interruption.say()
         raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
-        # Names of files and messages of libraries may contain line ends.
-        raise click.ClickException(" ".join(str(error).split("\n"))) from None
+        # Names of files and messages of libraries may contain line ends, and an address given as a path a password.
+        raise click.ClickException(without_secrets(" ".join(str(error).split("\n")))) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in LEFT_OUT:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 _DISTRIBUTION = "ctx-embed"
 # Secrets in an address: the password after a user name, and the value of an option such as ``password`` or ``api_key``.
-_PASSWORD = re.compile(r"://([^:/@?#\s]*):[^?#\s]*@")
+# Paths have one slash where addresses have two.
+_PASSWORD = re.compile(r"(:/{1,2}[^:/@?#\s]*):[^?#\s]*@")
 _SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]*", re.IGNORECASE)
 
 
@@ -108,4 +109,4 @@ def missing_extra(what: str, extra: str) -> InputError:
 
 def without_secrets(text: str) -> str:
     """Return an address, or a message with addresses, without passwords and keys."""
-    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"://\1@", text))
+    return _SECRET.sub(r"\1***", _PASSWORD.sub(r"\1@", text))

@@ -48,6 +48,20 @@ def test_an_output_that_cannot_be_written_is_one_line(texts, command):
 
 
 @pytest.mark.parametrize(
+    "command", ["serve ADDRESS", "mcp ADDRESS", "index query ADDRESS x", "index build t.txt ADDRESS"]
+)
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://u:sekret@localhost/db", "postgresql://u@localhost/db?password=sekret", "qdrant:http://a:sekret@b"],
+)
+def test_a_store_given_as_an_index_keeps_its_password(texts, command, address):
+    result = shell(f"CTX {command.replace('ADDRESS', repr(address))}")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: ")
+    assert "sekret" not in result.stderr
+
+
+@pytest.mark.parametrize(
     ("command", "warning"),
     [
         ("index build t.txt x", "6,000 texts have no token that the model knows: they are embedded"),
