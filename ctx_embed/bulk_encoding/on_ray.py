@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,13 @@ def cluster(address: str | None = None) -> Iterator[None]:
         _require_listening(address, host[1], int(host[2]))
     # By default Ray gives its workers the low priority of nice 15.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # Ray's own processes print warnings about its internals.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
-        ray.init(address=address, **quiet) if address else ray.init(include_dashboard=False, **quiet)
+        # Without "local" Ray would look for a cluster that an earlier process recorded, perhaps before it was killed.
+        with _without_standard_error():
+            ray.init(address=address, **quiet) if address else ray.init("local", include_dashboard=False, **quiet)
     # Ray raises many types of error, and plain `Exception` when a node takes too long to start.
     except Exception as error:
         ray.shutdown()
@@ -91,6 +96,20 @@ def cluster(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _without_standard_error() -> Iterator[None]:
+    """Drop what compiled code prints inside the block, such as Ray's line about its own log level."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        for descriptor in (kept, nothing):
+            os.close(descriptor)
 
 
 def _require_listening(address: str, host: str, port: int) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -322,7 +323,9 @@ def test_ray_that_is_not_there_is_one_line_and_leaves_nothing(corpus, tmp_path, 
     monkeypatch.undo()
     ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 
-    def slow(**options):
+    def slow(*arguments, **options):
+        # Otherwise Ray looks for a cluster that an earlier process recorded.
+        assert arguments == ("local",) or options["address"] == "auto"
         raise Exception("The current node timed out during startup.")
 
     monkeypatch.setattr(ray, "init", slow)
@@ -386,6 +389,15 @@ class Killer(threading.Thread):
                     self.killed += 1
                 except psutil.Error:
                     continue
+
+
+@pytest.mark.slow  # Ten seconds: Ray starts.
+def test_ray_prints_nothing_of_its_own(corpus, tmp_path):
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    command = [sys.executable, "-m", "ctx_embed", "encode", corpus, "--to", tmp_path / "out", "--engine", "ray"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stderr
+    assert "finishing: " in said
+    assert not [line for line in said.splitlines() if line.startswith("[")]
 
 
 @pytest.mark.slow  # A minute: Ray starts twice, and its actors again after each kill.
