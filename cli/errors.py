@@ -36,9 +36,10 @@ class _Interruption:
 
     def say(self) -> None:
         with self._lock:
-            if not self._said:
+            resume = self.resume()
+            if resume and not self._said:
                 # The message starts with a line end because a progress bar may be on the current line.
-                click.echo(f"\nInterrupted; {self.resume()}.", err=True)
+                click.echo(f"\nInterrupted; {resume}.", err=True)
             self._said = True
 
 
@@ -50,7 +51,7 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
     """Turn errors in the block into one line by click and exit status 1, and Ctrl-C into status 130.
 
     Args:
-        resume: returns how to resume the command after Ctrl-C.
+        resume: returns how to resume the command after Ctrl-C; empty: Ctrl-C ends it without a message.
 
     Raises:
         click.ClickException: the user or the system made an error.

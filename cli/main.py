@@ -29,6 +29,7 @@ COMMANDS = {
     "eval": "Evaluate encoders on classification, similarity and retrieval tasks.",
     "explain": "Show which tokens an encoder attends to in texts.",
     "export": "Write a model for other programs: ONNX, static embeddings.",
+    "grep": "Search files by meaning and by words, without an index.",
     "index": "Build and query search indexes.",
     "mcp": "Offer the search of an index to assistants (Model Context Protocol).",
     "predict": "Predict the labels of texts with a trained classifier.",

@@ -28,6 +28,7 @@ LAYERS = [
     {"training"},
     {"documents"},
     {"index"},
+    {"grep"},
     {"deduplication"},
     {"stores"},
     {"bulk_encoding"},
@@ -153,6 +154,7 @@ COMMANDS = (
     "eval",
     "explain",
     "export",
+    "grep",
     "index",
     "mcp",
     "predict",
@@ -182,6 +184,8 @@ MISTAKES = [
     ["encode", "nowhere.txt", "-o", "x.npy"],
     ["encode", "x.txt", "-o", "x.foo"],
     ["index", "query", "nowhere", "x", "--where", "year >"],
+    ["grep", "x", "nowhere"],
+    ["grep", "x", "tests", "--include", ""],
 ]
 
 

@@ -218,7 +218,7 @@ def _own_tokenizer(model: Any) -> Any:
     return own
 
 
-def _passages(size: int | None, model: Any) -> Passages:
+def passages_of(model: Any, size: int | None = None) -> Passages:
     """Return the chunker for passages of ``size`` tokens; None: 256, or fewer if the model reads fewer."""
     if size is None:
         longest = getattr(model, "max_seq_length", None)
@@ -257,7 +257,7 @@ def chunker(chunk: str, model: Any) -> Chunker | Passages:
     """Return the chunker for the option ``chunk`` of an index with this model."""
     kind, _, size = chunk.partition(":")
     if kind == "passages":
-        return _passages(int(size) if size else None, model)
+        return passages_of(model, int(size) if size else None)
     if kind == "tokens":
         return tokens(int(size), tokenizer_of(model))
     return {"none": whole, "sentences": sentences}[chunk]

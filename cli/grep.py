@@ -1,0 +1,244 @@
+"""`ctx-embed grep`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ctx_embed.cli.errors import errors_in_one_line
+from ctx_embed.cli.groups import command
+from ctx_embed.cli.output import counted, one_line
+
+if TYPE_CHECKING:
+    from ctx_embed.grep import Found, Search
+
+# Exit statuses, as those of grep.
+NO_HIT, FAILED = 1, 2
+# A search of more seconds than this should have had an index.
+SLOW_SECONDS = 10.0
+# The preview in a terminal: seconds until it is first shown, seconds between two, and its number of hits.
+PREVIEW_AFTER, PREVIEW_EVERY, PREVIEW_HITS = 1.0, 0.5, 5
+# The most characters of a line that a terminal shows.
+SHOWN_CHARACTERS = 500
+
+
+@command(
+    "grep",
+    sections={
+        "Hits": ("k", "mode", "threshold", "min_relevance"),
+        "Files": ("include", "exclude", "follow_links", "encoding"),
+        "Output": ("after", "before", "context", "files", "as_json"),
+        "Options": (),
+    },
+)
+@click.argument("question")
+@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.option("-k", "k", default=10, type=click.IntRange(1), help="Hits at most.")
+@click.option(
+    "--mode",
+    default="hybrid",
+    type=click.Choice(["hybrid", "dense", "words"]),
+    help="By meaning (dense), by words, or both.",
+)
+@click.option("--threshold", type=click.FloatRange(-1, 1), help="The lowest cosine of a hit.")
+@click.option(
+    "--min-relevance",
+    type=click.FloatRange(0, 1),
+    help="The lowest relevance of a hit; 0 shows the nearest passages even if they hardly answer.  "
+    "[default: 0.9; none with --mode words]",
+)
+@click.option("--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'.")
+@click.option(
+    "--exclude", metavar="GLOB", multiple=True, help="Leave out files and folders that match, e.g. 'drafts/'."
+)
+@click.option("--follow-links", is_flag=True, help="Read files outside the folder to which links in it point.")
+@click.option("--encoding", metavar="NAME", help="The encoding of plain text, e.g. cp1252.  [default: detected]")
+@click.option("-A", "--after-context", "after", type=click.IntRange(0), help="Lines to show after the line of a hit.")
+@click.option("-B", "--before-context", "before", type=click.IntRange(0), help="Lines to show before it.")
+@click.option("-C", "--context", "context", default=0, type=click.IntRange(0), help="Lines to show on both sides.")
+@click.option("-l", "--files-with-matches", "files", is_flag=True, help="Print only the names of files, best first.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per hit and line, with the whole passage.")
+@click.option("--model", metavar="NAME|PATH", help="A model folder or a name.  [default: default]")
+def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
+    """Search files for the passages that answer QUESTION, by meaning and by words, without an index.
+
+    PATH is a file, a folder or - for standard input; without PATH, standard input if it is a pipe or a file, else the
+    current folder. Files are read, and folders are walked, as by 'index build': hidden files, binary files and those
+    that .gitignore names are left out. Hits are printed as PATH:LINE:TEXT with the line that is nearest to QUESTION,
+    best first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
+
+    The best hits are only known when everything is read. In a terminal, the best ones so far are shown while a long
+    search reads, and the final list replaces them. Memory does not grow with the files.
+
+    Nothing is stored: if you search the same files often, build an index. The exit status is 0 with a hit, 1 without
+    one, and 2 after an error, even if other files have hits.
+
+    \b
+    Example: ctx-embed grep "how are passwords stored?" src/ docs/ --include '*.md' --include '*.py'
+    Example: ctx-embed grep "disk is full" /var/log/app.log -k 3 -C 2
+    """
+    started = time.monotonic()
+    with _failures():
+        from ctx_embed.grep.reading import Sources
+
+        sources = Sources(
+            list(paths) or [_usual_path()],
+            options["include"],
+            options["exclude"],
+            options["follow_links"],
+            options["encoding"],
+        )
+        search = _search(question, options)
+        preview = _Preview(started)
+        try:
+            for _ in search.read(sources.texts()):
+                preview.show(search)
+        finally:
+            preview.clear()
+        hits = search.hits()
+        for number, hit in enumerate(hits):
+            _print(hit, number, options)
+        _say(search, hits, sources.report.left_out)
+        if time.monotonic() - started > SLOW_SECONDS and paths:
+            _suggest(paths, time.monotonic() - started)
+        click.get_current_context().exit(FAILED if sources.report.failed else 0 if hits else NO_HIT)
+
+
+def _search(question: str, options: dict[str, Any]) -> Search:
+    from ctx_embed.grep.search import Search, require_question
+
+    require_question(question)
+    before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
+    names = ("k", "mode", "threshold", "min_relevance", "files", "model")
+    return Search(question, before=before, after=after, **{name: options[name] for name in names})
+
+
+class _Failure(click.ClickException):
+    exit_code = FAILED
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Turn errors into one line and exit status 2, and Ctrl-C into status 130 without a word."""
+    try:
+        with errors_in_one_line(lambda: ""):
+            yield
+    except click.ClickException as error:
+        raise _Failure(error.message) from None
+
+
+def _usual_path() -> str:
+    """Return what to search without PATH: standard input if something is written to it, else the current folder."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError):
+        return os.curdir
+    return "-" if stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind) else os.curdir
+
+
+def _print(hit: Found, number: int, options: dict[str, Any]) -> None:
+    if options["files"] and not options["as_json"]:
+        click.secho(_name(hit), fg="magenta")
+    elif options["as_json"]:
+        click.echo(json.dumps(hit.as_dict(), ensure_ascii=False))
+    else:
+        before, after = (options["context"] if options[name] is None else options[name] for name in ("before", "after"))
+        if number and (before or after):
+            click.secho("--", fg="cyan")
+        for line in _lines(hit, before, after):
+            click.echo(line)
+
+
+def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
+    """Yield the nearest line of a hit and the lines around it, as grep prints them."""
+    text = hit.before + hit.text + hit.after
+    start = len(hit.before) + hit.nearest[0]
+    above, below = text[:start].split("\n"), text[start:].split("\n")
+    lines = [*above[:-1], above[-1] + below[0], *below[1:]]
+    place = len(above) - 1
+    for number in range(max(place - before, 0), min(place + after + 1, len(lines))):
+        line = None if hit.nearest_line is None else hit.nearest_line + (number - place)
+        yield _line(hit, line, lines[number], ":" if number == place else "-")
+
+
+def _line(hit: Found, line: int | None, text: str, mark: str) -> str:
+    place = f", page {hit.page}" if line is None and hit.page is not None else ""
+    shown = [click.style(_name(hit) + place, fg="magenta")]
+    if line is not None:
+        shown.append(click.style(str(line), fg="green"))
+    if sys.stdout.isatty():
+        text = _for_terminal(text)
+    return click.style(mark, fg="cyan").join([*shown, text])
+
+
+def _for_terminal(text: str) -> str:
+    shown = "".join(c if c.isprintable() else " " for c in text[: SHOWN_CHARACTERS + 1].expandtabs(4))
+    return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[: SHOWN_CHARACTERS - 1]}…"
+
+
+def _name(hit: Found) -> str:
+    """Return the path of a hit; bytes that are not UTF-8 are replaced."""
+    return str(hit.id).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+class _Preview:
+    """The best hits so far, in a terminal while a long search reads.
+
+    Args:
+        started: when the search began.
+    """
+
+    def __init__(self, started: float) -> None:
+        self._next = started + PREVIEW_AFTER
+        self._lines = 0
+        self._is_shown = sys.stderr.isatty() and sys.stdout.isatty()
+
+    def show(self, search: Search) -> None:
+        """Show the best hits so far, unless they were shown a moment ago."""
+        if not self._is_shown or time.monotonic() < self._next:
+            return
+        width = shutil.get_terminal_size().columns - 1
+        lines = [f"{_name(hit)}:{hit.nearest_line or ''}:{_nearest(hit)}" for hit in search.hits()[:PREVIEW_HITS]]
+        lines.append(f"{counted(search.lines, 'line')} searched ...")
+        self.clear()
+        for line in lines:
+            click.secho(one_line(line, width), dim=True, err=True)
+        self._lines = len(lines)
+        self._next = time.monotonic() + PREVIEW_EVERY
+
+    def clear(self) -> None:
+        """Remove the preview from the terminal."""
+        if self._lines:
+            click.echo(f"\x1b[{self._lines}A\x1b[J", nl=False, err=True)
+            self._lines = 0
+
+
+def _nearest(hit: Found) -> str:
+    start, stop = hit.nearest
+    return hit.text[start:stop].strip()
+
+
+def _say(search: Search, hits: list[Found], left_out: str) -> None:
+    """Say what could not be read, and whether nothing was found or all of it was hidden."""
+    if left_out:
+        click.echo(left_out, err=True)
+    if not hits and search.hidden:
+        click.echo("no hits: no passage answers this well enough; --min-relevance 0 shows the nearest", err=True)
+
+
+def _suggest(paths: tuple[str, ...], seconds: float) -> None:
+    files = " ".join(map(shlex.quote, paths))
+    click.echo(
+        f"This took {seconds:.0f} s. An index answers in milliseconds: ctx-embed index build {files} NAME.index",
+        err=True,
+    )

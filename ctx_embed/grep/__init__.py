@@ -1,0 +1,19 @@
+"""Search files by meaning without an index, in memory that does not grow with them.
+
+reading.py    the texts of files, folders and pipes; large files come in pieces
+counting.py   BM25 while reading: only counts of the question's words are stored
+search.py     the best passages so far, and the hits among them
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctx_embed.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ctx_embed.grep.search import Found, Search, grep
+
+__all__ = ["Found", "Search", "grep"]
+
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "ctx_embed.grep.search"))

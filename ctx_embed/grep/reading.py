@@ -1,0 +1,219 @@
+"""The texts of files, folders and pipes, one after another; large files come in pieces."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+from ctx_embed.documents.extraction import Extraction
+from ctx_embed.documents.formats import format_of, suffix_of
+from ctx_embed.documents.units import RECORD_SUFFIXES, holds_records
+from ctx_embed.documents.walking import File, Skipped, is_index, patterns, walk
+from ctx_embed.errors import InputError
+from ctx_embed.index.following.report import Synced
+from ctx_embed.rows import read_numbered_documents
+from ctx_embed.rows.encodings import UTF_8, is_binary, marked, require_encoding, settled
+from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, unpacked
+from ctx_embed.texts import well_formed
+
+# The name of standard input in hits.
+STANDARD_INPUT_NAME = "(standard input)"
+# A plain file of more bytes than this, and every pipe, is read in pieces of about this many.
+PIECE_BYTES = 1 << 20
+# The structure of a piece: a piece may begin anywhere, so it has neither front matter nor a complete syntax tree.
+_PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code", "plain:python": "code"}
+
+
+class Text(NamedTuple):
+    """A text, or a piece of one.
+
+    Args:
+        name: the path of its file.
+        extracted: the text with its structure.
+        start: the number of characters before it in the file.
+        one_line: whether it is a record, all of which counts as one line of the file.
+    """
+
+    name: str
+    extracted: Extracted
+    start: int = 0
+    one_line: bool = False
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Files, folders and pipes to read.
+
+    Args:
+        paths: files and folders; ``-`` is standard input.
+        include: globs as in .gitignore; of folders, only files that match one are read.
+        exclude: globs of files and folders to leave out.
+        follow_links: whether to follow links out of a folder.
+        encoding: the encoding of plain text; None: detected.
+
+    Raises:
+        InputError: there is no such file, a folder is a search index, or a glob or an encoding cannot be understood.
+    """
+
+    paths: Sequence[str]
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    follow_links: bool = False
+    encoding: str | None = None
+    report: Synced = field(default_factory=Synced, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise InputError("there must be at least one file or folder to search in, got none")
+        for path in self.paths:
+            if path != STANDARD_INPUT and not os.path.exists(path):
+                raise InputError(f"{path}: no such file or folder")
+            if os.path.isdir(path) and is_index(path):
+                raise InputError(f"{path}: is a search index; search it with ctx-embed index query {path} QUESTION")
+        patterns(self.include)
+        patterns(self.exclude)
+        if self.encoding is not None:
+            require_encoding(self.encoding)
+
+    def texts(self) -> Iterator[Text]:
+        """Yield the texts of all files in order; ``report`` says which files could not be read."""
+        with Extraction() as extraction:
+            for source, found in extraction.read((source, source.whole) for source in self._sources()):
+                self.report.added += 1
+                try:
+                    if isinstance(found, Exception):
+                        raise found
+                    if source.whole is None:
+                        yield from self._streamed(source)
+                    else:
+                        yield from (Text(source.name, extracted) for extracted in found)
+                except UnreadableFileError as error:
+                    if not error.counted:
+                        self.report.failed[source.name] = str(error)
+
+    def _sources(self) -> Iterator[_Source]:
+        for path in self.paths:
+            if path == STANDARD_INPUT:
+                yield _Source(STANDARD_INPUT_NAME, path, None)
+            elif os.path.isdir(path):
+                yield from self._files(path)
+            elif stat.S_ISREG((found := os.stat(path)).st_mode):
+                yield from self._file(path, path, found.st_size)
+            else:
+                yield _Source(path, path, None)
+
+    def _files(self, folder: str) -> Iterator[_Source]:
+        for found in walk(folder, self.include, self.exclude, self.follow_links):
+            name = found.source if folder == os.curdir else os.path.join(folder, found.source)
+            if isinstance(found, File):
+                yield from self._file(name, found.path, found.size)
+            elif isinstance(found, Skipped) and found.failed:
+                self.report.failed[name] = found.reason
+
+    def _file(self, name: str, path: str, size: int) -> Iterator[_Source]:
+        chosen = format_of(path)
+        if not chosen.installed:
+            self.report.lacking[suffix_of(path)] += 1
+        elif chosen.reader.startswith("plain:") and chosen.reader != "plain:binary":
+            large = size > PIECE_BYTES or path.lower().endswith(".gz") or suffix_of(path) in RECORD_SUFFIXES
+            yield _Source(name, path, None if large or self.encoding is not None else path)
+        else:
+            yield _Source(name, path, path)
+
+    def _streamed(self, source: _Source) -> Iterator[Text]:
+        """Yield the records or pieces of a file.
+
+        Raises:
+            UnreadableFileError: it is binary, or cannot be read to its end.
+        """
+        name, path, _ = source
+        try:
+            if path != STANDARD_INPUT and os.path.isfile(path) and holds_records(path, None, None):
+                for number, document in read_numbered_documents(path, encoding=self.encoding):
+                    extracted = Extracted(document.text, title=document.metadata.get("title"), line=number)
+                    yield Text(name, extracted, one_line=True)
+            elif suffix_of(path) == ".parquet":
+                raise UnreadableFileError("its records have no field `text`")
+            else:
+                kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
+                with opened(path) as stream:
+                    for text, start, line in pieces(unpacked(stream), self.encoding):
+                        yield Text(name, Extracted(text, kind, line=line), start)
+        except BROKEN_GZIP as error:
+            raise UnreadableFileError(f"broken gzip ({error})") from None
+        except OSError as error:
+            raise UnreadableFileError(f"cannot be read ({said(error)})") from None
+        except InputError as error:
+            raise UnreadableFileError(str(error).removeprefix(path).lstrip(":, ")) from None
+
+
+class _Source(NamedTuple):
+    """A file: its name in hits, its path, and the path again if it is read as a whole."""
+
+    name: str
+    path: str
+    whole: str | None
+
+
+def pieces(
+    stream: io.BufferedReader, encoding: str | None = None, size: int = PIECE_BYTES
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the pieces of a text, cut after a blank line, a line or a word, with the characters and lines before each.
+
+    Args:
+        stream: the bytes.
+        encoding: their encoding; None: that of a byte order mark, UTF-8, or one detected in the first piece.
+        size: the number of bytes that are read at a time.
+
+    Yields:
+        A piece, the number of characters before it, and the number of its first line, from 1.
+
+    Raises:
+        UnreadableFileError: the bytes are not text.
+    """
+    raw = stream.read(size)
+    encoding = encoding or marked(raw)
+    if encoding is None and is_binary(raw):
+        raise UnreadableFileError("binary", counted=True)
+    chosen = encoding or (UTF_8 if raw.isascii() else settled(raw))
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(chosen)("replace"), translate=True)
+    rest, start, line = "", 0, 1
+    while raw:
+        following = stream.read(size)
+        text = rest + decoder.decode(raw, final=not following)
+        if not start:
+            text = text.removeprefix("\ufeff")
+        end = _end(text) if following else len(text)
+        if end:
+            yield well_formed(text[:end]), start, line
+        rest, start, line, raw = text[end:], start + end, line + text.count("\n", 0, end), following
+
+
+def _end(text: str) -> int:
+    """Return where the last whole paragraph of a text ends, else the last line, else the last word."""
+    for mark in ("\n\n", "\n", " "):
+        place = text.rfind(mark, len(text) // 2)
+        if place >= 0:
+            return place + len(mark)
+    return len(text)
+
+
+def batches(texts: Iterable[Text], most: int) -> Iterator[list[Text]]:
+    """Yield texts in lists of about ``most`` characters."""
+    batch: list[Text] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        # Records may be short, and each has costs of its own.
+        characters += len(text.extracted.text) + most // 4096
+        if characters >= most:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,366 @@
+"""One search without an index: the best passages of the texts read so far, and the hits among them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.documents.blocks import KINDS, rows
+from ctx_embed.errors import InputError, described
+from ctx_embed.grep.counting import WordCounts
+from ctx_embed.grep.reading import Sources, Text, batches
+from ctx_embed.index.searching.bm25 import words_of
+from ctx_embed.index.searching.hits import Hit, Scored, counted
+from ctx_embed.index.searching.options import Mode, Options
+from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, Stream, unanswered_questions, word_shares
+from ctx_embed.index.searching.search import FUSED_RANKS, reciprocal_rank_fusion
+from ctx_embed.index.storage.documents import Span, embedded_texts
+from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.index.writing.chunking import passages_of
+from ctx_embed.texts import well_formed
+
+if TYPE_CHECKING:
+    from ctx_embed.index.model import IndexModel
+
+# Characters that are embedded at a time.
+BATCH_CHARACTERS = 1 << 19
+# The most characters of a passage that a hit has; a passage has more only if it has words of thousands of characters.
+MOST_CHARACTERS = 1 << 14
+# The words of the question are weighed by all passages so far, so ranks still change: this many times as many
+# passages as are needed are stored.
+SPARE = 8
+
+
+@dataclass(frozen=True, repr=False)
+class Found(Hit):
+    """A hit with the lines around it; its ``id`` is the path of its file.
+
+    Args:
+        nearest: the line of the text that is nearest to the question by meaning, as a span of characters.
+        nearest_line: the number of that line in the file, from 1; None if not known.
+        before: the lines before the passage, and the part of its first line before it.
+        after: the rest of its last line, and the lines after it.
+    """
+
+    nearest: Span = (0, 0)
+    nearest_line: int | None = None
+    before: str = ""
+    after: str = ""
+
+    def as_dict(self, query: str = "") -> dict[str, Any]:
+        """Return the path, lines, text and scores of the hit as JSON values, without those that are None."""
+        start, stop = self.nearest
+        fields = {
+            "path": self.id,
+            "line": self.line,
+            "page": self.page,
+            "nearest": self.text[start:stop],
+            "nearest_line": self.nearest_line,
+            "text": self.text,
+            "score": self.score,
+            "fused": self.fused,
+            "relevance": self.relevance,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+@dataclass
+class _Candidate:
+    """A passage that may be a hit.
+
+    Args:
+        order: its place among all passages read.
+        hit: the passage.
+        counts: how often it has each word of the question; None if it has none of them.
+    """
+
+    order: int
+    hit: Found
+    counts: NDArray[Any] | None = None
+
+
+class _Passage(NamedTuple):
+    text: Text
+    start: int
+    stop: int
+
+    @property
+    def content(self) -> str:
+        return self.text.extracted.text[self.start : self.stop]
+
+
+class Search:
+    """A search in texts as they are read; memory stays bounded however many they are.
+
+    Args:
+        question: what to search for.
+        k: the number of hits.
+        mode: ``hybrid`` (by meaning and by words), ``dense`` or ``words``; None is ``hybrid``.
+        threshold: the lowest cosine of a hit; None: any.
+        min_relevance: the lowest relevance of a hit; None: 0.9, and in mode ``words`` any.
+        files: whether to return only the best hit of each file.
+        before: the number of lines before a hit to include in :attr:`Found.before`.
+        after: the number of lines after it to include in :attr:`Found.after`.
+        model: a name, a path or a loaded model; None is the default model.
+        backend: "numpy" or "torch"; None chooses.
+
+    Attributes:
+        lines: the number of lines read so far.
+        hidden: the number of passages that :meth:`hits` last left out because of their relevance or cosine.
+
+    Raises:
+        InputError: an option has the wrong type or range, the question has no word, or there is no such model.
+    """
+
+    def __init__(
+        self,
+        question: str,
+        *,
+        k: int = 10,
+        mode: Mode | None = None,
+        threshold: float | None = None,
+        min_relevance: float | None = None,
+        files: bool = False,
+        before: int = 0,
+        after: int = 0,
+        model: Any = None,
+        backend: str | None = None,
+    ) -> None:
+        self.options = Options(k=k, mode=mode, threshold=threshold, min_relevance=min_relevance)
+        self.question = require_question(question)
+        self.mode: Mode = mode or "hybrid"
+        self.files = files
+        self._around = (before, after)
+        self.lines = self.hidden = 0
+        from ctx_embed.index.model import IndexModel
+
+        self.model: IndexModel = IndexModel.of(model, backend)
+        self._query = self.model.queries([self.question])[0]
+        self._cut = passages_of(self.model.model)
+        self._words = None if self.mode == "dense" else WordCounts(self.question)
+        self._seen = Stream(unanswered_questions(self.model.queries)) if self.mode != "words" else None
+        self._depth = max(2 * k, FUSED_RANKS)
+        self._passages = 0
+        self._nearest: list[_Candidate] = []
+        self._worded: list[_Candidate] = []
+
+    def read(self, texts: Iterable[Text]) -> Iterator[int]:
+        """Read texts; yield the number of lines read so far after each batch."""
+        for batch in batches(texts, BATCH_CHARACTERS):
+            self._read(batch)
+            yield self.lines
+
+    def _read(self, batch: Sequence[Text]) -> None:
+        structured = [(text.extracted.text, KINDS[text.extracted.kind](text.extracted.text)) for text in batch]
+        spans = self._cut.of_all(structured)
+        passages = [_Passage(text, *span) for text, of_text in zip(batch, spans, strict=True) for span in of_text]
+        contents = [passage.content for passage in passages]
+        worded, counts = ([], np.empty((0, 0))) if self._words is None else self._words.count(contents)
+        cosines = np.full(len(passages), np.nan)
+        if self._seen is not None:
+            titled = [
+                embedded
+                for extracted, of_text in zip((text.extracted for text in batch), spans, strict=True)
+                for embedded in embedded_texts(extracted.text, {"title": extracted.title}, of_text, titled=True)
+            ]
+            vectors = _embedded(self.model, titled)
+            self._seen.add(vectors)
+            cosines = vectors @ self._query
+        found: dict[int, _Candidate] = {}
+
+        def candidate(row: int) -> _Candidate:
+            if row not in found:
+                found[row] = _Candidate(self._passages + row, self._found(passages[row], float(cosines[row])))
+            return found[row]
+
+        self._add_nearest(cosines, worded, candidate)
+        self._add_worded(worded, counts, contents, candidate)
+        self._passages += len(passages)
+        self.lines += sum(text.extracted.text.count("\n") + (not text.extracted.text.endswith("\n")) for text in batch)
+
+    def _add_nearest(self, cosines: NDArray[Any], worded: list[int], candidate: Callable[[int], _Candidate]) -> None:
+        """Keep the passages that are among the nearest so far."""
+        floor = self._nearest[-1].hit.score if len(self._nearest) == self._depth else -2.0
+        # A text without known tokens is a zero vector, which has no meaning.
+        is_near = (cosines > floor) & (cosines != 0)
+        if self._words is not None and self._words.required:
+            is_near &= np.isin(np.arange(len(cosines)), worded)
+        near = np.flatnonzero(is_near)
+        new = [candidate(row) for row in near[np.argsort(-cosines[near], kind="stable")][: self._depth].tolist()]
+        self._nearest = sorted([*self._nearest, *new], key=lambda each: -each.hit.score)[: self._depth]
+
+    def _add_worded(
+        self, worded: list[int], counts: NDArray[Any], contents: Sequence[str], candidate: Callable[[int], _Candidate]
+    ) -> None:
+        """Keep the passages that are among the best so far by the words of the question."""
+        if self._words is None or not worded:
+            return
+        scores = self._words.scores(counts, [len(contents[row]) for row in worded])
+        for place in np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist():
+            each = candidate(worded[place])
+            each.counts = counts[place]
+            self._worded.append(each)
+        if len(self._worded) > 2 * SPARE * self._depth:
+            self._worded = self._by_words()[: SPARE * self._depth]
+
+    def _by_words(self) -> list[_Candidate]:
+        """Return the passages with words of the question, best first by the counts of all passages so far."""
+        if self._words is None or not self._worded:
+            return []
+        counts = np.stack([each.counts for each in self._worded if each.counts is not None])
+        scores = self._words.scores(counts, [len(each.hit.text) for each in self._worded])
+        orders = np.array([each.order for each in self._worded])
+        return [self._worded[place] for place in np.lexsort((orders, -scores)).tolist()]
+
+    def _found(self, passage: _Passage, cosine: float) -> Found:
+        """Return a passage as a hit, with the lines around it."""
+        (name, extracted, offset, one_line), start, stop = passage
+        stop = min(stop, start + MOST_CHARACTERS)
+        text = extracted.text
+        first = extracted.line if one_line else counted(extracted.line, text, "\n", start)
+        page = counted(1, text, "\f", start) if extracted.pages else None
+        before, after = self._around
+        begin, end = start, stop
+        for _ in range(before + 1):
+            begin = text.rfind("\n", 0, max(begin, 0))
+        for _ in range(after + 1):
+            end = text.find("\n", end + 1) if end >= 0 else end
+        begin = max(begin + 1, start - MOST_CHARACTERS)
+        end = min(len(text) if end < 0 else end, stop + MOST_CHARACTERS)
+        return Found(
+            name,
+            cosine,
+            text[start:stop],
+            {},
+            offset + start,
+            first,
+            page,
+            nearest_line=first if one_line else None,
+            before=text[begin:start],
+            after=text[stop:end],
+        )
+
+    def hits(self) -> list[Found]:
+        """Return the hits among the passages read so far, best first."""
+        ranked = [self._by_words()[: self._depth], self._nearest]
+        candidates = {each.order: each.hit for ranking in ranked for each in ranking}
+        fused = reciprocal_rank_fusion([[Scored(each.hit.score, each.order) for each in of] for of in ranked])
+        if self.files:
+            fused = list({candidates[each.row].id: each for each in reversed(fused)}.values())
+            fused.sort(key=lambda each: -(each.fused or 0.0))
+        best = [
+            replace(candidates[each.row], fused=each.fused if self.mode == "hybrid" else None)
+            for each in fused[: self.options.k]
+        ]
+        kept = [hit for hit in self._judged(best) if self._answers(hit)]
+        self.hidden = len(best) - len(kept)
+        return self._placed(kept)
+
+    def _judged(self, hits: list[Found]) -> list[Found]:
+        """Return hits with their relevance or, if only their words were searched, with their cosines."""
+        if self._seen is None:
+            cosines = _embedded(self.model, [hit.text for hit in hits]) @ self._query
+            return [replace(hit, score=float(cosine)) for hit, cosine in zip(hits, cosines, strict=True)]
+        unanswered = self._seen.unanswered()
+        if unanswered is None or not self._query.any():
+            return hits
+        shares = word_shares(self.question, [hit.text for hit in hits])
+        return [
+            replace(hit, relevance=unanswered.relevance(hit.score, share))
+            for hit, share in zip(hits, shares, strict=True)
+        ]
+
+    def _placed(self, hits: list[Found]) -> list[Found]:
+        """Return hits with their nearest lines; of equally near ones the one with most words of the question."""
+        lines = [(place, span) for place, hit in enumerate(hits) for span in _lines(hit.text)]
+        texts = [hits[place].text[start:stop] for place, (start, stop) in lines]
+        nearness = _embedded(self.model, texts) @ self._query + word_shares(self.question, texts)
+        best: dict[int, int] = {}
+        for number, (place, _) in enumerate(lines):
+            if place not in best or nearness[number] > nearness[best[place]]:
+                best[place] = number
+        return [_at(hit, lines[best[place]][1]) for place, hit in enumerate(hits)]
+
+    def _answers(self, hit: Found) -> bool:
+        least, threshold = self.options.min_relevance, self.options.threshold
+        least = DEFAULT_RELEVANCE if least is None else least
+        is_relevant = hit.relevance is None or hit.relevance >= least
+        return is_relevant and (threshold is None or hit.score >= threshold)
+
+
+def _lines(text: str) -> list[Span]:
+    """Return the lines of a text that are not blank."""
+    return [(block.start, block.stop) for block in rows(text)] or [(0, len(text))]
+
+
+def _at(hit: Found, span: Span) -> Found:
+    """Return a hit with its nearest line; in a record all lines have the number of the record."""
+    line = hit.line if hit.nearest_line is not None else counted(hit.line, hit.text, "\n", span[0])
+    return replace(hit, nearest=span, nearest_line=line)
+
+
+def _embedded(model: IndexModel, texts: Sequence[str]) -> Vectors:
+    with warnings.catch_warnings():
+        # Many passages of source code have no token that the model knows.
+        warnings.simplefilter("ignore")
+        return model.documents(texts)
+
+
+def require_question(question: Any) -> str:
+    """Return the question as well-formed text.
+
+    Raises:
+        InputError: it is not a string, or has no word.
+    """
+    if not isinstance(question, str):
+        raise InputError(f"the question must be a string, got {described(question)}")
+    if not words_of(question):
+        raise InputError(f"the question must have a word, got {question!r:.60}")
+    return well_formed(question)
+
+
+def grep(
+    question: str,
+    paths: str | Path | Sequence[str | Path],
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
+    encoding: str | None = None,
+    **options: Any,
+) -> list[Found]:
+    """Search files by meaning and by words, without an index.
+
+    Args:
+        question: what to search for.
+        paths: files and folders; ``-`` is standard input.
+        include: globs as in .gitignore; of folders, only files that match one are read.
+        exclude: globs of files and folders to leave out.
+        follow_links: whether to follow links out of a folder.
+        encoding: the encoding of plain text; None: detected.
+        options: those of :class:`Search`, such as ``k`` and ``mode``.
+
+    Returns:
+        The hits, best first. The ``id`` of a hit is the path of its file.
+
+    Raises:
+        InputError: an argument cannot be used, or there is no such file.
+
+    Example:
+        >>> [hit] = grep("how are passwords stored?", "docs/", k=1)
+        >>> hit.id, hit.line
+        ('docs/security.md', 12)
+    """
+    question = require_question(question)
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    sources = Sources([str(path) for path in given], include, exclude, follow_links, encoding)
+    search = Search(question, **options)
+    for _ in search.read(sources.texts()):
+        pass
+    return search.hits()

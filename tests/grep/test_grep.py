@@ -1,0 +1,207 @@
+"""Search without an index, with the shipped model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ctx_embed.errors import InputError
+from ctx_embed.grep import Search, grep
+from ctx_embed.grep.counting import WordCounts
+from ctx_embed.grep.reading import Sources
+from ctx_embed.index import SearchIndex
+from ctx_embed.index.building.build import build_index
+
+PASSWORDS = "Users' passwords are stored as salted hashes."
+BREAD = "Knead the dough for ten minutes, then let it rise."
+TRAINS = "The last train to the coast leaves at midnight."
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """A folder with files that are searched and others that are not."""
+    folder = tmp_path / "tree"
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs" / "security.md").write_text(f"# Security\n\nWhat we do.\n\n{PASSWORDS}\n")
+    (folder / "docs" / "baking.txt").write_text(f"{BREAD}\n")
+    (folder / "trains.py").write_text(f'"""{TRAINS}"""\n')
+    (folder / "secret.log").write_text(f"{PASSWORDS}\n")
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / ".hidden").write_text(f"{PASSWORDS}\n")
+    (folder / "binary.txt").write_bytes(b"\0\1\2" + PASSWORDS.encode())
+    return folder
+
+
+def test_the_place_of_the_answer(tree):
+    hit, *_ = grep("how do you keep a user's password safe?", tree, min_relevance=0)
+    assert (hit.id, hit.line, hit.nearest_line) == (str(tree / "docs" / "security.md"), 1, 5)
+    assert hit.text[slice(*hit.nearest)] == PASSWORDS
+
+
+def test_ignored_hidden_and_binary_files_are_not_read(tree):
+    found = {Path(hit.id).name for hit in grep("passwords", tree, min_relevance=0)}
+    assert found == {"security.md", "baking.txt", "trains.py"}
+
+
+def test_a_named_file_is_read_though_it_is_ignored(tree):
+    assert [hit.id for hit in grep("passwords", tree / "secret.log")] == [str(tree / "secret.log")]
+
+
+@pytest.mark.parametrize(
+    ("globs", "names"),
+    [
+        ({"include": ["*.py"]}, {"trains.py"}),
+        ({"exclude": ["docs/"]}, {"trains.py"}),
+        ({"include": ["docs/*"], "exclude": ["*.md"]}, {"baking.txt"}),
+    ],
+)
+def test_include_and_exclude(tree, globs, names):
+    assert {Path(hit.id).name for hit in grep("passwords", tree, min_relevance=0, **globs)} == names
+
+
+def test_a_question_without_an_answer_has_no_hits(tree):
+    assert grep("which river flows through Vienna?", tree) == []
+    assert grep("which river flows through Vienna?", tree, min_relevance=0) != []
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
+def test_hits_are_those_of_an_index(tmp_path, mode):
+    folder = Path(__file__).parents[2] / "docs"
+    questions = ["train on labelled data", "which files of a folder are left out", "near-duplicate rows", "memory"]
+    build_index([str(folder)], tmp_path / "docs.index", chunk="passages")
+    with SearchIndex.open(tmp_path / "docs.index") as index:
+        for question in questions:
+            expected = index.search(question, k=5, mode=mode)
+            found = grep(question, folder, k=5, mode=mode, min_relevance=0)
+            places = [(Path(hit.id).relative_to(folder).as_posix(), hit.start) for hit in found]
+            assert places[0] in [(hit.id, hit.start) for hit in expected[:2]]
+            if mode == "dense":
+                assert [hit.text for hit in found] == [hit.text for hit in expected]
+                np.testing.assert_allclose([hit.score for hit in found], [hit.score for hit in expected], atol=1e-5)
+                relevance = [hit.relevance for hit in expected]
+                np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=1e-4)
+
+
+def test_words_find_only_passages_with_a_word(tree):
+    assert [Path(hit.id).name for hit in grep("kneading minutes", tree, mode="words")] == ["baking.txt"]
+    assert grep("xylophone", tree, mode="words") == []
+
+
+def test_quoted_phrases_must_occur(tree):
+    for mode in ("hybrid", "words"):
+        assert {Path(hit.id).name for hit in grep('train "salted hashes"', tree, mode=mode, min_relevance=0)} == {
+            "security.md"
+        }
+    assert grep('"hashes salted"', tree, min_relevance=0) == []
+
+
+def test_threshold(tree):
+    best, *_ = grep("passwords", tree, min_relevance=0)
+    assert grep("passwords", tree, threshold=best.score + 0.01) == []
+    assert [hit.id for hit in grep("passwords", tree, min_relevance=0, threshold=best.score - 0.01)] == [best.id]
+
+
+def test_files_are_named_once(tmp_path):
+    for name in ("a", "b"):
+        text = "\n\n".join(f"## Part {n}\n\n{f'The password of user {n} is stored. ' * 30}" for n in range(9))
+        (tmp_path / f"{name}.md").write_text(text)
+    assert len({hit.id for hit in grep("passwords", tmp_path, k=2, files=True)}) == 2
+
+
+def test_lines_around_a_hit(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join(f"## {n}\n\n{f'Number {n} is about nothing. ' * 40}" for n in range(5)) + "\n\n")
+    path.write_text(path.read_text() + PASSWORDS + "\n\n" + "Another line.\n" * 50)
+    lines = path.read_text().split("\n")
+    hit, *_ = grep("passwords", path, k=1, before=3, after=2)
+    text = hit.before + hit.text + hit.after
+    first = hit.line - hit.before.count("\n")
+    assert text.split("\n") == lines[first - 1 : first + text.count("\n")]
+    assert hit.before.count("\n") == 3
+
+
+def test_a_huge_file_has_the_lines_of_the_file(tmp_path):
+    path = tmp_path / "app.log"
+    with path.open("w") as file:
+        for number in range(60_000):
+            file.write(f"2024-01-01 {number} INFO request {number * 7919 % 1000} was served\n")
+            if number == 47_110:
+                file.write("the disk of the database server is full\n")
+    hit, *_ = grep("is the disk of the database full?", path)
+    assert hit.nearest_line == 47_112
+    assert hit.text[slice(*hit.nearest)] == "the disk of the database server is full"
+    assert path.read_text()[hit.start :].startswith(hit.text)
+
+
+def test_records_have_the_line_of_their_record(tmp_path):
+    rows = [{"text": "\n".join([text, "and more"]), "year": 2000} for text in (BREAD, TRAINS, PASSWORDS)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    hit, *_ = grep("passwords", tmp_path)
+    assert (hit.line, hit.nearest_line, hit.text) == (3, 3, f"{PASSWORDS}\nand more")
+
+
+def test_gzip_and_other_encodings(tmp_path):
+    with gzip.open(tmp_path / "a.txt.gz", "wt") as file:
+        file.write(f"{PASSWORDS}\r\n{BREAD}\r\n")
+    (tmp_path / "b.txt").write_bytes("Die Schl\u00fcssel\n".encode("utf-16"))
+    (tmp_path / "c.txt").write_bytes("the caf\u00e9 is closed on Sundays\n".encode("cp1252"))
+    assert [hit.nearest_line for hit in grep("passwords", tmp_path, k=1)] == [1]
+    assert [hit.text for hit in grep("cafe", tmp_path, mode="words")] == ["the caf\u00e9 is closed on Sundays"]
+    assert [hit.text for hit in grep("schlussel", tmp_path, mode="words")] == ["Die Schl\u00fcssel"]
+
+
+def test_a_file_that_cannot_be_read_is_reported(tmp_path):
+    (tmp_path / "a.txt").write_text(PASSWORDS)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(BREAD.encode() * 1000)[:-20])
+    sources = Sources([str(tmp_path)])
+    first, *_ = sources.texts()
+    assert first.extracted.text == PASSWORDS
+    assert "b.txt.gz (broken gzip" in sources.report.left_out
+
+
+def test_memory_holds_a_bounded_number_of_passages():
+    search = Search("the password of a user", k=1)
+    from ctx_embed.documents.extracted import Extracted
+    from ctx_embed.grep.reading import Text
+
+    texts = [Text(f"{n}.txt", Extracted(f"The password of user {n} is {n * 7919}.", line=1)) for n in range(20_000)]
+    for _ in search.read(texts):
+        assert len(search._nearest) <= 100
+        assert len(search._worded) <= 2400
+    assert len(search.hits()) == 1
+
+
+def test_the_scores_by_words_are_bm25():
+    texts = ["the cat sat", "a cat and a cat", "dogs only here", "birds", "fish", "connected things"]
+    words = WordCounts("cats connection")
+    rows, counts = words.count(texts)
+    assert (rows, counts.tolist()) == ([0, 1, 5], [[1, 0], [2, 0], [0, 1]])
+    scores = words.scores(counts, [len(texts[row]) for row in rows])
+    average = sum(map(len, texts)) / 6
+    idf = np.log((6 - 2 + 0.5) / (2 + 0.5))
+    assert scores[1] == pytest.approx(idf * 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 15 / average)))
+    assert scores[2] > scores[1] > scores[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"paths": "nowhere"}, "nowhere: no such file or folder"),
+        ({"paths": []}, "there must be at least one file or folder to search in, got none"),
+        ({"question": " ?! "}, "the question must have a word, got ' ?! '"),
+        ({"question": 3}, "the question must be a string, got an int"),
+        ({"k": 0}, "k must be an integer of at least 1, got 0"),
+        ({"mode": "wrds"}, "did you mean 'words'"),
+        ({"include": [""]}, "must be globs such as"),
+        ({"encoding": "utf-9"}, "unknown encoding 'utf-9'"),
+        ({"model": "nowhere/at/all"}, "nowhere/at/all"),
+    ],
+)
+def test_mistakes(tree, arguments, said):
+    with pytest.raises(InputError) as error:
+        grep(**{"question": "passwords", "paths": tree, **arguments})
+    assert said in str(error.value)
