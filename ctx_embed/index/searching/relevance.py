@@ -68,11 +68,15 @@ def unanswered_questions(embed: Callable[[Sequence[str]], Any]) -> Vectors:
         embed: returns the unit vectors (n, dimension) of n queries.
     """
     listed = (files("ctx_embed.index.searching") / "unanswered.txt").read_text(encoding="utf-8").splitlines()
-    with warnings.catch_warnings():
-        # A model for another language may know few tokens of them, which its user need not be told.
-        warnings.simplefilter("ignore")
-        vectors = np.asarray(embed(listed), np.float32)
+    vectors = _embedded(embed, listed)
     return vectors[vectors.any(axis=1)]
+
+
+def _embedded(embed: Callable[[Sequence[str]], Any], questions: Sequence[str]) -> Vectors:
+    """Return the vectors of questions that the user did not ask, without warnings about their tokens."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.asarray(embed(questions), np.float32)
 
 
 class Gumbel(NamedTuple):
@@ -234,7 +238,7 @@ class KeptUnanswered:
             self._far = unanswered_questions(self._embed)
         live = store.live(snapshot.rows)
         asked = _near_questions(store, np.flatnonzero(live))
-        near = self._embed([question for question, _ in asked]) if asked else self._far[:0]
+        near = _embedded(self._embed, [question for question, _ in asked]) if asked else self._far[:0]
         known = np.flatnonzero(near.any(axis=1))
         own = [asked[place][1] for place in known]
         compared = _compared if snapshot.rows <= self._most_compared else _searched

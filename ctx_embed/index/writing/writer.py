@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -129,8 +130,7 @@ class Writer:
         """Update the manifest and FAISS's file to the newest commit, and remove files that it does not list.
 
         The next writer can do all of this, so a failure here does not fail the change. An index that ``auto`` chose is
-        tuned as soon as it is trained.
-        What relevance is computed from is updated if the model is loaded.
+        tuned as soon as it is trained. What relevance is computed from is updated if the model is loaded.
         """
         with suppress(InputError, OSError, RuntimeError), store.writing(patience=0):
             self.folder.require_in_place()
@@ -144,8 +144,10 @@ class Writer:
                 self.index.cache.remove_other_numberings(snapshot)
                 if self.index.is_stale(snapshot) and self._built(snapshot) and self.index.factory == factories.AUTO:
                     tune(self.index, snapshot, AUTO_RECALL, store)
-                if unanswered := self._unanswered():
-                    unanswered.update(self.index, store)
+                index = copy(self.index)
+            if unanswered := self._unanswered():
+                # A copy searches without the lock, so that no reader waits.
+                unanswered.update(index, store)
 
     def _built(self, snapshot: Snapshot) -> bool:
         """Return whether FAISS started a new index; if it cannot build one, warn once, and search stays exact."""

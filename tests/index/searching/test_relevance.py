@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from contextlib import closing
 from dataclasses import replace
 
@@ -168,6 +169,17 @@ def test_near_questions_are_not_answered_by_their_own_document(index):
     assert found[0].near == pytest.approx(found[1].near, abs=1e-5)
     # The second copy of each report would answer with a cosine near 1.
     assert found[0].near.location < 0.9
+
+
+def test_unknown_tokens_of_its_own_questions_warn_of_nothing(index):
+    texts = [f"{'ᚠᚢᚦ ' * 12}The report {number} is here." for number in range(20)]
+    index.add(texts)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        index.delete(0)
+        index.upsert(texts, [f"copy {number}" for number in range(20)])
+    assert tuned(index)["unanswered"]["rows"] == 44
+    assert [str(warning.message) for warning in seen] == []
 
 
 def test_it_follows_changes(index, tmp_path):
