@@ -18,7 +18,15 @@ from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
 from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
 from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
 from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOLS
-from ctx_embed.eval.scoring.score import Examples, Score, from_json, score_collection, score_probe, score_similarity
+from ctx_embed.eval.scoring.score import (
+    Examples,
+    Score,
+    from_json,
+    score_collection,
+    score_few_shot,
+    score_probe,
+    score_similarity,
+)
 from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, find_tasks
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task
@@ -111,7 +119,7 @@ def evaluate(
                     with progress.about(f"{task.name}, {encoder.name}"):
                         score = result.scores[encoder.name, task.name] = cell.score()
                     scored(f"{task.name}, {encoder.name}: {score.mean:.1f}")
-                    if options.curves and isinstance(score, ProbeScore):
+                    if options.curves and cell.has_curve and isinstance(score, ProbeScore):
                         result.curves[encoder.name, task.name] = {**cell.curve(), cell.training_rows: score}
                 except InputError as error:
                     fail(error, task.name)
@@ -150,11 +158,21 @@ class _Cell:
 
     def score(self) -> Score:
         """Return the score, stored or computed now."""
+        if isinstance(self.task, ProbeTask) and self.task.per_label is not None:
+            return self._few_shot(self.task.per_label)
         if isinstance(self.task, ProbeTask):
             return mean_of_seeds([self._probe(seed) for seed in self.options.seeds])
         compute = score_collection if isinstance(self.task, RetrievalTask) else score_similarity
         stored = self.store.get(self._key(), lambda: asdict(compute(self.data, self.embed)))
         return from_json(self.task.kind, stored)
+
+    def _few_shot(self, per_label: int) -> ProbeScore:
+        def compute() -> dict[str, Any]:
+            return asdict(score_few_shot(Examples.from_data(self.data), self.embed, per_label))
+
+        score = from_json("probe", self.store.get(self._key("few-shot", per_label), compute))
+        assert isinstance(score, ProbeScore)
+        return score
 
     @property
     def folds(self) -> int:
@@ -162,6 +180,11 @@ class _Cell:
         return self.options.folds or (
             FOLDS if self.options.protocol == PAPER else PROTOCOLS[self.options.protocol].folds
         )
+
+    @property
+    def has_curve(self) -> bool:
+        """Whether the task can be scored on smaller training parts."""
+        return isinstance(self.task, ProbeTask) and self.task.per_label is None
 
     @property
     def training_rows(self) -> int:

@@ -180,6 +180,7 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
         floors = (score.floor for (_, name), score in evaluation.scores.items() if name == task.name)  # type: ignore[union-attr]
         described["rows_by_label"] = dict(sorted(rows.items()))
         described["floor"] = next(floors, None)
+        described["per_label"] = task.per_label
         described["repeated"] = Examples.from_data(data).repeated
     elif isinstance(task, SimilarityTask):
         described["gold"] = {name: [float(row[0]) for row in rows] for name, rows in data.subsets.items()}

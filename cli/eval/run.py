@@ -12,7 +12,7 @@ import click
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, SEED, data_option, field_options
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, TASKS
+from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, SUITES, TASKS
 
 if TYPE_CHECKING:
     from ctx_embed.eval.scoring.protocols import ProtocolName
@@ -37,10 +37,11 @@ WIDTH_OF_FILES = 200
     "--task",
     "tasks",
     multiple=True,
-    default=DEFAULT_TASKS,
     metavar="NAME|FILE|DIR",
-    help="A task, a labelled file (label<TAB>text, CSV, JSONL, Parquet) or a folder in BEIR layout; may be repeated.",
+    help="A task, a labelled file (label<TAB>text, CSV, JSONL, Parquet) or a folder in BEIR layout; may be repeated.  "
+    f"[default: {', '.join(DEFAULT_TASKS)}]",
 )
+@click.option("--suite", type=click.Choice(list(SUITES)), help="Eight tasks of MTEB(eng, v2), from files in --data.")
 @field_options
 @data_option
 @click.option(
@@ -59,6 +60,7 @@ WIDTH_OF_FILES = 200
 def run(
     encoders: tuple[str, ...],
     tasks: tuple[str, ...],
+    suite: str | None,
     field: str | None,
     label_field: str | None,
     data: Path | None,
@@ -81,6 +83,7 @@ def run(
     \b
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results
     Example: ctx-embed eval run --task my-reviews.tsv --protocol quick
+    Example: ctx-embed eval run --suite mteb --data DIR
     """
     from ctx_embed.eval.tasks.catalogue import find_tasks
     from ctx_embed.eval.tasks.data import DataReader
@@ -92,7 +95,7 @@ def run(
         require_file(out / "results.json")
     elif out.exists():
         raise InputError(f"cannot write {out}: it must be a folder, got a file")
-    found = find_tasks(tasks, field, label_field)
+    found = find_tasks([*SUITES.get(suite or "", ()), *tasks], field, label_field)
     reader = DataReader(data)
 
     from ctx_embed.eval.encoders import load_encoder

@@ -14,6 +14,8 @@ TITLES = {
     "retrieval": "nDCG@10 times 100 (recall@100, MRR@10)",
 }
 FLOOR = "majority class"
+# Marks the score of an encoder that was trained on more than this share of the task's texts, with labels.
+SEEN, SEEN_SHARE = "†", 0.01
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     names = [entry["name"] for entry in report["encoders"]]
     if not any((name, task["name"]) in results for name in names for task in tasks):
         return None
-    measured = [[name, *(_cell(results.get((name, task["name"]))) for task in tasks)] for name in names]
+    measured = [[name, *(_cell(results.get((name, task["name"])), task["rows"]) for task in tasks)] for name in names]
     floors = [FLOOR, *(_number(task.get("floor")) for task in tasks)]
     published = [
         [source, *(_number(task["published"].get(source)) for task in tasks)] for source in report["published_sources"]
@@ -65,16 +67,20 @@ def _best(results: dict[Any, Any], names: list[str], tasks: list[dict[str, Any]]
     return frozenset(best)
 
 
-def _cell(result: dict[str, Any] | None) -> str:
+def _cell(result: dict[str, Any] | None, rows: int) -> str:
     if result is None:
         return ""
-    shown = f"{result['mean']:.1f}"
+    shown = f"{result['mean']:.1f}{_seen(result, rows)}"
     if "measures" in result:
         _, *others = result["measures"].values()
         shown += f" ({', '.join(f'{value:.1f}' for value in others)})"
     elif len(result["score"].get("folds", ())) > 1:
         shown += f" ± {result['std']:.1f}"
     return shown
+
+
+def _seen(result: dict[str, Any], rows: int) -> str:
+    return SEEN if result.get("labelled", 0) > SEEN_SHARE * rows else ""
 
 
 def _number(value: float | None) -> str:
@@ -119,10 +125,13 @@ def _count(value: float | None) -> str:
 def notes(report: dict[str, Any]) -> list[str]:
     """Return the lines below the tables: the protocol, the sources of published scores, and warnings about the data."""
     seeds = ", ".join(map(str, report["seeds"]))
-    probed = any(task["kind"] == "probe" for task in report["tasks"])
+    probed = any(task["kind"] == "probe" and not task.get("per_label") for task in report["tasks"])
     folds = f"{report['folds']} outer folds, " if report["folds"] else ""
     lines = [f"protocol {report['protocol']} ({report['protocol_title']}), {folds}seed {seeds}"] if probed else []
-    lines += [f"{name}: {source}" for name, source in report["published_sources"].items()]
+    cited: dict[str, list[str]] = {}
+    for name, source in report["published_sources"].items():
+        cited.setdefault(source, []).append(name)
+    lines += [f"{', '.join(names)}: {source}" for source, names in cited.items()]
     for task in report["tasks"]:
         if task["kind"] == "similarity" and task["without"]:
             subsets = task["rows_by_subset"]
@@ -130,6 +139,9 @@ def notes(report: dict[str, Any]) -> list[str]:
                 f"{task['name']}: mean over {len(subsets)} subsets ({', '.join(subsets)}), "
                 f"without {task['left_out']} pairs that also occur in {task['without']}"
             )
+        if task.get("per_label"):
+            draw = f"{task['per_label']} training rows of each label"
+            lines.append(f"{task['name']}: MTEB's protocol, the mean and deviation over ten draws of {draw}")
         if repeated := task.get("repeated"):
             tested = task["rows_by_subset"].get("test", task["rows"])
             where = "texts occur more than once and may fall on both sides of a split"
@@ -138,7 +150,8 @@ def notes(report: dict[str, Any]) -> list[str]:
             lines.append(f"{task['name']}: {repeated:,} of {tested:,} {where}")
     rows = {task["name"]: task["rows"] for task in report["tasks"]}
     lines += [
-        warning(result["encoder"], result["task"], result["labelled"], rows[result["task"]])
+        f"{_seen(result, rows[result['task']])} "
+        f"{warning(result['encoder'], result['task'], result['labelled'], rows[result['task']])}".lstrip()
         for result in report["results"]
         if result.get("labelled")
     ]

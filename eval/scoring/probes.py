@@ -34,6 +34,8 @@ Features = Callable[[Indices, Indices], tuple[Matrix, Matrix]]
 # (X, y, n_classes, penalties, X_test, y_test, seed) -> the predicted classes of X_test, one array for each penalty. If
 # the first rows of X_test choose the penalty, y_test holds their classes, and they may also stop the training.
 Fit = Callable[[Matrix, Indices, int, Sequence[float], Matrix, Indices | None, int], list[Indices]]
+# The number of seeds with which a row was classified correctly, in one character.
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 # The rows of the parts `train`, `test` and, if there is one, `dev`.
 Parts = Mapping[str, Indices]
 
@@ -75,7 +77,7 @@ class ProbeScore:
         Cs: penalty (C, or the weight decay of an MLP) chosen for each fold.
         floor: accuracy in % of always predicting the most frequent class.
         right: a digit for each test row, in the order of the data: the number of seeds with which the row was
-            classified correctly.
+            classified correctly (10 is written ``a``).
         seeds: number of seeds; ``folds`` holds the folds of the first seed, then those of the next.
     """
 
@@ -96,9 +98,14 @@ class ProbeScore:
         return float(np.std(self.folds, ddof=1)) if len(self.folds) > 1 else 0.0
 
     @property
+    def hits(self) -> NDArray[np.float64]:
+        """The share of seeds with which each test row was classified correctly."""
+        return np.array([int(digit, len(DIGITS)) for digit in self.right], float) / self.seeds
+
+    @property
     def interval(self) -> Interval:
         """The 95 % Wilson interval, in percent, of the seeds' mean accuracy on the test rows."""
-        return wilson(sum(map(int, self.right)) / self.seeds, len(self.right))
+        return wilson(float(self.hits.sum()), len(self.right))
 
 
 def mean_of_seeds(scores: Sequence[ProbeScore]) -> ProbeScore:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cache import EmbeddingCache
+from ctx_embed.eval.scoring.few_shot import draws, embedded, few_shot
 from ctx_embed.eval.scoring.probes import Features, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
@@ -89,10 +90,9 @@ def difference(score: Score, other: Score, gold: Mapping[str, Sequence[float]]) 
         InputError: the scores do not cover the same rows.
     """
     if isinstance(score, ProbeScore) and isinstance(other, ProbeScore) and len(score.right) == len(other.right) > 0:
-        right, wrong = (np.array([*map(int, s.right)], float) / s.seeds for s in (score, other))
         if score.seeds == other.seeds == 1:
-            return mcnemar(right, wrong)
-        return paired_means(100 * right, 100 * wrong)
+            return mcnemar(score.hits, other.hits)
+        return paired_means(100 * score.hits, 100 * other.hits)
     if isinstance(score, SimilarityScore) and isinstance(other, SimilarityScore) and _sizes(score) == _sizes(other):
         return paired_correlations(score.cosines, other.cosines, gold)
     if (
@@ -127,6 +127,22 @@ def score_probe(
     tested = order if examples.parts is None else order[examples.parts["test"]]
     right = "".join(digit for _, digit in sorted(zip(tested.tolist(), score.right, strict=True)))
     return replace(score, right=right)
+
+
+def score_few_shot(examples: Examples, embed: EmbeddingCache, per_label: int) -> ProbeScore:
+    """Return the score in MTEB's protocol; raises as the encoder.
+
+    Raises:
+        InputError: the task has no training and test part.
+    """
+    if examples.parts is None:
+        raise InputError("MTEB's protocol needs a training and a test part, got one part")
+    drawn = draws([examples.labels[row] for row in examples.parts["train"]], per_label)
+    texts = [row[0] for row in examples.texts]
+    fit = embed.encoder.fit
+    train = sorted({row for rows in drawn for row in rows})
+    features = embedded(texts, train, examples.parts["test"].tolist(), embed) if fit is None else fit(texts)
+    return few_shot(features, examples.labels, examples.parts, drawn)
 
 
 def score_similarity(data: TaskData, embed: EmbeddingCache) -> SimilarityScore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,8 @@ from ctx_embed.texts import well_formed
 
 CONTEXTUALIZER, USE, INFERSENT, MINILM = "Contextualizer (paper)", "USE-T", "InferSent", "all-MiniLM-L6-v2"
 BM25, BEIR_BM25 = "BM25", "BM25 (BEIR)"
+# The published scores of models that a user might choose instead, with their source and date.
+MTEB_PUBLISHED = json.loads(Path(__file__).with_name("mteb.json").read_text(encoding="utf-8"))
 # The sources of the published scores, in the order of the tables.
 PUBLISHED_SOURCES = {
     CONTEXTUALIZER: "Maupome and Meurs 2022, Information 13(6):290, trained end to end on each task",
@@ -33,6 +36,10 @@ PUBLISHED_SOURCES = {
     MINILM: "frozen, measured by this project with the protocol standard, seed 0",
     BM25: "SQLite's full-text index, Porter stemming, any word of the query; measured by this project",
     BEIR_BM25: "Thakur et al. 2021, arXiv:2104.08663, multi-field Lucene",
+    **{
+        f"{model} (published)": f"{MTEB_PUBLISHED['source']}, {MTEB_PUBLISHED['date']}"
+        for model in MTEB_PUBLISHED["scores"]
+    },
 }
 
 # Classification ------------------------------------------------------------------------------------------------
@@ -305,6 +312,41 @@ RETRIEVAL_TASKS = (
     _beir("scidocs", 15.8),
 )
 
+# MTEB ----------------------------------------------------------------------------------------------------------
+
+
+def _few_shot(name: str, rows: int, layout: Layout, per_label: int = 8) -> ProbeTask:
+    return ProbeTask(name, (layout,), rows, published=_mteb(name), per_label=per_label)
+
+
+def _pooled(name: str, whole: str) -> SimilarityTask:
+    """Return the task ``whole`` as MTEB scores it: one correlation over the pairs of all subsets."""
+    task = next(task for task in SIMILARITY_TASKS if task.name == whole)
+    layouts = tuple(tuple(replace(file, subset="test") for file in layout) for layout in task.layouts)
+    return SimilarityTask(name, layouts, task.rows, published=_mteb(name))
+
+
+def _mteb(name: str) -> dict[str, float]:
+    models = MTEB_PUBLISHED["scores"].items()
+    return {f"{model} (published)": scores[name] for model, scores in models if name in scores}
+
+
+MTEB_TASKS = (
+    _few_shot("MTEB-Banking77", 13083, _parts("mteb/banking77_{}.tsv", formats.labelled, train="train", test="test")),
+    _few_shot(
+        "MTEB-AmazonCounterfactual",
+        4688,
+        _parts("mteb/amazon_counterfactual_en_{}.tsv", formats.labelled, train="train", test="test"),
+        per_label=32,
+    ),
+    _few_shot(
+        "MTEB-IMDB", 50000, _parts("longdocs/IMDB_{}.tsv.gz", formats.labelled_reviews, train="train", test="test")
+    ),
+    *(_pooled(f"MTEB-{name}", name) for name in ("STS12", "STS13", "STS14", "STS15", "STSB")),
+)
+# Tasks that ``--suite`` runs together.
+SUITES = {"mteb": tuple(task.name for task in MTEB_TASKS)}
+
 # All -----------------------------------------------------------------------------------------------------------
 
 # The hash of the rows behind our published scores, see :attr:`ctx_embed.eval.tasks.data.TaskData.sha256`.
@@ -331,7 +373,7 @@ SHA256 = {
 
 TASKS: Mapping[str, Task] = {
     task.name: replace(task, sha256=SHA256.get(task.name, ""))
-    for task in (*PROBE_TASKS, *SIMILARITY_TASKS, *RETRIEVAL_TASKS)
+    for task in (*PROBE_TASKS, *SIMILARITY_TASKS, *RETRIEVAL_TASKS, *MTEB_TASKS)
 }
 DEFAULT_TASKS = ("MR", "CR", "SUBJ", "MPQA")
 

@@ -83,11 +83,14 @@ class ProbeTask(Task):
 
     Its subsets are ``train``, perhaps ``dev``, and ``test``; or a single one of another name, which is cross-validated.
     ``labels`` holds the meaning of each label (empty: any label is allowed). The floor is the most frequent class.
+    ``per_label`` is the number of training rows of each label in MTEB's protocol, see
+    :mod:`ctx_embed.eval.scoring.few_shot`; None follows the protocol of the run.
     """
 
     kind: ClassVar[str] = "probe"
     metric: ClassVar[str] = "accuracy in %"
     labels: Mapping[str, str] = field(default_factory=dict)
+    per_label: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from datasets import Dataset, DatasetDict
 
+from ctx_embed.eval.evaluation import evaluate
 from ctx_embed.eval.scoring.ranking import spearman
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load
@@ -48,6 +51,56 @@ def local_sts():
             self.data_loaded = True
 
     return LocalSTS()
+
+
+def local_classification(train, test):
+    from mteb.abstasks.classification import AbsTaskClassification
+
+    unknown = ("date", "domains", "task_subtypes", "license", "annotations_creators", "dialect", "sample_creation")
+
+    class LocalClassification(AbsTaskClassification):
+        metadata = mteb.TaskMetadata(
+            name="LocalClassification",
+            description="Reviews.",
+            reference=None,
+            dataset={"path": "local/reviews", "revision": "1"},
+            type="Classification",
+            category="t2c",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="accuracy",
+            bibtex_citation=None,
+            **dict.fromkeys(unknown),
+        )
+
+        def load_data(self, **_):
+            parts = {"train": train, "test": test}
+            self.dataset = DatasetDict(
+                {
+                    name: Dataset.from_dict({"label": [int(row[0]) for row in rows], "text": [row[1] for row in rows]})
+                    for name, rows in parts.items()
+                }
+            )
+            self.data_loaded = True
+
+    return LocalClassification()
+
+
+def test_the_suite_scores_labels_as_mteb_does(tmp_path):
+    reviews = [line.split("\t") for line in Path("docs/samples/reviews.tsv").read_text(encoding="utf-8").splitlines()]
+    rows = [(str(int(label == "good")), text) for label, text in reviews]
+    train, test = rows[:40], rows[40:]
+    for part, of_part in (("train", train), ("test", test)):
+        path = tmp_path / "longdocs" / f"IMDB_{part}.tsv.gz"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{label}\t0\t{text}\n" for label, text in of_part), encoding="utf-8")
+    ours = evaluate([load()], "MTEB-IMDB", tmp_path).scores
+    task = local_classification(train, test)
+    theirs = mteb.evaluate(load(), task, cache=None, show_progress_bar=False).task_results[0]
+    experiments = theirs.scores["test"][0]["scores_per_experiment"]
+    (score,) = ours.values()
+    assert score.folds == pytest.approx([100 * experiment["accuracy"] for experiment in experiments])
 
 
 def score(model, cache=None) -> float:

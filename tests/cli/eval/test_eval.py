@@ -187,3 +187,11 @@ def test_usage():
     assert run("--folds", "1").exit_code == 2
     for name in ("eval", "eval run"):
         assert "Example: ctx-embed eval run" in Command(name).succeeds("--help")
+
+
+def test_a_suite_names_what_it_needs(tmp_path):
+    result = run("--suite", "mteb", "--data", tmp_path)
+    assert result.exit_code != 0
+    for name in ("MTEB-Banking77", "MTEB-IMDB", "MTEB-STS12", "MTEB-STSB"):
+        assert re.search(rf"^{name}: .*{re.escape(REMEDY)}$", result.stderr, re.M)
+    assert not re.search(r"^MR:", result.stderr, re.M)

@@ -44,6 +44,17 @@ def test_notes(report):
     assert "MR: 3,256 of 4,000 test texts also occur in the training part" in notes(report)
 
 
+def test_a_score_on_texts_seen_in_training_has_a_mark(report):
+    report["results"][0]["labelled"] = 39
+    assert tables(report)[0].sections[0][0][1].split()[0].endswith("†")
+    assert any(
+        line.startswith("† MR: 39 of 40 texts are among the labelled texts that drawn") for line in notes(report)
+    )
+    report["tasks"][0]["rows"] = 4000
+    assert "†" not in tables(report)[0].sections[0][0][1]
+    assert any(line.startswith("MR: 39 of 4,000 texts") for line in notes(report))
+
+
 def test_markdown_keeps_its_columns(report):
     text = as_markdown(report, ["heat_map.svg"])
     assert "![heat map](heat_map.svg)" in text

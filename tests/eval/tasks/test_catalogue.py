@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.tasks.catalogue import DEFAULT_TASKS, PUBLISHED_SOURCES, SHA256, TASKS, find_tasks
+from ctx_embed.eval.tasks.catalogue import (
+    DEFAULT_TASKS,
+    MTEB_PUBLISHED,
+    PUBLISHED_SOURCES,
+    SHA256,
+    SUITES,
+    TASKS,
+    find_tasks,
+)
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask
 from tests.eval.conftest import write_collection
 
@@ -18,17 +26,34 @@ def test_default_tasks():
 def test_the_tasks_of_senteval_are_there():
     probes = {"MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC", "SICK-E"}
     similarity = {"SICK-R", "STSB", "STSB-dev", "STS12", "STS13", "STS14", "STS15", "STS16"}
+    tasks = {name: task for name, task in TASKS.items() if name not in SUITES["mteb"]}
     assert probes | {"AGNEWS", "R8", "IMDB", "YELP", "AMAZON"} == {
-        name for name, task in TASKS.items() if task.kind == "probe"
+        name for name, task in tasks.items() if task.kind == "probe"
     }
-    assert similarity == {name for name, task in TASKS.items() if task.kind == "similarity"}
+    assert similarity == {name for name, task in tasks.items() if task.kind == "similarity"}
+
+
+def test_the_suite_of_mteb():
+    tasks = find_tasks(SUITES["mteb"])
+    assert [task.kind for task in tasks] == 3 * ["probe"] + 5 * ["similarity"]
+    assert {task.name: task.per_label for task in tasks[:3]} == {
+        "MTEB-Banking77": 8,
+        "MTEB-AmazonCounterfactual": 32,
+        "MTEB-IMDB": 8,
+    }
+    # One correlation over all pairs, none left out.
+    assert {file.subset for task in tasks[3:] for layout in task.layouts for file in layout} == {"test"}
+    assert not any(task.without for task in tasks[3:])
+    assert all(task.published["all-MiniLM-L6-v2 (published)"] for task in tasks)
+    assert set(MTEB_PUBLISHED) == {"source", "date", "scores"}
 
 
 def test_every_published_figure_has_a_source():
     for task in TASKS.values():
         assert set(task.published) <= set(PUBLISHED_SOURCES)
     for name in DEFAULT_TASKS:
-        assert set(PUBLISHED_SOURCES) - {"BM25", "BM25 (BEIR)"} == set(TASKS[name].published)
+        sources = {source for source in PUBLISHED_SOURCES if not source.endswith("(published)")}
+        assert sources - {"BM25", "BM25 (BEIR)"} == set(TASKS[name].published)
 
 
 def test_every_task_says_where_its_parts_are():
