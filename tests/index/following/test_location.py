@@ -55,8 +55,9 @@ def test_hits_show_their_sources(index, capsys, monkeypatch):
     hits = index.search("Second line.", 2, context=1)
     sources = [index.source(hit) for hit in hits]
     print_hits("second", hits, sources)
+    relevance = ["relevance", f"{hits[0].relevance:.2f}"]
     heading, passage, around, *_ = capsys.readouterr().out.splitlines()
-    assert heading.split() == ["1.0000", "fused", f"{hits[0].fused:.4f}", "a", "notes/a.md:4"]
+    assert heading.split() == ["1.0000", "fused", f"{hits[0].fused:.4f}", *relevance, "a", "notes/a.md:4"]
     assert passage == "    Second line."
     assert around.strip() == "First line. Second line."
     assert "\x1b" not in heading + passage
