@@ -25,7 +25,7 @@ from ctx_embed.index.searching.hits import Hits
 from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
 
 MODES = ("dense", "hybrid")
-LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95)
 UNANSWERED = 200
 # Files of pairs by field.
 FIELDS = {
@@ -132,22 +132,34 @@ def ids(hits: Hits, level: float) -> list[str]:
     return [str(hit.id) for hit in hits if hit.relevance is None or hit.relevance >= level]
 
 
+def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each collection and mode: false alarms, coverage and precision for each lowest relevance."""
+    cells: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        name = f"{row['collection']}, {row['mode']}"
+        level = str(row["min_relevance"] or "all hits")
+        cell = ", ".join(f"{row[score]:.0f}" for score in ("false alarms", "coverage", "precision"))
+        cells.setdefault(name, {"collection, mode": name})[level] = cell
+    return list(cells.values())
+
+
 @click.command()
 @data_option
 @click.option("--model", help="A model.  [default: the default model]")
 @click.option("--development", is_flag=True, help="Use the texts on which relevance was developed.")
 @json_option
 def main(data: Path, model: str | None, development: bool, json_path: Path | None) -> None:
-    """Print false alarms, coverage and precision for each collection, mode and lowest relevance."""
+    """Print false alarms, coverage and precision in % for each collection, mode and lowest relevance."""
     trials = fields(data) if development else collections(data)
     rows = [row for trial in trials for row in measured(trial, model)]
-    report(rows, json_path)
+    report(table(rows), json_path, measurements=rows)
     for kind in ("near", "far") if development else ():
-        for mode in MODES:
-            for level in LEVELS:
-                of_level = [row for row in rows if (row["mode"], row["min_relevance"]) == (mode, level)]
-                alarms = [row["false alarms"] for row in of_level if f", {kind}, " in row["collection"]]
-                print(f"{kind}, {mode}, {level}: false alarms {np.mean(alarms):.1f} % (+- {np.std(alarms):.1f})")
+        for level in LEVELS:
+            chosen = [row for row in rows if f", {kind}, " in row["collection"] and row["min_relevance"] == level]
+            means = [
+                f"{score} {np.mean([row[score] for row in chosen]):.1f}" for score in ("false alarms", "right hits")
+            ]
+            print(f"{kind} questions at {level}: {', '.join(means)}")
 
 
 if __name__ == "__main__":
