@@ -147,6 +147,8 @@ def _run(step: Step, names: dict[str, Any]) -> str:
     if step.kind == "{code-cell}":
         if written := re.match(r"%%writefile (\S+)\n", code):
             return str(Path(written[1]).write_text(code[written.end() :], encoding="utf-8"))
+        # The first lines may be options of the cell, such as `:tags: [remove-stderr]`.
+        code = re.sub(r"\A(?::[\w-]+:.*\n)+", "", code)
         code = "\n".join(_cell_line(line) for line in code.splitlines())
         names["_command"] = command
     with contextlib.redirect_stdout(printed):
