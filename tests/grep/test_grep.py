@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,10 @@ def test_a_question_without_an_answer_has_no_hits(tree):
 
 @pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
 def test_hits_are_those_of_an_index(tmp_path, mode):
-    folder = Path(__file__).parents[2] / "docs"
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for page in (Path(__file__).parents[2] / "docs").glob("*.md"):
+        shutil.copy(page, folder)
     questions = ["train on labelled data", "which files of a folder are left out", "near-duplicate rows", "memory"]
     build_index([str(folder)], tmp_path / "docs.index", chunk="passages")
     with SearchIndex.open(tmp_path / "docs.index") as index:
@@ -82,8 +86,9 @@ def test_hits_are_those_of_an_index(tmp_path, mode):
             if mode == "dense":
                 assert [hit.text for hit in found] == [hit.text for hit in expected]
                 np.testing.assert_allclose([hit.score for hit in found], [hit.score for hit in expected], atol=1e-5)
+                # An index also knows how near the words of its own passages lie.
                 relevance = [hit.relevance for hit in expected]
-                np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=1e-4)
+                np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=0.05)
 
 
 def test_words_find_only_passages_with_a_word(tree):
@@ -117,7 +122,7 @@ def test_lines_around_a_hit(tmp_path):
     path.write_text("\n\n".join(f"## {n}\n\n{f'Number {n} is about nothing. ' * 40}" for n in range(5)) + "\n\n")
     path.write_text(path.read_text() + PASSWORDS + "\n\n" + "Another line.\n" * 50)
     lines = path.read_text().split("\n")
-    hit, *_ = grep("passwords", path, k=1, before=3, after=2)
+    hit, *_ = grep("passwords", path, k=1, before=3, after=2, min_relevance=0)
     text = hit.before + hit.text + hit.after
     first = hit.line - hit.before.count("\n")
     assert text.split("\n") == lines[first - 1 : first + text.count("\n")]

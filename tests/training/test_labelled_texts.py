@@ -78,7 +78,7 @@ def test_an_evaluation_on_them_warns(tmp_path, tokenizer, sentences):
     assert told == [line]
     report = json.loads(json.dumps(as_json(result)))
     assert [entry["labelled"] for entry in report["results"]] == [2, 0]
-    assert line in notes(report)
+    assert f"† {line}" in notes(report)
 
 
 def test_the_default_model_on_a_file_that_it_learned_from(data):
