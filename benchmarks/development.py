@@ -1,6 +1,6 @@
 """Choose between models: retrieval, clusters and contrasts on texts that are in no evaluation set.
 
-    python benchmarks/development.py default MODEL ... bm25 --data DIR [--sets "law clusters"] [--json FILE]
+    python benchmarks/development.py default MODEL ... bm25 hybrid --data DIR [--sets "law clusters"] [--json FILE]
 
 Prints nDCG@10 of questions, titles and headings that must find their own passage, the V-measure of k-means over short
 texts, STS-B dev, and the development half of contrasts.tsv, with 95 % intervals. ``p`` compares a model with the first
@@ -34,6 +34,7 @@ from sklearn.metrics import v_measure_score
 from ctx_embed import SearchIndex, load
 from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg, retrieve, spearman
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
+from ctx_embed.index.searching.options import Mode
 from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
 from ctx_embed.training.distillation.texts.scored_pairs import read_pairs
 
@@ -51,7 +52,8 @@ MOST_PASSAGES, MOST_QUERIES = 20_000, 1000
 # Clusterings read this many first words of a text, and cluster this many parts of this many texts one by one.
 CLUSTERED_WORDS, CLUSTERED_PARTS, CLUSTERED_TEXTS = 10, 5, 1000
 TITLES = ("heading", "headline", "qa_medquad", "qa_stackexchange", "title")
-BM25 = "bm25"
+# Searches of an index with the default model, by name, and their modes.
+SEARCHES: dict[str, Mode] = {"bm25": "words", "hybrid": "hybrid"}
 
 
 @dataclass(frozen=True)
@@ -89,17 +91,17 @@ def pool(pairs: Sequence[tuple[str, ...]], longest: int = 1) -> Pool:
 Encoder = Callable[[list[str]], NDArray[np.float32]]
 
 
-def found_by_words(of: Pool) -> list[list[str]]:
-    """Return the places of the passages that BM25 finds for each query."""
+def searched(of: Pool, mode: Mode) -> list[list[str]]:
+    """Return the places of the passages that an index finds for each query."""
     with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index") as index:
         index.add(of.passages, list(range(len(of.passages))))
-        return [[str(hit.id) for hit in index.search(query, CUTOFF, mode="words")] for query in of.queries]
+        return [[str(hit.id) for hit in index.search(query, CUTOFF, mode=mode)] for query in of.queries]
 
 
-def retrieval(of: Pool, encode: Encoder | None) -> list[float]:
-    """Return nDCG@10 times 100 of each query, by cosines or, without an encoder, by BM25."""
-    if encode is None:
-        found = found_by_words(of)
+def retrieval(of: Pool, encode: Encoder | Mode) -> list[float]:
+    """Return nDCG@10 times 100 of each query, by cosines or, without an encoder, by a search of an index."""
+    if isinstance(encode, str):
+        found = searched(of, encode)
     else:
         ids = [str(place) for place in range(len(of.passages))]
         found = retrieve(encode(of.queries), encode(of.passages), ids, CUTOFF)
@@ -155,8 +157,8 @@ def contrasts(kind: str, encode: Encoder) -> list[float]:
     return (100.0 * ((text * (paraphrase - contrast)).sum(1) > 0)).tolist()
 
 
-def measures(data: Path) -> dict[str, Callable[[Encoder | None], list[float]]]:
-    """Return the measures by name; those of retrieval take None for BM25."""
+def measures(data: Path) -> dict[str, Callable[[Encoder | Mode], list[float]]]:
+    """Return the measures by name; those of retrieval also take the mode of a search."""
     pairs = {name: data / "pairs" / f"{file}.jsonl.gz" for name, file in HELD_OUT.items()}
     longdocs = data / "longdocs"
     named: dict[str, Callable[[Any], list[float]]] = {
@@ -186,7 +188,7 @@ def encoder(name: str) -> Encoder:
 @click.option("--sets", help="Only measures whose names contain one of these words.")
 @json_option
 def main(models: tuple[str, ...], data: Path, sets: str | None, json_path: Path | None) -> None:
-    """Print a row for each model and measure; MODEL is `default`, a folder, a name or `bm25`."""
+    """Print a row for each model and measure; MODEL is `default`, a folder, a name, `bm25` or `hybrid`."""
     chosen = {
         name: measure
         for name, measure in measures(data).items()
@@ -196,10 +198,10 @@ def main(models: tuple[str, ...], data: Path, sets: str | None, json_path: Path 
     rows: list[dict[str, Any]] = []
     first: dict[str, list[float]] = {}
     for model in models:
-        encode = None if model == BM25 else encoder(model)
+        encode = SEARCHES.get(model) or encoder(model)
         means = []
         for name, measure in chosen.items():
-            if encode is None and name not in by_retrieval:
+            if isinstance(encode, str) and name not in by_retrieval:
                 continue
             scores = measure(encode)
             low, high = mean_interval(scores)

@@ -96,8 +96,9 @@ def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
 def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
     """Find the passages that answer TEXT by meaning and by words.
 
-    Scores are cosines. By default, and with --fuse, hits are ordered by `fused`, the sum of 1 / (60 + rank) over the
-    rankings by meaning and by words. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
+    Scores are cosines. By default hits are ordered by `fused`, the mean of the cosine and the score by words, both as
+    shares of the query's best; with --fuse, by the sum of 1 / (60 + rank) over the queries.
+    "Words in quotation marks" must occur as a phrase, unless --mode is dense.
     The relevance of a hit is the chance that the best passage would score lower if none answered TEXT.
 
     \b

@@ -16,10 +16,10 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.grep.counting import WordCounts
 from ctx_embed.grep.reading import Sources, Text, batches
 from ctx_embed.index.searching.bm25 import words_of
-from ctx_embed.index.searching.hits import Hit, Scored, counted
+from ctx_embed.index.searching.hits import Hit, counted
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, Stream, unanswered_questions, word_shares
-from ctx_embed.index.searching.search import FUSED_RANKS, reciprocal_rank_fusion
+from ctx_embed.index.searching.search import FUSED_RANKS, fused_scores
 from ctx_embed.index.storage.documents import Span, embedded_texts
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.writing.chunking import passages_of
@@ -207,16 +207,16 @@ class Search:
             each.counts = counts[place]
             self._worded.append(each)
         if len(self._worded) > 2 * SPARE * self._depth:
-            self._worded = self._by_words()[: SPARE * self._depth]
+            self._worded = [each for _, each in self._by_words()[: SPARE * self._depth]]
 
-    def _by_words(self) -> list[_Candidate]:
-        """Return the passages with words of the question, best first by the counts of all passages so far."""
+    def _by_words(self) -> list[tuple[float, _Candidate]]:
+        """Return the passages with words of the question and their scores by all passages so far, best first."""
         if self._words is None or not self._worded:
             return []
         counts = np.stack([each.counts for each in self._worded if each.counts is not None])
         scores = self._words.scores(counts, [len(each.hit.text) for each in self._worded])
         orders = np.array([each.order for each in self._worded])
-        return [self._worded[place] for place in np.lexsort((orders, -scores)).tolist()]
+        return [(float(scores[place]), self._worded[place]) for place in np.lexsort((orders, -scores)).tolist()]
 
     def _found(self, passage: _Passage, cosine: float) -> Found:
         """Return a passage as a hit, with the lines around it."""
@@ -248,19 +248,27 @@ class Search:
 
     def hits(self) -> list[Found]:
         """Return the hits among the passages read so far, best first."""
-        ranked = [self._by_words()[: self._depth], self._nearest]
-        candidates = {each.order: each.hit for ranking in ranked for each in ranking}
-        fused = reciprocal_rank_fusion([[Scored(each.hit.score, each.order) for each in of] for of in ranked])
+        ranked = self._ranked()
         if self.files:
-            fused = list({candidates[each.row].id: each for each in reversed(fused)}.values())
-            fused.sort(key=lambda each: -(each.fused or 0.0))
-        best = [
-            replace(candidates[each.row], fused=each.fused if self.mode == "hybrid" else None)
-            for each in fused[: self.options.k]
-        ]
+            of_files: dict[str | int, Found] = {}
+            for hit in ranked:
+                of_files.setdefault(hit.id, hit)
+            ranked = list(of_files.values())
+        best = ranked[: self.options.k]
         kept = [hit for hit in self._judged(best) if self._answers(hit)]
         self.hidden = len(best) - len(kept)
         return self._placed(kept)
+
+    def _ranked(self) -> list[Found]:
+        """Return the best passages so far in the order of the mode."""
+        by_words = self._by_words()[: self._depth]
+        if self.mode != "hybrid":
+            return [each.hit for each in (self._nearest if self.mode == "dense" else [each for _, each in by_words])]
+        scores = {each.order: score for score, each in by_words}
+        hits = {each.order: each.hit for each in [*(each for _, each in by_words), *self._nearest]}
+        fused = fused_scores([hit.score for hit in hits.values()], [scores.get(order, 0.0) for order in hits])
+        found = [replace(hit, fused=score) for hit, score in zip(hits.values(), fused.tolist(), strict=True)]
+        return [found[place] for place in np.argsort(-fused, kind="stable").tolist()]
 
     def _judged(self, hits: list[Found]) -> list[Found]:
         """Return hits with their relevance or, if only their words were searched, with their cosines."""

@@ -548,7 +548,7 @@ class SearchIndex(Collection):
                 ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``.
             k: the number of hits for each query, at least 1; there may be fewer.
             mode: ``dense`` ranks by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by
-                both, fused by reciprocal ranks. None takes ``hybrid`` for texts, and ``dense`` for vectors and
+                the mean of both, as shares of the best. None takes ``hybrid`` for texts, and ``dense`` for vectors and
                 ``like``.
             where: a metadata filter, e.g. ``'year >= 2020 and lang = "en"'``, applied before ranking. See
                 :mod:`ctx_embed.index.storage.filters` for the grammar.

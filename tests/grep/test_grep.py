@@ -86,9 +86,9 @@ def test_hits_are_those_of_an_index(tmp_path, mode):
             if mode == "dense":
                 assert [hit.text for hit in found] == [hit.text for hit in expected]
                 np.testing.assert_allclose([hit.score for hit in found], [hit.score for hit in expected], atol=1e-5)
-                # An index also knows how near the words of its own passages lie.
+                # An index also knows how near its own passages lie to words of others; grep takes what is usual.
                 relevance = [hit.relevance for hit in expected]
-                np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=0.05)
+                np.testing.assert_allclose([hit.relevance for hit in found], relevance, atol=0.2)
 
 
 def test_words_find_only_passages_with_a_word(tree):

@@ -105,8 +105,10 @@ class Bm25:
         # For the present number of rows, whether each word is too common.
         self._common: tuple[int, dict[str, bool]] = (0, {})
 
-    def best(self, query: str, k: int, rows: int, allowed: Mask | None) -> list[int]:
-        """Return the rows of the k best passages with a word and all phrases of the query, best first, ties by row.
+    def best(self, query: str, k: int, rows: int, allowed: Mask | None) -> dict[int, float]:
+        """Return the scores, by row, of the k best passages with a word and all phrases of the query.
+
+        The best one is first; ties are in the order of rows. Scores are above 0.
 
         Args:
             query: any text.
@@ -118,7 +120,7 @@ class Bm25:
         if rows > self.large and len(terms) > 1:
             terms = self._rare(terms, rows) or terms
         if terms == [""]:
-            return []
+            return {}
         match = " OR ".join(terms)
         if required := phrases(query):
             # The phrases are also alternatives of the expression, as a passage may have no other word of the query.
@@ -131,8 +133,9 @@ class Bm25:
         with self.database.reporting_errors():
             if allowed is not None:
                 self.database.connection.create_function("allowed", 1, lambda row: bool(allowed[row]))
-            select = f"SELECT rowid FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?"
-            return [row for (row,) in self.database.connection.execute(select, (match, k))]
+            # FTS5's rank is the negative score.
+            select = f"SELECT rowid, -rank FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?"
+            return dict(self.database.connection.execute(select, (match, k)))
 
     def with_phrases(self, query: str, rows: int) -> Mask:
         """Return a mask (rows,) of the passages that contain every quoted phrase of a query; it must have one."""
@@ -143,7 +146,7 @@ class Bm25:
         mask[[row for (row,) in found]] = True
         return mask
 
-    def _from_lists(self, words: list[str], k: int, allowed: Mask | None) -> list[int] | None:
+    def _from_lists(self, words: list[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
         """Return the best rows, from the second search on: reading all lengths is too slow for a single search."""
         if not self._searched:
             self._searched = True
@@ -190,8 +193,8 @@ class WordLists:
         self._kept = 0
         self._tokens: dict[str, list[str]] = {}
 
-    def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> list[int] | None:
-        """Return the rows of the k best passages for any of the words by BM25, best first; ties by row.
+    def best(self, words: Sequence[str], k: int, allowed: Mask | None) -> dict[int, float] | None:
+        """Return the BM25 scores, by row, of the k best passages for any of the words, best first; ties by row.
 
         Args:
             words: lower-case words; each of them counts, even if two have the same stem.
@@ -216,7 +219,8 @@ class WordLists:
         if len(found) > k:
             chosen = np.flatnonzero(scores >= np.partition(scores, -k)[-k])
             found, scores = found[chosen], scores[chosen]
-        return [int(row) for row in found[np.lexsort((found, -scores))[:k]]]
+        order = np.lexsort((found, -scores))[:k]
+        return dict(zip(found[order].tolist(), scores[order].tolist(), strict=True))
 
     def _bound(self, lists: Sequence[NDArray[np.int32]], k: int, allowed: Mask | None) -> float:
         """Return a score above 0 that at least k rows (or all rows with a word) reach: a short list's k-th best."""

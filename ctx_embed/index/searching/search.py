@@ -35,7 +35,7 @@ EXCLUDED_WEIGHT = 0.5
 DEEPER = 4
 # Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
-# At least this many ranks of each list are fused, as a document that ranks low in both lists may be among the best.
+# At least this many passages of each list are fused, as one that ranks low in both lists may be among the best.
 FUSED_RANKS = 100
 # The number of filters whose rows are cached as long as the index does not change.
 REMEMBERED_FILTERS = 8
@@ -372,37 +372,50 @@ def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) ->
 def words(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
     """Rank passages by BM25; passages without any word of the query are not found."""
     found = [_with_words(searched, text, k) for text in texts]
-    return [_with_cosines(searched, vector, rows) for vector, rows in zip(vectors, found, strict=True)]
+    return [_with_cosines(searched, vector, list(scores)) for vector, scores in zip(vectors, found, strict=True)]
 
 
 def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
-    """Rank passages by the sum of 1 / (60 + rank) over the two other modes; ties keep the order by words."""
+    """Rank the best passages of the two other modes by :func:`fused_scores`; ties keep the order by words."""
     depth = max(2 * k, FUSED_RANKS)
     rankings = []
     for text, vector, by_meaning in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
         if phrases(text):
             (by_meaning,) = dense(_with_phrases(searched, text), [text], vector[None], depth)
-        sums: dict[int, float] = {}
-        for rows in (_with_words(searched, text, depth), [found.row for found in by_meaning]):
-            for rank, row in enumerate(rows, 1):
-                sums[row] = sums.get(row, 0.0) + 1 / (FUSION_CONSTANT + rank)
-        best = sorted(sums, key=sums.__getitem__, reverse=True)[:k]
-        rankings.append([found._replace(fused=sums[found.row]) for found in _with_cosines(searched, vector, best)])
+        by_words = _with_words(searched, text, depth)
+        rows = list(dict.fromkeys([*by_words, *(found.row for found in by_meaning)]))
+        candidates = _with_cosines(searched, vector, rows)
+        fused = fused_scores([found.score for found in candidates], [by_words.get(row, 0.0) for row in rows])
+        order = np.argsort(-fused, kind="stable")[:k].tolist()
+        rankings.append([candidates[place]._replace(fused=float(fused[place])) for place in order])
     return rankings
 
 
-def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
-    """Fuse several rankings into one by the sum of 1 / (60 + rank); ties keep the order of appearance.
+def fused_scores(cosines: Sequence[float], by_words: Sequence[float]) -> NDArray[np.float64]:
+    """Return the mean of each passage's cosine and score by words, both as shares (0 to 1) of the query's best.
 
-    A passage has the highest of its scores. The sums of rankings that are already fused (``hybrid``) are added, as if
-    all their lists were fused at once.
+    Args:
+        cosines: the cosines (n,); those below 0 count as 0.
+        by_words: the BM25 scores (n,); 0 for passages that are not among the best by words.
+
+    Source: Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
+    """
+    scores = np.maximum(np.array([cosines, by_words], np.float64).reshape(2, -1), 0)
+    best = scores.max(axis=1, keepdims=True, initial=0)
+    shares: NDArray[np.float64] = (scores / np.where(best > 0, best, 1)).mean(axis=0)
+    return shares
+
+
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:
+    """Fuse rankings of several queries by the sum of 1 / (60 + rank); ties keep the order of appearance.
+
+    A passage has the highest of its cosines.
     """
     sums: dict[int, float] = {}
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, found in enumerate(ranking, 1):
-            share = 1 / (FUSION_CONSTANT + rank) if found.fused is None else found.fused
-            sums[found.row] = sums.get(found.row, 0.0) + share
+            sums[found.row] = sums.get(found.row, 0.0) + 1 / (FUSION_CONSTANT + rank)
             scores[found.row] = max(scores.get(found.row, -1.0), found.score)
     return [Scored(scores[row], row, sums[row]) for row in sorted(sums, key=sums.__getitem__, reverse=True)]
 
@@ -446,7 +459,7 @@ def _with_phrases(searched: Searched, text: str) -> Searched:
     return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
 
 
-def _with_words(searched: Searched, text: str, k: int) -> list[int]:
+def _with_words(searched: Searched, text: str, k: int) -> dict[int, float]:
     return searched.bm25.best(text, k, searched.snapshot.rows, searched.allowed)
 
 

@@ -106,8 +106,8 @@ def test_hybrid_shows_what_orders_its_hits(index):
     assert fused == sorted(fused, reverse=True)
     hits = json.loads(succeeds("query", index, "a film", "-k", 4, "--json"))
     assert [round(hit["fused"], 4) for hit in hits] == fused
-    # First by meaning or by words scores 1 / 61, and first by both the maximum.
-    assert fused[0] <= round(2 / 61, 4)
+    # The best by meaning or by words has at least one half, and the best by both has 1.
+    assert 0.5 <= fused[0] <= 1
     assert "fused" not in json.loads(succeeds("query", index, "a film", "--mode", "dense", "--json"))[0]
 
 

@@ -45,9 +45,8 @@ def test_the_options_of_a_search_reach_it(index):
         ]:
             expected = [hit.as_dict(QUERY) for hit in opened.search(QUERY, 4, **options)]
             found = hits("query", index, QUERY, "-k", 4, *arguments)
-            assert [hit.pop("score") for hit in found] == pytest.approx(
-                [hit.pop("score") for hit in expected], abs=1e-6
-            )
+            for name in ("score", "fused"):
+                assert [hit.pop(name) for hit in found] == pytest.approx([hit.pop(name) for hit in expected], abs=1e-6)
             assert found == expected
         fused = opened.search([QUERY, "a match"], 3, fuse=True)
         assert [hit["id"] for hit in hits("query", index, QUERY, "a match", "-k", 3, "--fuse")] == [

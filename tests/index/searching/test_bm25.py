@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.index import snippet
 from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.searching.search import fused_scores
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.manifest import DOCUMENTS
 
@@ -75,16 +77,28 @@ def test_scores_are_cosines_in_every_mode(index, hash_model):
             assert hit.score == pytest.approx(by_id[hit.id], abs=1e-7)
 
 
-def test_hybrid_fuses_reciprocal_ranks(index):
-    dense = [hit.id for hit in index.search("cat runs", k=5, mode="dense")]
-    by_words = found(index, "cat runs")
-    fused = dict.fromkeys(dense, 0.0)
-    for ranks in (dense, by_words):
-        for rank, row in enumerate(ranks, 1):
-            fused[row] += 1 / (60 + rank)
-    expected = sorted(dense, key=lambda row: -fused[row])
-    assert [hit.id for hit in index.search("cat runs", k=5, mode="hybrid")] == expected
+def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
+    cosines = {hit.id: max(hit.score, 0) for hit in index.search("cat runs", k=5, mode="dense")}
+    with sqlite3.connect(index.path / DOCUMENTS) as connection:
+        by_words = dict(connection.execute("SELECT rowid, -rank FROM words WHERE words MATCH 'cat OR runs'"))
+    assert sorted(by_words) == sorted(found(index, "cat runs"))
+    fused = {
+        row: (cosine / max(cosines.values()) + by_words.get(row, 0) / max(by_words.values())) / 2
+        for row, cosine in cosines.items()
+    }
+    expected = sorted(cosines, key=lambda row: -fused[row])
+    hits = index.search("cat runs", k=5, mode="hybrid")
+    assert [hit.id for hit in hits] == expected
+    assert [hit.fused for hit in hits] == pytest.approx([fused[row] for row in expected])
     assert [hit.id for hit in index.search("cat runs", k=2, mode="hybrid")] == expected[:2]
+
+
+def test_shares_of_the_best_score():
+    assert fused_scores([0.4, 0.2, -0.1], [0, 3, 6]).tolist() == [0.5, 0.5, 0.5]
+    assert fused_scores([-0.3, -0.1], [2, 1]).tolist() == [0.5, 0.25]
+    assert fused_scores([0.3, 0.1], [0, 0]).tolist() == pytest.approx([0.5, 1 / 6])
+    assert fused_scores([0, 0], [0, 0]).tolist() == [0, 0]
+    assert fused_scores([], []).tolist() == []
 
 
 def test_a_threshold_is_a_cosine_in_every_mode(index):
@@ -114,8 +128,8 @@ def test_options_that_cannot_be_used(index, options, message):
 def test_common_words_of_a_large_index_are_left_out_where_rarer_ones_are(index):
     with closing(DocumentStore(index.path / DOCUMENTS)) as store, store.reading():
         bm25 = Bm25(store, large=3, common_part=0.4)
-        assert bm25.best("dog running", 10, len(TEXTS), None) == [1]
-        assert bm25.best("running", 10, len(TEXTS), None) == [3, 0]
+        assert list(bm25.best("dog running", 10, len(TEXTS), None)) == [1]
+        assert list(bm25.best("running", 10, len(TEXTS), None)) == [3, 0]
 
 
 def test_deleted_and_replaced_documents_have_no_words(index):

@@ -34,8 +34,8 @@ def bm25(index):
         yield Bm25(store, large=0, common_part=1.1, lists=WordLists(store, kept_postings=500, lengths_at_once=100))
 
 
-def both(index: SearchIndex, bm25: Bm25, query: str, k: int, allowed=None) -> tuple[list[int], list[int]]:
-    """Return the rows that FTS5 finds, and those of the word lists."""
+def both(index: SearchIndex, bm25: Bm25, query: str, k: int, allowed=None) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the rows and scores that FTS5 finds, and those of the word lists."""
     rows = index.describe()["vectors"]
     with bm25.database.reading():
         return Bm25(bm25.database, large=0, common_part=1.1).best(query, k, rows, allowed), bm25.best(
@@ -50,7 +50,8 @@ def agree(index: SearchIndex, bm25: Bm25, generator: random.Random, count: int) 
         query = " ".join(generator.choices([*WORDS, "unknown"], k=generator.randint(1, 8)))
         allowed = None if generator.random() < 0.5 else np.array([generator.random() < 0.3 for _ in range(rows)])
         slow, quick = both(index, bm25, query, generator.choice([1, 10, 100, 10_000]), allowed)
-        assert quick == slow, query
+        assert list(quick) == list(slow), query
+        assert list(quick.values()) == pytest.approx(list(slow.values()), rel=1e-12)
         found += len(quick)
     assert found
 
@@ -73,17 +74,17 @@ def test_a_word_of_several_tokens_is_left_to_sqlite(index, bm25):
     index.add([f"{word} c", "b a c", "c"])
     with bm25.database.reading():
         assert bm25.lists.best([word], 3, None) is None
-    assert both(index, bm25, word, 3) == ([0], [0])
+    assert [list(found) for found in both(index, bm25, word, 3)] == [[0], [0]]
 
 
 def test_queries_without_hits_and_empty_indexes(index, bm25):
-    assert both(index, bm25, "nothing", 3) == ([], [])
+    assert both(index, bm25, "nothing", 3) == ({}, {})
     index.add(["a text", "another"])
-    assert both(index, bm25, "nothing", 3) == ([], [])
-    assert both(index, bm25, "text", 3, np.array([False, True])) == ([], [])
-    assert both(index, bm25, "!?", 3) == ([], [])
+    assert both(index, bm25, "nothing", 3) == ({}, {})
+    assert both(index, bm25, "text", 3, np.array([False, True])) == ({}, {})
+    assert both(index, bm25, "!?", 3) == ({}, {})
     index.delete([0, 1])
-    assert both(index, bm25, "text", 3) == ([], [])
+    assert both(index, bm25, "text", 3) == ({}, {})
 
 
 def test_the_varints_of_sqlite_are_read():
