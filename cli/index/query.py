@@ -27,7 +27,7 @@ HINTS = get_type_hints(Options, include_extras=True)
 
 FLAGS = {"k": "-k", "exclude": "--not", "min_relevance": "--min-relevance"}
 # The options that `similar` lacks: they need the texts of queries.
-OF_TEXTS = ("fuse", "min_relevance")
+OF_TEXTS = ("fuse", "min_relevance", "highlight")
 METAVARS = {"where": "FILTER", "exclude": "TEXT|ID", "group": "FIELD", "mmr": "LAMBDA", "rerank": "MODEL"}
 
 
@@ -92,6 +92,7 @@ def _option(name: str, kind: Any, says: Says) -> Callable[[Command], Command]:
 )
 @_option("fuse", *get_args(HINTS["fuse"]))
 @_option("min_relevance", *get_args(HINTS["min_relevance"]))
+@_option("highlight", *get_args(HINTS["highlight"]))
 @_search_options
 def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **options: Any) -> None:
     """Find the passages that answer TEXT by meaning and by words.
@@ -114,6 +115,8 @@ def query(path: str, texts: tuple[str, ...], source: str | None, fuse: bool, **o
     asked = list(texts) if source is None else _queries(source)
     if not len(asked):
         raise InputError(f"{source}: no queries; give at least one line of text")
+    # In a terminal people look for the answer; what programs read stays the same there and in a pipe.
+    options["highlight"] |= sys.stdout.isatty() and not any(options[f"as_{name}"] for name in FORMATS)
     with _opened(path, options) as index:
         arguments = _arguments(index, options)
         found = [index.search(asked, fuse=True, **arguments)] if fuse else index.search(asked, **arguments)

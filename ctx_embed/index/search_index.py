@@ -24,6 +24,7 @@ from ctx_embed.index.arguments import as_list, checked_count
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
 from ctx_embed.index.searching.relevance import KeptUnanswered
@@ -540,6 +541,7 @@ class SearchIndex(Collection):
         candidates: int = 50,
         document: bool = False,
         min_relevance: float | None = None,
+        highlight: bool = False,
     ) -> Hits | list[Hits]:
         """Return the best passages for a query; if scores are equal, the passage added first comes first.
 
@@ -569,6 +571,7 @@ class SearchIndex(Collection):
             document: whether each hit has the whole text of its document.
             min_relevance: the lowest relevance of a hit, from 0 to 1; 0.8 returns nothing for about four of five
                 questions that the index does not answer. Hits without a relevance stay.
+            highlight: whether hits say which of their sentences answers a query that is a text best.
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
@@ -595,6 +598,7 @@ class SearchIndex(Collection):
             candidates,
             document,
             min_relevance,
+            highlight,
         )
         queries = checked_queries(query, like, mode, self._folder.manifest.dimension)
         if rerank is not None and queries.vectors is not None:
@@ -649,7 +653,15 @@ class SearchIndex(Collection):
             )
         if reranker is not None:
             found = reranked(found, reranker)
-        return [chosen(candidates, options) for candidates in found]
+        hits = [chosen(candidates, options) for candidates in found]
+        if options.highlight and any(queries.texts) and queries.vectors is not None:
+            asked = [queries.texts] if options.fuse else [[text] for text in queries.texts]
+            vectors = [queries.vectors] if options.fuse else queries.vectors[:, None]
+            hits = [
+                highlighted(of_query, texts, of_texts, lambda parts: self.embedder.documents(parts))
+                for of_query, texts, of_texts in zip(hits, asked, vectors, strict=True)
+            ]
+        return hits
 
     def tune(self, recall: float = 0.95) -> Tuning:
         """Set the smallest FAISS search effort that reaches a recall@10, measured against exact search.

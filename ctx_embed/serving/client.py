@@ -318,8 +318,13 @@ HIT_FIELDS = tuple(field.name for field in fields(Hit))
 
 
 def _hits(query: Any, found: list[dict[str, Any]]) -> Hits:
-    hits = [Hit(**{name: hit[name] for name in HIT_FIELDS if name in hit}) for hit in found]
-    return Hits(query if isinstance(query, str) else "", hits)
+    return Hits(query if isinstance(query, str) else "", map(_hit, found))
+
+
+def _hit(found: dict[str, Any]) -> Hit:
+    given = {name: found[name] for name in HIT_FIELDS if name in found}
+    # JSON has no tuples.
+    return Hit(**given | ({"highlight": tuple(found["highlight"])} if found.get("highlight") else {}))
 
 
 def _parts(side: dict[str, Any]) -> CosineParts:

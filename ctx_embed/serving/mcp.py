@@ -60,18 +60,21 @@ def create_server(index: SearchIndex) -> MCPServer:
     ) -> dict[str, Any]:
         """Find the passages that answer a query best, with the file, line or page that each comes from.
 
-        Relevance, from 0 to 1, is the chance that the best passage would score lower if none answered the query.
+        Highlight is the sentence of a passage that answers best. Relevance, from 0 to 1, is the chance that the best
+        passage would score lower if none answered the query.
         """
         with _reported():
             if where is not None and (unknown := index.unknown_fields(where)):
                 field, known = next(iter(unknown.items()))
                 raise InputError(f"no document has the field {field!r}; fields are {', '.join(known) or 'none'}")
-            hits = index.search(query, k, mode=mode, where=where, min_relevance=min_relevance)
+            hits = index.search(query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True)
             sources = [index.source(hit) for hit in hits]
             is_known = mode == "words" or bool(index.embedder.queries([query]).any())
         found = [
             {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata}
             | ({} if hit.relevance is None else {"relevance": round(hit.relevance, 2)})
+            # An assistant can read a sentence, but hardly count characters.
+            | ({} if hit.highlight in (None, (0, len(hit.text))) else {"highlight": hit.text[slice(*hit.highlight)]})
             | ({} if source is None else {"source": source.label})
             for hit, source in zip(hits, sources, strict=True)
         ]

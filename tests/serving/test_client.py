@@ -44,6 +44,17 @@ def test_a_search_returns_hits(index):
     assert "wages" in hits._repr_html_()
 
 
+def test_a_search_highlights_the_sentence_that_answers(index):
+    text = "The museum is old. It opens at nine in the morning. Tickets cost four pounds."
+    index.add([text], ids=["museum"])
+    queries = ["entrance fee in pounds", "opening hours in the morning"]
+    found = index.search(queries, k=1, highlight=True)
+    assert [hits[0].highlight for hits in found] == [(52, 77), (19, 51)]
+    assert [hits[0].highlight for hits in index.search(queries, k=1)] == [None, None]
+    assert index.search(like="cat", highlight=True)[0].highlight is None
+    index.delete(["museum"])
+
+
 def test_several_queries_modes_filters_and_thresholds(index):
     found = index.search(["cinema", "pets"], k=3, mode="hybrid", where="year >= 2019")
     assert [hits.query for hits in found] == ["cinema", "pets"]

@@ -77,3 +77,24 @@ def test_a_hit_names_the_line_of_its_file(tmp_path):
             assert (hit["text"], hit["source"]) == ("Rain fell all night.", "report.rst:4")
 
     anyio.run(ask)
+
+
+def test_a_hit_has_the_sentence_that_answers(tmp_path):
+    import anyio
+    from mcp import Client, StdioServerParameters, stdio_client
+
+    with SearchIndex.create(tmp_path / "museum.index") as index:
+        index.add(["The museum is old. It opens at nine. Tickets cost four pounds.", "Rain fell all night."])
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "ctx_embed", "mcp", str(index.path)], env=ENVIRONMENT
+    )
+
+    async def ask() -> None:
+        async with Client(stdio_client(parameters)) as client:
+            found = await client.call_tool("search", {"query": "entrance fee in pounds", "mode": "dense"})
+            first, second = json.loads(found.content[0].text)["hits"]
+            assert first["highlight"] == "Tickets cost four pounds."
+            # A passage of one sentence says it once.
+            assert "highlight" not in second
+
+    anyio.run(ask)

@@ -173,6 +173,13 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     hits(page, 10)
 
 
+def test_the_sentence_that_answers_is_marked_even_without_a_common_word(visit):
+    page = visit("/?q=who+pays+for+the+repair&mode=dense")
+    hit = hits(page).filter(has_text="The bill will come by post")
+    assert hit.locator(".best").inner_text().startswith("The bill will come by post")
+    assert "boiler switched itself off" not in hit.inner_text()
+
+
 def test_a_long_text_is_cut_around_its_best_sentence(visit):
     page = visit("/?q=watch+the+gauge&mode=words")
     hit = hits(page).filter(has_text="gauge")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ctx_embed.index.searching.bm25 import content_words, expression
 from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.index.storage.documents import DocumentStore, Passage
+from ctx_embed.index.storage.documents import DocumentStore, Passage, Span
 from ctx_embed.texts import well_formed
 
 # Maximum characters of a passage, and maximum number of hits, that `repr` shows.
@@ -50,6 +50,8 @@ class Hit:
         relevance: the chance, from 0 to 1, that the best passage of the index would score lower for a question that the
             index does not answer, see :mod:`ctx_embed.index.searching.relevance`; None unless the query is a text of
             which the model knows a token.
+        highlight: the sentence of the text that answers the query best, as a span of characters (start, stop), if the
+            search asked for ``highlight``; None otherwise.
     """
 
     id: str | int
@@ -64,6 +66,7 @@ class Hit:
     context: str | None = None
     document: str | None = None
     relevance: float | None = None
+    highlight: Span | None = None
 
     @property
     def stop(self) -> int:

@@ -48,11 +48,12 @@ class Options:
     candidates: Annotated[int, Says("The best passages that a reranker and mmr choose from.", least=1)] = 50
     document: Annotated[bool, Says("Give hits the whole texts of their documents.")] = False
     min_relevance: Annotated[float | None, Says("The lowest relevance of a hit, e.g. 0.8.", least=0, most=1)] = None
+    highlight: Annotated[bool, Says("Find the sentence of each hit that answers the query best.")] = False
 
     def __post_init__(self) -> None:
         for name, least in (("k", 1), ("offset", 0), ("context", 0), ("candidates", 1)):
             checked_count(name, getattr(self, name), least)
-        for name in ("fuse", "document"):
+        for name in ("fuse", "document", "highlight"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} must be True or False, got {getattr(self, name)!r:.60}")
         if self.mode is not None and (not isinstance(self.mode, str) or self.mode not in MODES):
@@ -101,3 +102,4 @@ class SearchOptions(TypedDict, total=False):
     candidates: int
     document: bool
     min_relevance: float | None
+    highlight: bool

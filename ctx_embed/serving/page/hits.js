@@ -1,7 +1,7 @@
 // Shows hits: score, where the text comes from, the text with what matched, its metadata, and what to do with it.
 
 import { button, el } from "./dom.js";
-import { bestSentence, excerptOf, highlighted, markedWords, rangesOf, readable } from "./text.js";
+import { bestSentence, excerptOf, highlighted, markedWords, rangesOf, readable, units } from "./text.js";
 
 // Metadata that say where a text comes from; they stand above it, the others below.
 const ORIGIN = ["title", "source", "url", "page", "line"];
@@ -62,11 +62,19 @@ function score({ score: value, relevance }) {
   );
 }
 
+/** Return the range of the sentence that the server highlights, in the text without its markup; null if there is none. */
+function nearest(hit, text) {
+  if (!hit.highlight) return null;
+  const part = readable(hit.text.slice(...units(hit.text, ...hit.highlight)));
+  const place = part ? text.indexOf(part) : -1;
+  return place < 0 ? null : [place, place + part.length];
+}
+
 /** Return a paragraph with the best part of a passage, and a button that shows all of its document, if there is more. */
 function body(hit, words, actions) {
   const text = readable(hit.text);
   const marks = rangesOf(text, words);
-  const best = bestSentence(text, marks);
+  const best = nearest(hit, text) ?? bestSentence(text, marks);
   const window = excerptOf(text, best);
   const cut = window[0] > 0 || window[1] < text.length;
   // A sentence that is all there is to see needs no emphasis.

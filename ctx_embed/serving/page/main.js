@@ -170,7 +170,7 @@ async function searchView(mine) {
     announce("No such document");
     return;
   }
-  const body = liked ? { like: liked.id } : { query: state.query, mode: state.mode, snippets: MARKS };
+  const body = liked ? { like: liked.id } : { query: state.query, mode: state.mode, snippets: MARKS, highlight: true };
   body.k = state.count;
   if (where !== null) body.where = where;
   if (state.relevance && !liked) body.min_relevance = Number(state.relevance);

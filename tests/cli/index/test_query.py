@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -178,6 +179,23 @@ def test_hits_of_one_document_stand_together_and_are_wrapped(capsys, monkeypatch
     lines = click.unstyle(capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 60
     assert sum(line.startswith("    ") for line in lines) > 4
+
+
+def test_a_highlight_stands_out_from_the_text_around_it(capsys, monkeypatch):
+    before, answer, after = "Much is said. " * 9, "It opens at nine.", " And more follows." * 20
+    (hit,) = found = [Hit("a", 0.9, before + answer + after, {}, highlight=(len(before), len(before + answer)))]
+    print_hits("nine", found)
+    assert capsys.readouterr().out == f"0.9000  a\n    {answer}\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((400, 20)))
+    print_hits("nine", found)
+    shown = capsys.readouterr().out.splitlines()[1]
+    assert "Much is said.\x1b[0m It opens at \x1b[33m\x1b[1mnine\x1b[0m. \x1b[2mAnd more" in shown
+    assert click.unstyle(shown).startswith("    … ")
+    assert click.unstyle(shown).endswith("…")
+    assert len(click.unstyle(shown)) < 260
+    print_hits("nine", [dataclasses.replace(hit, text=answer, highlight=(0, len(answer)))])
+    assert click.unstyle(capsys.readouterr().out) == f"0.9000  a\n    {answer}\n"
 
 
 def test_the_document_is_printed_on_request(index):

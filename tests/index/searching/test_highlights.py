@@ -1,0 +1,119 @@
+"""The sentence of a hit that answers the query."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+from ctx_embed import InputError
+from ctx_embed.index import SearchIndex
+from ctx_embed.index.searching.highlights import LONG_SENTENCE, highlights, places
+from ctx_embed.numpy_model import Embedder
+
+PASSAGES = [
+    "The museum was founded in 1901. It opens at nine in the morning and closes at six. Tickets cost four pounds.",
+    "Bees dance to tell each other where flowers are. A hive has one queen. Honey keeps for thousands of years.",
+    "One sentence alone about the price of bread.",
+]
+
+
+@pytest.fixture
+def index(tmp_path):
+    with SearchIndex.create(tmp_path / "index") as made:
+        made.add(PASSAGES, ids=["museum", "bees", "bread"])
+        yield made
+
+
+def highlight(hits, identifier: str) -> str:
+    (hit,) = (hit for hit in hits if hit.id == identifier)
+    start, stop = hit.highlight
+    return hit.text[start:stop]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
+def test_the_sentence_that_answers_is_highlighted(index, mode):
+    hits = index.search("at what hour does it open and close?", mode=mode, highlight=True)
+    assert highlight(hits, "museum") == "It opens at nine in the morning and closes at six."
+    hits = index.search("entrance fee in pounds", mode=mode, highlight=True)
+    assert highlight(hits, "museum") == "Tickets cost four pounds."
+
+
+def test_meaning_counts_without_a_common_word(index):
+    hits = index.search("insects communicate about blossoms", highlight=True)
+    assert highlight(hits, "bees") == "Bees dance to tell each other where flowers are."
+
+
+def test_several_and_fused_queries_have_highlights(index):
+    queries = ["at what hour does it open?", "how long does honey keep?"]
+    first, second = index.search(queries, highlight=True)
+    assert highlight(first, "museum").startswith("It opens")
+    assert highlight(second, "bees").startswith("Honey keeps")
+    fused = index.search(queries, fuse=True, highlight=True)
+    assert highlight(fused, "museum").startswith("It opens")
+    assert highlight(fused, "bees").startswith("Honey keeps")
+    assert highlight(fused, "bread") == PASSAGES[2]
+
+
+def test_vectors_ids_and_searches_without_the_option_have_none(index):
+    assert {hit.highlight for hit in index.search("honey")} == {None}
+    assert {hit.highlight for hit in index.search(like="bees", highlight=True)} == {None}
+    vector = Embedder.load().encode("honey")
+    assert {hit.highlight for hit in index.search(vector, highlight=True)} == {None}
+
+
+def test_the_option_must_be_a_truth_value(index):
+    with pytest.raises(InputError, match="highlight must be True or False, got 'yes'"):
+        index.search("honey", highlight="yes")
+
+
+def test_words_decide_where_the_model_knows_no_token_of_the_query():
+    query, text = "ঘঙচ", "First sentence here. Then ঘঙচ follows. Last one."
+    embedder = Embedder.load()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        vectors = embedder.encode([query])
+    assert not vectors.any()
+    ((start, stop),) = highlights([text], [query], vectors, embedder.encode)
+    assert text[start:stop] == "Then ঘঙচ follows."
+
+
+def test_long_sentences_are_cut_into_lines():
+    lines = [f"line {number} of a log without any full stop" for number in range(40)]
+    text = "\n".join(lines)
+    assert len(text) > LONG_SENTENCE
+    assert [text[start:stop] for start, stop in places(text)] == lines
+    assert places("") == [(0, 0)]
+
+
+def test_a_highlight_takes_less_than_two_milliseconds():
+    embedder = Embedder.load()
+    texts = [" ".join([*PASSAGES, *PASSAGES[::-1]]) for _ in range(10)]
+    vectors = embedder.encode(["when does it open?"])
+    taken = []
+    for _ in range(7):
+        begin = time.process_time()
+        highlights(texts, ["when does it open?"], vectors, embedder.encode)
+        taken.append((time.process_time() - begin) / len(texts))
+    assert min(taken) < 0.002
+
+
+def test_the_command_prints_the_sentence(index):
+    command = [
+        sys.executable,
+        "-m",
+        "ctx_embed",
+        "index",
+        "query",
+        str(index.path),
+        "at what hour does it open and close?",
+        "-k",
+        "1",
+    ]
+    shown = subprocess.run([*command, "--highlight"], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[1].strip() == "It opens at nine in the morning and closes at six."
+    as_json = subprocess.run([*command, "--highlight", "--json"], capture_output=True, text=True, check=True).stdout
+    assert '"highlight": [' in as_json
