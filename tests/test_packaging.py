@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -130,6 +132,24 @@ def test_two_builds_are_equal_to_the_bit(kind, tmp_path):
     (source / "cli" / "__pycache__").mkdir()
     (source / "cli" / "__pycache__" / "main.pyc").write_bytes(b"compiled")
     assert first.read_bytes() == build(kind, source, tmp_path / "two").read_bytes()
+
+
+def test_a_wheel_lists_its_dependencies_and_what_the_model_was_trained_on(tmp_path):
+    source = clone(tmp_path / "source", weights=False)
+    wheel = zipfile.ZipFile(build("wheel", source, tmp_path))
+    (name,) = (name for name in wheel.namelist() if ".dist-info/sboms/" in name)
+    bill = json.loads(wheel.read(name))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["version"]) == ("CycloneDX", ctx_embed.__version__)
+    *libraries, model = bill["components"]
+    listed = {each["properties"][0]["value"]: each["scope"] for each in libraries}
+    assert {line for line, scope in listed.items() if scope == "required"} == set(PROJECT["project"]["dependencies"])
+    assert "fastapi>=0.115" in listed
+    folder = ROOT / "ctx_embed" / "pretrained" / "default"
+    digests = {each["name"]: each["hashes"][0]["content"] for each in model["components"]}
+    assert digests["tokenizer.json"] == hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    for files in (*(each["files"] for each in record["sources"]), record["labelled"]):
+        assert files.items() <= digests.items()
 
 
 @pytest.mark.slow

@@ -1,0 +1,109 @@
+"""Add a CycloneDX list to the wheel: its dependencies, and the files and training data of its model.
+
+Python's place for such lists is ``.dist-info/sboms`` (PEP 770). The list depends on the sources only, so two builds of
+the same sources are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NAME = "ctx-embed.cdx.json"
+MODEL = Path("ctx_embed/pretrained/default")
+
+
+def _dependency(requirement: str, scope: str) -> dict[str, Any]:
+    name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+    return {
+        "type": "library",
+        "bom-ref": f"{scope}:{requirement}",
+        "name": name,
+        "purl": f"pkg:pypi/{name.lower().replace('_', '-').replace('.', '-')}",
+        "scope": scope,
+        "properties": [{"name": "ctx-embed:requirement", "value": requirement}],
+    }
+
+
+def _data(name: str, sha256: str, role: str) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "bom-ref": f"{role}:{name}",
+        "name": name,
+        "hashes": [{"alg": "SHA-256", "content": sha256}],
+        "properties": [{"name": "ctx-embed:role", "value": role}],
+    }
+
+
+def _training(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the files of texts and labels that a model's record names."""
+    texts = {name: digest for source in record["sources"] for name, digest in source["files"].items()}
+    roles = {"training texts": texts, "training labels": record.get("labelled") or {}}
+    return [_data(name, digest, role) for role, files in roles.items() for name, digest in sorted(files.items())]
+
+
+def bill_of_materials(root: Path, project: dict[str, Any]) -> dict[str, Any]:
+    """Return the list for the sources in ``root``; ``project`` is the table of pyproject.toml."""
+    folder = root / MODEL
+    files = [
+        {
+            "type": "file",
+            "bom-ref": f"model file:{path.relative_to(folder).as_posix()}",
+            "name": path.relative_to(folder).as_posix(),
+            "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}],
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    ]
+    fingerprint = json.loads((folder / "fingerprint.json").read_text(encoding="utf-8"))["fingerprint"]
+    model = {
+        "type": "machine-learning-model",
+        "bom-ref": "model",
+        "name": "ctx-embed default model",
+        "version": fingerprint,
+        "components": files + _training(json.loads((folder / "training.json").read_text(encoding="utf-8"))),
+    }
+    required = project["dependencies"]
+    extras = {line for lines in project["optional-dependencies"].values() for line in lines} - set(required)
+    libraries = [_dependency(line, "required") for line in required]
+    libraries += [_dependency(line, "optional") for line in sorted(extras) if not line.startswith(project["name"])]
+    itself = {
+        "type": "library",
+        "bom-ref": "ctx-embed",
+        "name": project["name"],
+        "version": project["version"],
+        "purl": f"pkg:pypi/{project['name']}@{project['version']}",
+        "licenses": [{"expression": project["license"]}],
+    }
+    content = {"metadata": {"component": itself}, "components": [*libraries, model]}
+    number = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(content, sort_keys=True))
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{number}",
+        "version": 1,
+        **content,
+    }
+
+
+class CustomBuildHook(BuildHookInterface):
+    """Adds the list to wheels."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Write the list where the builder takes it from."""
+        self.folder = tempfile.TemporaryDirectory()
+        path = Path(self.folder.name) / NAME
+        project = self.metadata.config["project"]
+        path.write_text(json.dumps(bill_of_materials(Path(self.root), project), indent=1) + "\n", encoding="utf-8")
+        build_data["sbom_files"].append(str(path))
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the file."""
+        self.folder.cleanup()
