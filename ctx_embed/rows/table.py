@@ -246,7 +246,7 @@ def _parquet(
                 for row in batch.to_pylist():
                     yield number, row
                     number += 1
-    except (pyarrow.ArrowException, OSError, *BROKEN_GZIP) as error:
+    except (pyarrow.ArrowException, OSError, OverflowError, ValueError, *BROKEN_GZIP) as error:
         raise InputError(f"{name}: cannot be read as Parquet ({said(error):.120})") from None
 
 

@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import os
+import re
+import struct
 import subprocess
 import sys
 
@@ -444,6 +446,15 @@ def test_tables_of_parquet_that_cannot_be_used(tmp_path):
         with pytest.raises(InputError) as caught:
             read(path)
         assert str(caught.value) in (f"{path}{message}", f"{path}: {message}")
+
+
+def test_values_of_parquet_that_python_cannot_hold(tmp_path):
+    ends = pyarrow.py_buffer(struct.pack("<2i", 0, 2))
+    not_utf8 = pyarrow.StringArray.from_buffers(1, ends, pyarrow.py_buffer(b"\xa0\xff"))
+    for column in (not_utf8, pyarrow.array([2**60], pyarrow.timestamp("us")), pyarrow.array([2**30], pyarrow.date32())):
+        path = table(tmp_path, text=["a"], more=column)
+        with pytest.raises(InputError, match=rf"^{re.escape(path)}: cannot be read as Parquet \("):
+            read(path)
 
 
 def test_sources_that_cannot_be_used(tmp_path):
