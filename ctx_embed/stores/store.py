@@ -74,8 +74,13 @@ class Collection:
         """
         try:
             found = cls(**note)
-            sound = isinstance(found.model_fingerprint, str) and isinstance(found.dimension, int)
-        except TypeError:
+            sound = (
+                isinstance(found.model_fingerprint, str)
+                and isinstance(found.dimension, int)
+                and isinstance(found.model, str | None)
+                and all(isinstance(kind, str) for kind in found.fields.values())
+            )
+        except (AttributeError, TypeError):
             sound = False
         if not sound:
             raise InputError(f"{name}: the record of its model is damaged; encode it again")

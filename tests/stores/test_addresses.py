@@ -115,6 +115,16 @@ def test_damaged_parts_are_one_line(tmp_path, embedder, rows):
                 ask()
 
 
+@pytest.mark.parametrize(
+    "damage", [{"fields": 3}, {"fields": {"n": 3}}, {"model": 3}, {"dimension": None}, {"more": 1}]
+)
+def test_a_damaged_record_of_the_model_is_one_line(embedder, damage):
+    note = stores.Collection.of(embedder).as_json()
+    assert stores.Collection.from_json("out", note) == stores.Collection.of(embedder)
+    with pytest.raises(InputError, match=r"^out: the record of its model is damaged; encode it again$"):
+        stores.Collection.from_json("out", note | damage)
+
+
 def test_a_collection_whose_making_was_cut_short_is_made(new_address, embedder, rows, monkeypatch):
     with stores.open(new_address()) as store:
         if not store.resumable:
