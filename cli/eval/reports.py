@@ -38,13 +38,9 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
     if len(encoders) > 2:
         raise click.UsageError(f"--encoder must be given at most twice, for A and for B, got {len(encoders)}")
 
-    from ctx_embed.eval.reports.files import read_results
-
-    reports = read_results(first), read_results(second)
-
     from ctx_embed.eval.reports.comparison import compare as compared
 
-    differences = compared(*reports, (encoders[0], encoders[-1]) if encoders else (None, None))
+    differences = compared(first, second, (encoders[0], encoders[-1]) if encoders else (None, None))
     if as_json:
         click.echo(json.dumps({task: asdict(found) for task, found in differences.items()}, indent=2))
         return
@@ -70,9 +66,10 @@ def report(folder: Path, output: Path | None) -> None:
     require_file(page)
     results = read_results(folder)
 
-    from ctx_embed.eval.reports.files import drawn_plots, write_files
+    from ctx_embed.eval.reports.files import damage_named, drawn_plots, write_files
     from ctx_embed.eval.reports.html import as_html
 
-    images = drawn_plots(results, lambda line: click.echo(line, err=True))
-    write_files(page.parent, {page.name: as_html(results, images)})
+    with damage_named(folder):
+        content = as_html(results, drawn_plots(results, lambda line: click.echo(line, err=True)))
+    write_files(page.parent, {page.name: content})
     click.echo(f"{page}")

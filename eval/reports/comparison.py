@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reports.files import read_results
+from ctx_embed.eval.reports.files import damage_named, read_results
 from ctx_embed.eval.scoring.score import Score, difference, from_json
 from ctx_embed.eval.scoring.statistics import Difference
 
@@ -28,7 +28,12 @@ def compare(
     Raises:
         InputError: a file holds no report, an encoder is unknown, or no task is in both on the same data.
     """
-    reports = [_report(given) for given in (first, second)]
+    names = dict.fromkeys(given for given in (first, second) if isinstance(given, str | Path))
+    with damage_named(*(names or ["the results"])):
+        return _differences([_report(given) for given in (first, second)], encoders)
+
+
+def _differences(reports: list[dict[str, Any]], encoders: tuple[str | None, str | None]) -> dict[str, Difference]:
     scores = [_scores(report, encoder) for report, encoder in zip(reports, encoders, strict=True)]
     tasks = [{task["name"]: task for task in report["tasks"]} for report in reports]
     shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]

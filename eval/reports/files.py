@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.errors import InputError
+from ctx_embed.errors import DamagedError, InputError
 from ctx_embed.eval.reports.plots import plots
 from ctx_embed.eval.reports.tables import as_markdown
 from ctx_embed.files import replaced_file
@@ -43,7 +44,7 @@ def read_results(path: Path) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror}); eval run -o DIR writes such a file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not JSON ({error})") from None
     found = report.get("format_version") if isinstance(report, dict) else None
     if found != FORMAT_VERSION:
@@ -51,6 +52,24 @@ def read_results(path: Path) -> dict[str, Any]:
     if absent := [key for key in KEYS if key not in report]:
         raise InputError(f"{file}: must be a result of eval run, lacks {', '.join(absent)}")
     return report
+
+
+@contextmanager
+def damage_named(*names: object) -> Iterator[None]:
+    """Turn errors that damaged results cause in the context into one line that names their files.
+
+    Raises:
+        DamagedError: a value is missing, or is of another type.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise DamagedError(
+            f"{' or '.join(map(str, names))}: must be an unchanged result of eval run ({said:.100}); run eval run again"
+        ) from error
 
 
 def write_report(

@@ -103,6 +103,44 @@ def test_compare_without_results(tmp_path):
     assert found.stderr.startswith(f"Error: {tmp_path / 'a.json'}: cannot be read (No such file or directory)")
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("results", 0, "score"), None),
+        (("results", 0, "score", "right"), "10"),
+        (("results", 0, "task"), "unknown"),
+        (("results", 1, "mean"), "high"),
+        (("results", 1, "score", "cosines"), {}),
+        (("tasks",), 3),
+        (("tasks", 0, "name"), ["MR"]),
+        (("encoders",), [3]),
+    ],
+)
+def test_damaged_results_are_one_line(folders, place, value):
+    before, after = folders
+    file = before / "results.json"
+    report = json.loads(file.read_text())
+    holder = report
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    file.write_text(json.dumps(report))
+    found = [call("compare", before, after), call("report", before)]
+    assert any(result.exit_code for result in found)
+    for result in found:
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        assert result.stderr.count("\n") == result.exit_code
+    assert call("compare", after, after).exit_code == 0
+
+
+def test_results_of_deep_json_are_one_line(folders):
+    before, after = folders
+    (before / "results.json").write_text('{"format_version": ' + "[" * 100_000)
+    found = call("compare", before, after)
+    assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
+    assert "results.json: not JSON (" in found.stderr
+
+
 def test_report_builds_one_page(folders, tmp_path):
     pytest.importorskip("matplotlib")
     before, _ = folders
