@@ -42,11 +42,12 @@ def _data(name: str, sha256: str, role: str) -> dict[str, Any]:
     }
 
 
-def _training(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the files of texts and labels that a model's record names."""
-    texts = {name: digest for source in record["sources"] for name, digest in source["files"].items()}
-    roles = {"training texts": texts, "training labels": record.get("labelled") or {}}
-    return [_data(name, digest, role) for role, files in roles.items() for name, digest in sorted(files.items())]
+def _training(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the files of texts and labels that the records of a model's stages of training name."""
+    texts = {file for record in records for source in record["sources"] for file in source["files"].items()}
+    labels = {file for record in records for file in (record.get("labelled") or {}).items()}
+    roles = {"training texts": texts, "training labels": labels}
+    return [_data(name, digest, role) for role, files in roles.items() for name, digest in sorted(files)]
 
 
 def bill_of_materials(root: Path, project: dict[str, Any]) -> dict[str, Any]:
@@ -62,13 +63,14 @@ def bill_of_materials(root: Path, project: dict[str, Any]) -> dict[str, Any]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
+    stages = [*folder.glob("*-stage.json"), folder / "training.json"]
     fingerprint = json.loads((folder / "fingerprint.json").read_text(encoding="utf-8"))["fingerprint"]
     model = {
         "type": "machine-learning-model",
         "bom-ref": "model",
         "name": "ctx-embed default model",
         "version": fingerprint,
-        "components": files + _training(json.loads((folder / "training.json").read_text(encoding="utf-8"))),
+        "components": files + _training([json.loads(path.read_text(encoding="utf-8")) for path in stages]),
     }
     required = project["dependencies"]
     extras = {line for lines in project["optional-dependencies"].values() for line in lines} - set(required)

@@ -147,9 +147,12 @@ def test_a_wheel_lists_its_dependencies_and_what_the_model_was_trained_on(tmp_pa
     folder = ROOT / "ctx_embed" / "pretrained" / "default"
     digests = {each["name"]: each["hashes"][0]["content"] for each in model["components"]}
     assert digests["tokenizer.json"] == hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
-    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    for files in (*(each["files"] for each in record["sources"]), record["labelled"]):
-        assert files.items() <= digests.items()
+    for path in (*folder.glob("*-stage.json"), folder / "training.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        for files in (*(each["files"] for each in record["sources"]), record["labelled"]):
+            assert files.items() <= digests.items()
+    names = [each["bom-ref"] for each in (*bill["components"], *model["components"])]
+    assert len(names) == len(set(names))
 
 
 @pytest.mark.slow
