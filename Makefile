@@ -1,6 +1,8 @@
 # make demo: the main job on the shipped model; make test: the tests; make docs: the site;
 # make size: installed lines and the files of a query; make check: what CI runs;
 # make check-slow: the same with the tests that take minutes;
+# make fuzz MINUTES=10: damaged input of every kind, with new seeds;
+# make release-check: a release without the upload: builds, compares, checks and audits (AUDIT= leaves the audit out);
 # make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
 PYTHON ?= python3
 # Processes that share the tests; each takes up to 2 GB.
@@ -8,7 +10,10 @@ WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check check-slow lint docs size clients clean
+MINUTES ?= 10
+AUDIT ?= $(BIN)/pip-audit --skip-editable --progress-spinner off
+
+.PHONY: demo test check check-slow lint docs size clients fuzz release-check clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
@@ -46,6 +51,21 @@ $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
 
 clients:
 	$(PYTHON) tests/clients/run.py
+
+fuzz: $(VENV)/installed-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.fuzz $(MINUTES)
+
+# The same sources give the same bytes twice; the wheel works without the sources.
+release-check: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet build twine $(if $(AUDIT),pip-audit)
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python -m build --no-isolation --outdir build/again
+	diff -r dist build/again
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m pip install --quiet --no-deps --target build/installed dist/*.whl
+	cd build/installed && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/python -m ctx_embed demo
+	$(AUDIT)
 
 clean:
 	rm -rf $(VENV) .clients build dist *.egg-info docs/_build

@@ -1,0 +1,359 @@
+"""What is fuzzed: for each kind of input, the files of a good one and the program's use of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ctx_embed.documents.extracted import UnreadableFileError
+from ctx_embed.errors import InputError
+from tests.conftest import SENTENCES, make_model
+from tests.documents.samples import WRITERS
+from tests.index.support.hash_model import HashModel
+
+ROWS = [
+    {"id": f"s{number}", "text": text, "label": "ab"[number % 2], "n": number} for number, text in enumerate(SENTENCES)
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of input.
+
+    Args:
+        make: writes a good input into an empty folder.
+        use: reads the input in a folder, of which the named file has been damaged.
+        damages: the glob of the files to damage.
+        allowed: the exceptions that ``use`` may raise.
+        writes: whether ``use`` may change the folder.
+    """
+
+    make: Callable[[Path], Any]
+    use: Callable[[Path, str], Any]
+    damages: str = "**/*"
+    allowed: tuple[type[Exception], ...] = (InputError,)
+    writes: bool = False
+
+
+def _make_rows(folder: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
+    table = "".join(f'{row["id"]},"{row["text"]}",{row["label"]},{row["n"]}\n' for row in ROWS)
+    (folder / "rows.jsonl").write_text(lines)
+    (folder / "rows.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "rows.csv").write_text("id,text,label,n\n" + table)
+    (folder / "rows.tsv").write_text("id\ttext\tlabel\tn\n" + table.replace(",", "\t"))
+    (folder / "rows.txt").write_text("\n".join(SENTENCES))
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "rows.parquet")
+
+
+def _use_rows(folder: Path, name: str) -> None:
+    from ctx_embed.rows import read_documents, read_labelled_rows
+
+    list(read_documents(folder / name))
+    if not name.endswith(".txt"):
+        list(read_labelled_rows(folder / name))
+
+
+def _make_documents(folder: Path) -> None:
+    for suffix, write in WRITERS.items():
+        write(folder / f"sample.{suffix}")
+    (folder / "sample.md").write_text("---\ntitle: Notes\n---\n# One\n\n- a\n\n```py\nx\n```\n\n| a | b |\n|---|---|\n")
+    (folder / "sample.py").write_text('"""Doc."""\n\nclass A:\n    def b(self):\n        return "c"\n')
+    (folder / "sample.c").write_text("int main(void) { /* say */ return 0; }\n")
+    (folder / "sample.csv").write_text("text,n\none,1\ntwo,2\n")
+
+
+def _use_document(folder: Path, name: str) -> None:
+    from ctx_embed.documents.formats import extract, format_of
+    from ctx_embed.documents.worker import answer
+
+    path = str(folder / name)
+    if format_of(path).apart:
+        json.dumps(answer(path, 4096), default=str)  # in a worker any error of a library becomes the reason
+    else:
+        list(extract(path))
+
+
+def _make_filter(folder: Path) -> None:
+    (folder / "filter").write_text(
+        'not (year >= 2020.5 or lang in ("en", "de")) and a.b contains \'x\' '
+        'and day < "2024-01-31" and `c d` is not null'
+    )
+
+
+def _use_filter(folder: Path, name: str) -> None:
+    import sqlite3
+
+    from ctx_embed.index.storage.filters import parse, parse_filter, paths
+
+    text = (folder / name).read_bytes().decode("utf-8", "replace")
+    condition = parse_filter(text)
+    paths(parse(text))
+    with sqlite3.connect(":memory:") as database:
+        database.execute("CREATE TABLE documents (id, metadata TEXT)")
+        database.execute('INSERT INTO documents VALUES (1, \'{"year": 2021, "lang": "en"}\')')
+        database.execute(f"SELECT id FROM documents WHERE {condition.sql}", condition.values).fetchall()
+    database.close()
+
+
+def _make_rules(folder: Path) -> None:
+    (folder / "rules").write_text("# all\n*.py[co]\n!keep/\n/build/**/x\n**/a?[!b-d]*\\ \ndoc/*.{md,txt}\n")
+
+
+def _use_rules(folder: Path, name: str) -> None:
+    from ctx_embed.documents.ignoring import Rules
+
+    rules = Rules.of((folder / name).read_bytes().decode("utf-8", "replace").split("\n"))
+    for path in ("a.pyc", "build/1/2/x", "doc/a.md", "a" * 200, "a/" * 40 + "b"):
+        rules.check(path)
+
+
+def _tokenizer() -> Any:
+    from ctx_embed.training.vocabulary import learn_vocabulary
+
+    return learn_vocabulary(SENTENCES * 3, size=90, progress=False)
+
+
+def _make_model(folder: Path) -> None:
+    make_model(_tokenizer()).save_pretrained(str(folder))
+
+
+def _use_in_numpy(folder: Path, _: str) -> None:
+    from ctx_embed.runtime import Embedder
+
+    Embedder.load(folder).encode([SENTENCES[0], ""])
+
+
+def _use_in_torch(folder: Path, _: str) -> None:
+    import ctx_embed
+
+    ctx_embed.load(folder, device="cpu").encode([SENTENCES[0], ""])
+
+
+def _make_classifier(folder: Path) -> None:
+    from ctx_embed import TextClassifier
+
+    _make_model(folder / "encoder")
+    TextClassifier(folder / "encoder").fit(SENTENCES, ["a", "b"] * 4).save(folder / "classifier")
+
+
+def _use_classifier(folder: Path, _: str) -> None:
+    from ctx_embed import TextClassifier
+
+    TextClassifier.load(folder / "classifier").predict_proba([SENTENCES[0], ""])
+
+
+def _make_recipe(folder: Path) -> None:
+    (folder / "recipe.toml").write_text(
+        'corpus = ["a.txt"]\nsteps = 10\nlearning_rate = 1e-3\nsystem = "contextualizer"\n\n'
+        '[encoder_options]\nrank = 4\n\n[[sources]]\nfiles = ["b.txt"]\nweight = 0.5\n'
+    )
+
+
+def _use_recipe(folder: Path, name: str) -> None:
+    from ctx_embed.training.distillation.recipe import LISTS, read_recipe
+
+    read_recipe(folder / name, {*LISTS, "steps", "learning_rate", "system", "encoder_options", "sources"})
+
+
+def _make_checkpoint(folder: Path) -> None:
+    import torch
+
+    from ctx_embed.training.checkpoint import Checkpoint
+
+    Checkpoint(folder / "model", "run").save({"step": 3, "weights": {"a": torch.arange(9.0)}, "losses": [0.1]})
+
+
+def _use_checkpoint(folder: Path, _: str) -> None:
+    from ctx_embed.training.checkpoint import Checkpoint
+
+    Checkpoint(folder / "model", "run").load()
+
+
+def _make_index(folder: Path) -> None:
+    from ctx_embed import SearchIndex
+
+    with SearchIndex.create(folder / "index", HashModel(), "HNSW8") as index:
+        index.add([row["text"] for row in ROWS], [row["id"] for row in ROWS], [{"n": row["n"]} for row in ROWS])
+        index.search("a cat", mode="dense")
+        index.delete(["s3"])
+
+
+def _use_index(folder: Path, _: str) -> None:
+    from ctx_embed import SearchIndex
+
+    with SearchIndex.open(folder / "index", HashModel()) as index:
+        for mode in ("words", "dense", "hybrid"):
+            index.search("a cat in the garden", mode=mode, where="n >= 1", context=1)
+        index.count("n < 3")
+        list(index.documents())
+        index.facets("n")
+        index.verify()
+        index.add(["another text"])
+
+
+def _make_state(folder: Path) -> None:
+    _make_model(folder / "model")
+    state = _state(folder)
+    state.add(" ".join(SENTENCES))
+    (folder / "state").write_bytes(state.to_bytes())
+    # Uncompressed, so that edits reach what is inside.
+    (folder / "plain").write_bytes(_unpacked(state.to_bytes()))
+
+
+def _state(folder: Path) -> Any:
+    from ctx_embed.runtime import Embedder
+
+    return Embedder.load(folder / "model").state()
+
+
+def _unpacked(stored: bytes) -> bytes:
+    import zlib
+
+    from ctx_embed.numpy_model.growing.document_state import MAGIC
+
+    return zlib.decompress(stored[len(MAGIC) :])
+
+
+def _use_state(folder: Path, name: str) -> None:
+    import zlib
+
+    from ctx_embed.numpy_model.growing.document_state import MAGIC
+
+    stored = (folder / name).read_bytes()
+    state = _state(folder)
+    state.restore(stored if name == "state" else MAGIC + zlib.compress(stored, 1))
+    state.add("and one more")
+    assert np.isfinite(state.embedding()).all()
+
+
+def _make_parquet(folder: Path) -> None:
+    from ctx_embed import stores
+    from ctx_embed.index.model import IndexModel
+    from ctx_embed.stores.columns import fields_of
+
+    embedder, metadata = IndexModel.of(HashModel()), [{"n": row["n"]} for row in ROWS]
+    with stores.open(str(folder / "set"), HashModel()) as store:
+        store.ensure(stores.Collection.of(embedder, fields_of(metadata)))
+        for part in (slice(0, 5), slice(3, 8)):
+            ids = [row["id"] for row in ROWS[part]]
+            store.upsert(stores.Batch(ids, SENTENCES[part], metadata[part], embedder.documents(SENTENCES[part])))
+        store.finish()
+
+
+def _use_parquet(folder: Path, _: str) -> None:
+    from ctx_embed import stores
+
+    with stores.open(str(folder / "set"), HashModel()) as store:
+        store.count()
+        store.search("a cat in the garden", where="n >= 1")
+        list(store.documents())
+
+
+def _make_results(folder: Path) -> None:
+    from ctx_embed.eval.encoders import Encoder
+    from ctx_embed.eval.evaluation import evaluate
+    from ctx_embed.eval.tasks.catalogue import find_tasks
+    from ctx_embed.eval.tasks.data import DataReader
+    from tests.index.support.hash_model import hash_vectors
+
+    data = folder / "data" / "senteval"
+    data.mkdir(parents=True)
+    (data / "MR.tsv").write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(40)))
+    (data / "STSB_test.tsv").write_text("".join(f"{i % 5}.0\tgood day {i}\tgood night {i}\n" for i in range(10)))
+    encoders = [Encoder(name, hash_vectors, name * 64, name) for name in "ab"]
+    report = evaluate(encoders, find_tasks(("MR", "STSB")), DataReader(folder / "data")).report
+    (folder / "results.json").write_text(json.dumps(report))
+
+
+def _use_results(folder: Path, name: str) -> None:
+    from tests.helpers.cli import Command
+
+    file, page = folder / name, folder / "page.html"
+    for arguments in (["report", file, "-o", page], ["compare", file, file, "--encoder", "a", "--encoder", "b"]):
+        result = Command("eval").run(*arguments)
+        if isinstance(result.exception, Exception):
+            raise result.exception
+        page.unlink(missing_ok=True)
+        if result.exit_code:
+            raise InputError(result.stderr.rstrip("\n"))
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "v1/embeddings": {"model": "default", "input": ["a cat", "a dog"], "encoding_format": "base64", "dimensions": 8},
+    "v1/rerank": {"query": "a cat", "documents": ["a dog", "the cat"], "top_n": 1},
+    "search": {"query": "a cat", "k": 3, "mode": "hybrid", "where": "n >= 1", "context": 1, "threshold": 0.1},
+    "get": {"ids": ["s1", 5]},
+    "ids": {"where": "n < 3"},
+    "count": {"where": 'label = "a"'},
+    "documents": {"where": "n < 5", "offset": 1, "limit": 2},
+    "facets": {"field": "label"},
+    "add": {"texts": ["new"], "ids": ["x"], "metadata": [{"n": 1}]},
+    "upsert": {"texts": ["new"], "ids": ["x"], "metadata": [{"n": 1}]},
+    "update_metadata": {"ids": ["s1"], "changes": {"n": 2}},
+    "delete": {"ids": ["x"]},
+    "duplicates": {"threshold": 0.9, "most": 5},
+    "explain": {"query": "a cat", "text": "the dog"},
+}
+
+
+def _make_bodies(folder: Path) -> None:
+    for number, body in enumerate(BODIES.values()):
+        (folder / f"{number}").write_text(json.dumps(body))
+
+
+@cache
+def _client() -> Any:
+    """Return a client of the server's application over a small index; both last as long as the process."""
+    from starlette.testclient import TestClient
+
+    from ctx_embed import SearchIndex
+    from ctx_embed.serving.app import create_app
+    from ctx_embed.serving.settings import Settings
+
+    folder = TemporaryDirectory()
+    path = Path(folder.name) / "notes"
+    with SearchIndex.create(path) as index:
+        index.add(SENTENCES, [row["id"] for row in ROWS], [{"n": row["n"], "label": row["label"]} for row in ROWS])
+    client = TestClient(create_app(Settings([path])), base_url="http://127.0.0.1", raise_server_exceptions=True)
+    client.folder = folder
+    return client
+
+
+def _use_body(folder: Path, name: str) -> None:
+    route = list(BODIES)[int(name)]
+    url = f"/{route}" if "/" in route else f"/v1/indexes/notes/{route}"
+    headers = {"Content-Type": "application/json"}
+    answer = _client().post(url, content=(folder / name).read_bytes(), headers=headers)
+    if answer.status_code != 200:
+        assert 400 <= answer.status_code < 500, (route, answer.status_code, answer.text)
+        assert "\n" not in answer.json()["error"]["message"]
+
+
+TARGETS = {
+    "rows": Target(_make_rows, _use_rows),
+    "documents": Target(_make_documents, _use_document, allowed=(InputError, UnreadableFileError)),
+    "filter": Target(_make_filter, _use_filter),
+    "ignore rules": Target(_make_rules, _use_rules),
+    "model in NumPy": Target(_make_model, _use_in_numpy),
+    "model in torch": Target(_make_model, _use_in_torch),
+    "classifier": Target(_make_classifier, _use_classifier, "classifier/**/*"),
+    "recipe": Target(_make_recipe, _use_recipe),
+    "checkpoint": Target(_make_checkpoint, _use_checkpoint),
+    "index": Target(_make_index, _use_index, writes=True),
+    "state": Target(_make_state, _use_state, "*[!l]"),
+    "Parquet set": Target(_make_parquet, _use_parquet),
+    "results": Target(_make_results, _use_results, "results.json"),
+    "HTTP": Target(_make_bodies, _use_body),
+}
