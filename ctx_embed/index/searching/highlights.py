@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,19 +19,42 @@ from ctx_embed.index.writing.chunking import sentences
 
 # How much all of a query's words count against a cosine of 1; benchmarks/highlights.py shows what it changes.
 WORDS_WEIGHT = 0.5
-# Sentences of more characters are cut into their lines, such as those of a log or of source code.
+# Sentences of more characters are cut into their lines.
 LONG_SENTENCE = 400
+# A line of a paragraph, which the next one continues, is not as short as those of lists and source code, and ends
+# unlike a sentence, a statement or a row of a table. Both begin with a word; the first may be an item of a list.
+SHORT_LINE = 40
+_PARAGRAPH = re.compile(r"(?:(?:[-*+•]|\d+[.)])\s+)?[\"'`(]*[^\W\d_].*[^.!?;{}|]")
+_WORD_START = re.compile(r"[\"'`(]*[^\W\d_]")
 
 
 def places(text: str) -> list[Span]:
-    """Return the parts of a text of which one is highlighted, its sentences or lines, as spans of characters."""
-    spans = []
-    for start, stop in sentences(text):
-        if stop - start <= LONG_SENTENCE:
-            spans.append((start, stop))
+    """Return the parts of a text of which one is highlighted, as spans of characters.
+
+    They are the sentences of its paragraphs, and its other lines, such as those of lists and source code.
+    """
+    paragraphs: list[Span] = []
+    above = ""
+    for start, stop, *_ in rows(text):
+        line = text[start:stop]
+        if paragraphs and start == paragraphs[-1][1] + 1 and _continues(line, above):
+            paragraphs[-1] = (paragraphs[-1][0], stop)
         else:
-            spans += [(start + line.start, start + line.stop) for line in rows(text[start:stop])]
+            paragraphs.append((start, stop))
+        above = line
+    spans: list[Span] = []
+    for first, last in paragraphs:
+        for start, stop in sentences(text[first:last]):
+            is_long = stop - start > LONG_SENTENCE
+            parts = [(line.start, line.stop) for line in rows(text[first + start : first + stop])] if is_long else []
+            spans += [(first + start + begin, first + start + end) for begin, end in parts or [(0, stop - start)]]
     return spans or [(0, len(text))]
+
+
+def _continues(line: str, above: str) -> bool:
+    """Return whether a line is the next one of a paragraph."""
+    is_paragraph = len(above) >= SHORT_LINE and _PARAGRAPH.fullmatch(above.strip()) is not None
+    return is_paragraph and _WORD_START.match(line.strip()) is not None
 
 
 def highlighted(

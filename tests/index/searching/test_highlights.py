@@ -89,6 +89,28 @@ def test_long_sentences_are_cut_into_lines():
     assert places("") == [(0, 0)]
 
 
+def test_sentences_run_over_lines_but_not_over_items_and_statements():
+    text = (
+        "# A heading of more than forty characters in all\n"
+        "The first sentence of the paragraph runs over\ntwo lines. The second one does not.\n"
+        "- An item that is long enough to be continued\n  on the next line\n"
+        "- Another item\n"
+        "connection = open_the_connection_to_the_database();\nclose(connection)\n"
+        "2024-01-01 12:00:00 INFO the request was served\nand another line\n"
+    )
+    assert [text[start:stop] for start, stop in places(text)] == [
+        "# A heading of more than forty characters in all",
+        "The first sentence of the paragraph runs over\ntwo lines.",
+        "The second one does not.",
+        "- An item that is long enough to be continued\n  on the next line",
+        "- Another item",
+        "connection = open_the_connection_to_the_database();",
+        "close(connection)",
+        "2024-01-01 12:00:00 INFO the request was served",
+        "and another line",
+    ]
+
+
 def test_a_highlight_takes_less_than_two_milliseconds():
     embedder = Embedder.load()
     texts = [" ".join([*PASSAGES, *PASSAGES[::-1]]) for _ in range(10)]
