@@ -55,7 +55,7 @@ SHOWN_CHARACTERS = 500
     "--min-relevance",
     type=click.FloatRange(0, 1),
     help="The lowest relevance of a hit; 0 shows the nearest passages even if they hardly answer.  "
-    "[default: 0.9; none with --mode words]",
+    "[default: 0.8; none with --mode words]",
 )
 @click.option("--include", metavar="GLOB", multiple=True, help="Read only files of a folder that match, e.g. '*.md'.")
 @click.option(
@@ -74,8 +74,8 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
 
     PATH is a file, a folder or - for standard input; without PATH, standard input if it is a pipe or a file, else the
     current folder. Files are read, and folders are walked, as by 'index build': hidden files, binary files and those
-    that .gitignore names are left out. Hits are printed as PATH:LINE:TEXT with the line that is nearest to QUESTION,
-    best first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
+    that .gitignore names are left out. Hits are printed as PATH:LINE:TEXT with the sentence or line that answers best,
+    best hit first; scores are in --json. "Words in quotation marks" must occur as a phrase, unless --mode is dense.
 
     The best hits are only known when everything is read. In a terminal, the best ones so far are shown while a long
     search reads, and the final list replaces them. Memory does not grow with the files.
@@ -160,24 +160,30 @@ def _print(hit: Found, number: int, options: dict[str, Any]) -> None:
 
 
 def _lines(hit: Found, before: int, after: int) -> Iterator[str]:
-    """Yield the nearest line of a hit and the lines around it, as grep prints them."""
+    """Yield the lines of a hit's highlight and those around it, as grep prints them."""
     text = hit.before + hit.text + hit.after
-    start = len(hit.before) + hit.nearest[0]
-    above, below = text[:start].split("\n"), text[start:].split("\n")
-    lines = [*above[:-1], above[-1] + below[0], *below[1:]]
-    place = len(above) - 1
-    for number in range(max(place - before, 0), min(place + after + 1, len(lines))):
-        line = None if hit.nearest_line is None else hit.nearest_line + (number - place)
-        yield _line(hit, line, lines[number], ":" if number == place else "-")
+    start, stop = (len(hit.before) + place for place in hit.highlight or (0, len(hit.text)))
+    first, last = text.count("\n", 0, start), text.count("\n", 0, stop)
+    begin = 0
+    for number, line in enumerate(text.split("\n")):
+        if first - before <= number <= last + after:
+            place = None if hit.nearest_line is None else hit.nearest_line + number - first
+            found = (max(start - begin, 0), max(stop - begin, 0))
+            yield _line(hit, place, line, found, ":" if first <= number <= last else "-")
+        begin += len(line) + 1
 
 
-def _line(hit: Found, line: int | None, text: str, mark: str) -> str:
-    place = f", page {hit.page}" if line is None and hit.page is not None else ""
+def _line(hit: Found, number: int | None, text: str, found: tuple[int, int], mark: str) -> str:
+    """Return a line after its place; the found characters are coloured in a terminal."""
+    place = f", page {hit.page}" if number is None and hit.page is not None else ""
     shown = [click.style(_name(hit) + place, fg="magenta")]
-    if line is not None:
-        shown.append(click.style(str(line), fg="green"))
+    if number is not None:
+        shown.append(click.style(str(number), fg="green"))
     if sys.stdout.isatty():
-        text = _for_terminal(text)
+        before, matched, after = (
+            _for_terminal(part) for part in (text[: found[0]], text[slice(*found)], text[found[1] :])
+        )
+        text = before + (click.style(matched, fg="red", bold=True) if matched else "") + after
     return click.style(mark, fg="cyan").join([*shown, text])
 
 
@@ -224,7 +230,7 @@ class _Preview:
 
 
 def _nearest(hit: Found) -> str:
-    start, stop = hit.nearest
+    start, stop = hit.highlight or (0, len(hit.text))
     return hit.text[start:stop].strip()
 
 

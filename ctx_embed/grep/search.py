@@ -5,24 +5,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.documents.blocks import KINDS, rows
+from ctx_embed.documents.blocks import KINDS
 from ctx_embed.errors import InputError, described
 from ctx_embed.grep.counting import WordCounts
 from ctx_embed.grep.reading import Sources, Text, batches
 from ctx_embed.index.searching.bm25 import words_of
+from ctx_embed.index.searching.highlights import highlights
 from ctx_embed.index.searching.hits import Hit, counted
 from ctx_embed.index.searching.options import Mode, Options
 from ctx_embed.index.searching.relevance import DEFAULT_RELEVANCE, Stream, unanswered_questions, word_shares
 from ctx_embed.index.searching.search import FUSED_RANKS, fused_scores
-from ctx_embed.index.storage.documents import Span, embedded_texts
+from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.writing.chunking import passages_of
+from ctx_embed.numpy_model.contextualizer import blas
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -42,26 +45,25 @@ class Found(Hit):
     """A hit with the lines around it; its ``id`` is the path of its file.
 
     Args:
-        nearest: the line of the text that is nearest to the question by meaning, as a span of characters.
-        nearest_line: the number of that line in the file, from 1; None if not known.
+        nearest_line: the number of the line in the file at which the highlight begins, from 1; None if not known.
         before: the lines before the passage, and the part of its first line before it.
         after: the rest of its last line, and the lines after it.
     """
 
-    nearest: Span = (0, 0)
     nearest_line: int | None = None
     before: str = ""
     after: str = ""
 
     def as_dict(self, query: str = "") -> dict[str, Any]:
         """Return the path, lines, text and scores of the hit as JSON values, without those that are None."""
-        start, stop = self.nearest
+        start, stop = self.highlight or (0, len(self.text))
         fields = {
             "path": self.id,
             "line": self.line,
             "page": self.page,
             "nearest": self.text[start:stop],
             "nearest_line": self.nearest_line,
+            "highlight": (start, stop),
             "text": self.text,
             "score": self.score,
             "fused": self.fused,
@@ -103,7 +105,7 @@ class Search:
         k: the number of hits.
         mode: ``hybrid`` (by meaning and by words), ``dense`` or ``words``; None is ``hybrid``.
         threshold: the lowest cosine of a hit; None: any.
-        min_relevance: the lowest relevance of a hit; None: 0.9, and in mode ``words`` any.
+        min_relevance: the lowest relevance of a hit; None: 0.8, and in mode ``words`` any.
         files: whether to return only the best hit of each file.
         before: the number of lines before a hit to include in :attr:`Found.before`.
         after: the number of lines after it to include in :attr:`Found.after`.
@@ -153,7 +155,9 @@ class Search:
     def read(self, texts: Iterable[Text]) -> Iterator[int]:
         """Read texts; yield the number of lines read so far after each batch."""
         for batch in batches(texts, BATCH_CHARACTERS):
-            self._read(batch)
+            # Products are small: threads that share one would mostly wait for each other.
+            with blas().limited():
+                self._read(batch)
             yield self.lines
 
     def _read(self, batch: Sequence[Text]) -> None:
@@ -285,32 +289,20 @@ class Search:
         ]
 
     def _placed(self, hits: list[Found]) -> list[Found]:
-        """Return hits with their nearest lines; of equally near ones the one with most words of the question."""
-        lines = [(place, span) for place, hit in enumerate(hits) for span in _lines(hit.text)]
-        texts = [hits[place].text[start:stop] for place, (start, stop) in lines]
-        nearness = _embedded(self.model, texts) @ self._query + word_shares(self.question, texts)
-        best: dict[int, int] = {}
-        for number, (place, _) in enumerate(lines):
-            if place not in best or nearness[number] > nearness[best[place]]:
-                best[place] = number
-        return [_at(hit, lines[best[place]][1]) for place, hit in enumerate(hits)]
+        """Return hits with their highlights; in a record all lines have the number of the record."""
+        embed = partial(_embedded, self.model)
+        placed = []
+        spans = highlights([hit.text for hit in hits], [self.question], self._query[None], embed)
+        for hit, span in zip(hits, spans, strict=True):
+            line = hit.nearest_line or counted(hit.line, hit.text, "\n", span[0])
+            placed.append(replace(hit, highlight=span, nearest_line=line))
+        return placed
 
     def _answers(self, hit: Found) -> bool:
         least, threshold = self.options.min_relevance, self.options.threshold
         least = DEFAULT_RELEVANCE if least is None else least
         is_relevant = hit.relevance is None or hit.relevance >= least
         return is_relevant and (threshold is None or hit.score >= threshold)
-
-
-def _lines(text: str) -> list[Span]:
-    """Return the lines of a text that are not blank."""
-    return [(block.start, block.stop) for block in rows(text)] or [(0, len(text))]
-
-
-def _at(hit: Found, span: Span) -> Found:
-    """Return a hit with its nearest line; in a record all lines have the number of the record."""
-    line = hit.line if hit.nearest_line is not None else counted(hit.line, hit.text, "\n", span[0])
-    return replace(hit, nearest=span, nearest_line=line)
 
 
 def _embedded(model: IndexModel, texts: Sequence[str]) -> Vectors:

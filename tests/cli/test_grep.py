@@ -51,10 +51,23 @@ def test_context_lines():
     assert run("passwords", ".", "-C", "1", "--min-relevance", "0").stdout.count("--\n") == 1
 
 
+def test_a_sentence_of_several_lines_is_printed_whole(tree):
+    (tree / "long.txt").write_text(
+        "Everybody has an account of their own. The passwords of\nall users are stored as hashes with salt. Nobody may "
+        "read them, not\neven the administrators.\n"
+    )
+    found = run("how are passwords stored", "long.txt", "-C", "1").stdout
+    assert found.splitlines() == [
+        "long.txt:1:Everybody has an account of their own. The passwords of",
+        "long.txt:2:all users are stored as hashes with salt. Nobody may read them, not",
+        "long.txt-3-even the administrators.",
+    ]
+
+
 def test_json_lines_and_files():
     (found,) = map(json.loads, run("how are passwords stored", ".", "--json").stdout.splitlines())
     assert (found["path"], found["line"], found["nearest_line"]) == ("security.md", 1, 5)
-    assert found["nearest"] == PASSWORDS
+    assert found["nearest"] == found["text"][slice(*found["highlight"])] == PASSWORDS
     assert found["relevance"] > 0.9
     assert run("passwords", ".", "-l").stdout == "security.md\n"
 
@@ -147,5 +160,5 @@ def test_a_terminal_shows_colours_and_the_best_hits_so_far(tree):
     assert "lines searched ..." in text
     assert "\x1b[J" in text
     assert text.rstrip().endswith(
-        f"\x1b[35msecurity.md\x1b[0m\x1b[36m:\x1b[0m\x1b[32m5\x1b[0m\x1b[36m:\x1b[0m{PASSWORDS}"
+        f"\x1b[35msecurity.md\x1b[0m\x1b[36m:\x1b[0m\x1b[32m5\x1b[0m\x1b[36m:\x1b[0m\x1b[31m\x1b[1m{PASSWORDS}\x1b[0m"
     )

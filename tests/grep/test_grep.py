@@ -40,7 +40,7 @@ def tree(tmp_path) -> Path:
 def test_the_place_of_the_answer(tree):
     hit, *_ = grep("how do you keep a user's password safe?", tree, min_relevance=0)
     assert (hit.id, hit.line, hit.nearest_line) == (str(tree / "docs" / "security.md"), 1, 5)
-    assert hit.text[slice(*hit.nearest)] == PASSWORDS
+    assert hit.text[slice(*hit.highlight)] == PASSWORDS
 
 
 def test_ignored_hidden_and_binary_files_are_not_read(tree):
@@ -138,7 +138,7 @@ def test_a_huge_file_has_the_lines_of_the_file(tmp_path):
                 file.write("the disk of the database server is full\n")
     hit, *_ = grep("is the disk of the database full?", path)
     assert hit.nearest_line == 47_112
-    assert hit.text[slice(*hit.nearest)] == "the disk of the database server is full"
+    assert hit.text[slice(*hit.highlight)] == "the disk of the database server is full"
     assert path.read_text()[hit.start :].startswith(hit.text)
 
 
