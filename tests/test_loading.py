@@ -284,7 +284,7 @@ def test_the_path_of_the_shipped_model(sentences):
     assert np.array_equal(theirs.encode(sentences), load(device="cpu").encode(sentences))
 
 
-SHIPPED = "b8a85ac987ea2dd8978e474aa6fc4bbb906ff4508c68a2109e509996a7cc4649"
+SHIPPED = "8255bcc7255671e9056ec59dd4fe6d697c156815fc19a021b58ca9c7e02d2514"
 
 
 def test_the_shipped_models_fingerprint_is_that_of_the_indexes_there_are():
