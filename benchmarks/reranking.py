@@ -1,4 +1,4 @@
-"""Searches by words, by meaning, by both, and reranked: nDCG@10 on retrieval collections, of our model and a larger one.
+"""Searches by words, by meaning, by both, and reranked: nDCG@10 on retrieval collections, with ours and a larger model.
 
     python benchmarks/reranking.py --data DIR [--collections "cranfield cacm"] [--reranker minilm] [--json FILE]
 

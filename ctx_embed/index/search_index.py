@@ -547,7 +547,8 @@ class SearchIndex(Collection):
 
         Args:
             query: a text, a vector (dimension,) of the index's model, or a list of texts or vectors. Words in
-                ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``.
+                ``"quotation marks"`` must occur as a phrase in the modes ``words`` and ``hybrid``, if any passage has
+                all phrases of the query.
             k: the number of hits for each query, at least 1; there may be fewer.
             mode: ``dense`` ranks by the cosines of embeddings, ``words`` by BM25 over the query's words, ``hybrid`` by
                 the mean of both, as shares of the best. None takes ``hybrid`` for texts, and ``dense`` for vectors and

@@ -75,9 +75,9 @@ def expression(query: str) -> str:
 
 
 def phrases(query: str) -> list[str]:
-    """Return the quoted phrases of a query as FTS5 strings; a passage must contain each phrase."""
+    """Return the quoted phrases of a query, of two words or more, as FTS5 strings; a passage must contain each one."""
     found = (_WORD.findall(phrase.lower()) for phrase in _PHRASE.findall(well_formed(query)))
-    return [f'"{" ".join(words)}"' for words in found if words][:MOST_WORDS]
+    return [f'"{" ".join(words)}"' for words in found if len(words) > 1][:MOST_WORDS]
 
 
 class Bm25:
@@ -136,6 +136,21 @@ class Bm25:
             # FTS5's rank is the negative score.
             select = f"SELECT rowid, -rank FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?"
             return dict(self.database.connection.execute(select, (match, k)))
+
+    def without_missing_phrases(self, query: str) -> str:
+        """Return a query without its quotation marks if no passage has all of its phrases.
+
+        Questions in plain language quote words that passages need not have side by side.
+        """
+        required = phrases(query)
+        if required:
+            with self.database.reporting_errors():
+                found = self.database.connection.execute(
+                    "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1", (" AND ".join(required),)
+                ).fetchone()
+            if found is None:
+                return _PHRASE.sub(lambda phrase: phrase[1], well_formed(query))
+        return query
 
     def with_phrases(self, query: str, rows: int) -> Mask:
         """Return a mask (rows,) of the passages that contain every quoted phrase of a query; it must have one."""

@@ -166,6 +166,8 @@ class Search:
         if self.queries.like or self.excluded or len(self.avoided):
             searched, texts, vectors = self._with_examples(searched)
         assert vectors is not None
+        if self.mode != "dense":
+            texts = [bm25.without_missing_phrases(text) for text in texts]
         rankings = self._rankings(searched, texts, vectors)
         found = hits_of(store, rankings, int(self.options.context), self.options.document)
         asked = [texts] if self.options.fuse else [[text] for text in texts]
