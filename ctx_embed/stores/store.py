@@ -100,9 +100,10 @@ class Collection:
                 f"(fingerprint {each.model_fingerprint[:12]}, dimension {each.dimension})"
                 for each in (self, other)
             )
-            raise InputError(
-                f"{name}: its vectors come from the model {here}, not from {there}; use that model or another target"
-            )
+            what = "use that model or another target"
+            if self.model == other.model:
+                what = "another version of it made them, so embed the texts again"
+            raise InputError(f"{name}: its vectors come from the model {here}, not from {there}; {what}")
 
 
 @dataclass(frozen=True)

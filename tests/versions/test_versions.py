@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ctx_embed import load
 from ctx_embed.errors import InputError, OtherModelError
+from ctx_embed.fingerprint import fingerprint
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.manifest import MANIFEST
 from ctx_embed.serving.client import Client
@@ -72,8 +74,14 @@ def test_classifiers_and_data_sets_are_read(released):
 
     predicted = json.loads(run("predict", released / "classifier", released / "records.jsonl", "--json"))
     assert [row["label"] in "ab" for row in predicted] == [True] * 8
-    rows = run("index", "build", "--from-parquet", released / "parquet", released / "new.index")
-    assert rows.startswith("8 documents")
+    data_set = [str(part) for part in ("--from-parquet", released / "parquet", released / "new.index")]
+    refused = subprocess.run([*COMMAND, "index", "build", *data_set], capture_output=True, text=True)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert refused.stderr.endswith("another version of it made them, so embed the texts again\n")
+    assert not (released / "new.index").exists()
+    record = released / "parquet" / "_collection.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"model_fingerprint": fingerprint(load())}))
+    assert run("index", "build", *data_set).startswith("8 documents")
 
 
 class TestAnIndexOfAnotherDefaultModel:
