@@ -113,4 +113,5 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write texts by file name, each file atomically."""
     for name, content in files.items():
         with replaced_file(folder / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+            # A damaged result may hold halves of surrogate pairs, which no file can; they become question marks.
+            temporary.write_text(content, encoding="utf-8", errors="replace")

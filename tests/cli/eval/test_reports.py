@@ -133,6 +133,14 @@ def test_damaged_results_are_one_line(folders, place, value):
     assert call("compare", after, after).exit_code == 0
 
 
+def test_half_a_character_is_written_as_a_question_mark(folders):
+    before, _ = folders
+    file = before / "results.json"
+    file.write_text(file.read_text().replace('"ten folds"', '"\\ud800 folds"'))
+    assert call("report", before).exit_code == 0
+    assert "? folds" in (before / "report.html").read_text()
+
+
 def test_results_of_deep_json_are_one_line(folders):
     before, after = folders
     (before / "results.json").write_text('{"format_version": ' + "[" * 100_000)
