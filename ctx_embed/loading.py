@@ -27,6 +27,8 @@ PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
 # Only these packages may define the classes that a model folder names, so that a folder never runs foreign code.
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
+# The output of this package's encoders, which the modules after them change.
+FEATURE = "sentence_embedding"
 # sentence-transformers 5.7 and 6 define Normalize in different files; a model saved under one opens under the other.
 NORMALIZE = "sentence_transformers.sentence_transformer.modules.Normalize"
 SAME_CLASS = {
@@ -231,7 +233,19 @@ def load(
                     model_kwargs=dict(kwargs),
                 )
             forward_arguments[entry.name] = entry.arguments
-        is_ours = isinstance(next(iter(modules.values()), None), TokenEncoder)
+        first = modules[entries[0].name]
+        if not (hasattr(first, "preprocess") or hasattr(first, "tokenize")):
+            raise InputError(
+                f"{folder}: modules.json must begin with a module that reads texts, got {type(first).__name__}"
+            )
+        is_ours = isinstance(first, TokenEncoder)
+        for name, module in list(modules.items())[1 if is_ours else len(modules) :]:
+            features = [getattr(module, f"module_{end}_name", FEATURE) for end in ("input", "output")]
+            if features != [FEATURE, FEATURE]:
+                raise InputError(
+                    f"{folder}: the module {name!r} must read and write {FEATURE}, got {features[0]!r:.80} and "
+                    f"{features[1]!r:.80}"
+                )
         card_class = Card if is_ours else IdentifiedCard
         model = SentenceTransformer(
             modules=cast(Any, modules),

@@ -107,7 +107,8 @@ def modules_of(folder: Path) -> list[Entry]:
         if not (isinstance(name, str) and isinstance(home, str) and isinstance(kind, str) and _names(arguments)):
             raise InputError(f"{path}: each module must have a name, a path and a type, got {entry!s:.80}")
         inside = PurePosixPath(home.replace("\\", "/"))
-        if inside.is_absolute() or ".." in inside.parts or ":" in home or "\0" in home:
+        is_text = home.encode("utf-8", "ignore").decode() == home
+        if inside.is_absolute() or ".." in inside.parts or ":" in home or "\0" in home or not is_text:
             raise InputError(f"{path}: modules must lie inside the folder, got the path {home!r:.80}")
         entries.append(Entry(name, folder / home, kind, arguments))
     if len({entry.name for entry in entries}) < len(entries):

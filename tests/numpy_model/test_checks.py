@@ -174,6 +174,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "a path outside": (of_module(0, path="../other"), "must lie inside the folder, got the path '../other'"),
     "an absolute path": (of_module(1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
     "a path outside on Windows": (of_module(1, path="..\\etc"), "must lie inside the folder"),
+    "half a character": (of_module(1, path="\ud800"), "must lie inside the folder, got the path '\\ud800'"),
     "two of one name": (of_module(1, name="0"), "two modules have the same name"),
     "a pipe for the modules": (pipe("modules.json"), "modules.json: must be a regular file"),
     "a pipe for the settings": (pipe(SETTINGS), "must be a regular file"),
@@ -215,6 +216,27 @@ def test_a_hostile_folder_is_one_line(hostile, name, load):
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (edited("modules.json", lambda modules: modules.pop(0)), "must begin with a module that reads texts, got Norm"),
+        (
+            written("1_Normalize/config.json", '{"module_input_name": []}'),
+            "the module '1' must read and write sentence_embedding, got [] and []",
+        ),
+        (
+            written("1_Normalize/config.json", '{"module_output_name": "x"}'),
+            "the module '1' must read and write sentence_embedding, got 'sentence_embedding' and 'x'",
+        ),
+    ],
+)
+def test_modules_that_do_not_fit_are_one_line(hostile, change, message):
+    with pytest.raises(InputError) as caught:
+        ctx_embed.load(hostile(change))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["transformer", "dan", "use-transformer"])
