@@ -162,9 +162,16 @@ def vectors_of(column: Any) -> Floats:
 
 
 def metadata_of(row: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
-    """Return the metadata of a row: its columns that are not null, and the fields in its JSON."""
+    """Return the metadata of a row: its columns that are not null, and the fields in its JSON.
+
+    Raises:
+        InputError: the JSON is damaged.
+    """
     found = {name: row[name] for name in fields if row.get(name) is not None}
-    return {**found, **json.loads(row.get(METADATA) or "{}")}
+    try:
+        return {**found, **json.loads(row.get(METADATA) or "{}")}
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(f"the metadata of the row {row[ID]!r:.80} is damaged; encode its text again") from None
 
 
 def hit_of(row: Mapping[str, Any], score: float, fields: Iterable[str]) -> Hit:

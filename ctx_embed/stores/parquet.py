@@ -193,7 +193,10 @@ class Parquet(Store):
 
         try:
             with self.fs.open_input_file(path) as stream:
-                yield parquet.ParquetFile(stream)
+                file = parquet.ParquetFile(stream)
+                if absent := {ID, TEXT, EMBEDDING, METADATA}.difference(file.schema_arrow.names):
+                    raise pyarrow.ArrowInvalid(f"it lacks the column {min(absent)}")
+                yield file
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({said(error)})") from None
         except pyarrow.ArrowException as error:
@@ -207,6 +210,7 @@ class Parquet(Store):
             with self._opened(path) as file:
                 first = 0
                 for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
+                    batch.validate(full=True)
                     yield path, first, batch
                     first += batch.num_rows
 
@@ -295,6 +299,7 @@ class Parquet(Store):
             rows = sorted(row for other, row in places if other == path)
             with self._opened(path) as file:
                 table = file.read(columns=columns).take(rows)
+                table.validate(full=True)
             found.update({(path, row): fields for row, fields in zip(rows, table.to_pylist(), strict=True)})
         return found
 

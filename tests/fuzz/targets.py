@@ -338,7 +338,7 @@ def _use_body(folder: Path, name: str) -> None:
     answer = _client().post(url, content=(folder / name).read_bytes(), headers=headers)
     if answer.status_code != 200:
         assert 400 <= answer.status_code < 500, (route, answer.status_code, answer.text)
-        assert "\n" not in answer.json()["error"]["message"]
+        raise InputError(answer.json()["error"]["message"])
 
 
 TARGETS = {

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import struct
+
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from ctx_embed import InputError, stores
 
@@ -123,6 +127,26 @@ def test_a_damaged_record_of_the_model_is_one_line(embedder, damage):
     assert stores.Collection.from_json("out", note) == stores.Collection.of(embedder)
     with pytest.raises(InputError, match=r"^out: the record of its model is damaged; encode it again$"):
         stores.Collection.from_json("out", note | damage)
+
+
+def test_damaged_values_are_one_line(tmp_path, embedder, rows):
+    with stores.open(tmp_path / "out") as store:
+        store.ensure(stores.Collection.of(embedder))
+        store.upsert(rows(["one", "two"]))
+        (part,) = (tmp_path / "out").glob("part-*.parquet")
+        table = parquet.read_table(part)
+        ends = pyarrow.py_buffer(struct.pack("<3i", 0, 1, 2))
+        not_utf8 = pyarrow.StringArray.from_buffers(2, ends, pyarrow.py_buffer(b"\xa0\xff"))
+        place, metadata = table.column_names.index("text"), table.column_names.index("metadata")
+        for damaged, message in (
+            (table.drop_columns(["text"]), r"damaged \(it lacks the column text\); delete the directory and encode"),
+            (table.set_column(place, "text", not_utf8), r"damaged \(.*UTF8.*\); delete the directory and encode"),
+            (table.set_column(metadata, "metadata", [["[1]", "{"]]), "the metadata of the row '.*' is damaged; encode"),
+        ):
+            parquet.write_table(damaged, part)
+            for ask in (lambda: store.search("one"), lambda: list(store.documents())):
+                with pytest.raises(InputError, match=message):
+                    ask()
 
 
 def test_a_collection_whose_making_was_cut_short_is_made(new_address, embedder, rows, monkeypatch):
