@@ -110,7 +110,7 @@ def speed(folder: Path, include: Sequence[str]) -> None:
         wall = time.perf_counter()
         subprocess.run(program, stdout=subprocess.DEVNULL)
         taken[program[0]].append((time.perf_counter() - wall, 0))
-    print("| | seconds | lines a second | lines a processor second |\n|---|--:|--:|--:|")
+    print("| | seconds | lines a second | lines a second of processor time |\n|---|--:|--:|--:|")
     for name, both in taken.items():
         wall, processor = (statistics.median(seconds) for seconds in zip(*both, strict=True))
         rate = f"{search.lines / processor:,.0f}" if processor else ""
