@@ -40,7 +40,7 @@ def test_the_default_model_knows_its_labelled_texts():
 
 
 def test_they_are_those_of_the_files_that_its_record_names(data):
-    labelled = json.loads((DEFAULT_MODEL / "training.json").read_text(encoding="utf-8"))["labelled"]
+    labelled = json.loads((DEFAULT_MODEL / "second-stage.json").read_text(encoding="utf-8"))["labelled"]
     hashes = np.load(DEFAULT_MODEL / "labelled_texts.npy")
     for name in ("uci_amazon_cells_labelled.tsv", "pros_cons.tsv"):
         content = (data / "sentiment" / name).read_bytes()
