@@ -19,8 +19,9 @@ from ctx_embed.index.writing.chunking import sentences
 
 # How much all of a query's words count against a cosine of 1; benchmarks/highlights.py shows what it changes.
 WORDS_WEIGHT = 0.5
-# Sentences of more characters are cut into their lines.
+# Sentences of more characters are cut into their lines, and these into words that have at most as many together.
 LONG_SENTENCE = 400
+_LINES = re.compile(rf"\S.{{0,{LONG_SENTENCE - 1}}}(?!\S)|\S{{1,{LONG_SENTENCE}}}")
 # A line of a paragraph, which the next one continues, is not as short as those of lists and source code, and ends
 # unlike a sentence, a statement or a row of a table. Both begin with a word; the first may be an item of a list.
 SHORT_LINE = 40
@@ -44,10 +45,9 @@ def places(text: str) -> list[Span]:
         above = line
     spans: list[Span] = []
     for first, last in paragraphs:
-        for start, stop in sentences(text[first:last]):
+        for start, stop in ((first + start, first + stop) for start, stop in sentences(text[first:last])):
             is_long = stop - start > LONG_SENTENCE
-            parts = [(line.start, line.stop) for line in rows(text[first + start : first + stop])] if is_long else []
-            spans += [(first + start + begin, first + start + end) for begin, end in parts or [(0, stop - start)]]
+            spans += [found.span() for found in _LINES.finditer(text, start, stop)] if is_long else [(start, stop)]
     return spans or [(0, len(text))]
 
 

@@ -89,6 +89,16 @@ def test_long_sentences_are_cut_into_lines():
     assert places("") == [(0, 0)]
 
 
+def test_long_lines_are_cut_between_words():
+    text = f"{'and so on ' * 90}the museum opens at nine in the morning {'and so on ' * 90}{'x' * 900}"
+    found = [text[start:stop] for start, stop in places(text)]
+    assert max(map(len, found)) <= LONG_SENTENCE
+    assert "".join("".join(found).split()) == "".join(text.split())
+    embedder = Embedder.load()
+    ((start, stop),) = highlights([text], ["opening hours"], embedder.encode(["opening hours"]), embedder.encode)
+    assert "the museum opens at nine" in text[start:stop]
+
+
 def test_sentences_run_over_lines_but_not_over_items_and_statements():
     text = (
         "# A heading of more than forty characters in all\n"
