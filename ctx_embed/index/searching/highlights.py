@@ -1,4 +1,4 @@
-"""The place in a passage that answers a query: its sentence that is nearest by meaning and has the query's words."""
+"""The sentence of a passage that answers a query best, by meaning and by words."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ctx_embed.index.writing.chunking import sentences
 
 # How much all of a query's words count against a cosine of 1; benchmarks/highlights.py shows what it changes.
 WORDS_WEIGHT = 0.5
-# Sentences of more characters are cut into their lines, and these into words that have at most as many together.
+# Sentences of more characters are cut at line ends, and longer lines between words.
 LONG_SENTENCE = 400
 _LINES = re.compile(rf"\S.{{0,{LONG_SENTENCE - 1}}}(?!\S)|\S{{1,{LONG_SENTENCE}}}")
-# A line of a paragraph, which the next one continues, is not as short as those of lists and source code, and ends
-# unlike a sentence, a statement or a row of a table. Both begin with a word; the first may be an item of a list.
+# Two lines are of one paragraph if both begin with a word (the first may be an item of a list), and the first is at
+# least this long and ends neither a sentence nor a statement nor a row of a table.
 SHORT_LINE = 40
 _PARAGRAPH = re.compile(r"(?:(?:[-*+•]|\d+[.)])\s+)?[\"'`(]*[^\W\d_].*[^.!?;{}|]")
 _WORD_START = re.compile(r"[\"'`(]*[^\W\d_]")
