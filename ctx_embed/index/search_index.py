@@ -24,6 +24,7 @@ from ctx_embed.index.arguments import as_list, checked_count
 from ctx_embed.index.collection import Collection
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.bm25 import Bm25
+from ctx_embed.index.searching.corrections import Corrections
 from ctx_embed.index.searching.highlights import highlighted
 from ctx_embed.index.searching.hits import Hit, Hits, counted
 from ctx_embed.index.searching.options import Options
@@ -103,6 +104,7 @@ class SearchIndex(Collection):
         self._folder = folder
         self._index = VectorIndex.of(folder, self._memory_map, self._few_rows)
         self._bm25 = Bm25(folder.documents)
+        self._corrections = Corrections(folder.documents)
         self._live = LiveRows(folder.documents)
         self._unanswered = KeptUnanswered(lambda texts: self.embedder.queries(texts))
         self._writer: Writer | None = None
@@ -649,7 +651,13 @@ class SearchIndex(Collection):
         with self._searching:
             found = self._folder.read(
                 lambda snapshot: search.run(
-                    self._folder.documents, self._bm25, self._index, self._live, self._unanswered, snapshot
+                    self._folder.documents,
+                    self._bm25,
+                    self._index,
+                    self._live,
+                    self._unanswered,
+                    self._corrections,
+                    snapshot,
                 )
             )
         if reranker is not None:

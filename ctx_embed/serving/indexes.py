@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from ctx_embed.errors import OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.following.location import named_location
+from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.numpy_model import Embedder
@@ -287,7 +288,8 @@ def hits_json(hits: Hits, marks: Marks, document: bool, most: int) -> bytes:
     Raises:
         ApiError: it would be larger (413).
     """
-    marked = [None] * len(hits) if marks is None else snippets(hits.query, [hit.text for hit in hits], *marks)
+    query = respelled(hits.query, hits[0].corrected) if hits else hits.query
+    marked = [None] * len(hits) if marks is None else snippets(query, [hit.text for hit in hits], *marks)
     return json_list(map(hit_json, hits, marked, repeat(document)), most)
 
 

@@ -18,6 +18,7 @@ import math
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -78,6 +79,23 @@ def phrases(query: str) -> list[str]:
     """Return the quoted phrases of a query, of two words or more, as FTS5 strings; a passage must contain each one."""
     found = (_WORD.findall(phrase.lower()) for phrase in _PHRASE.findall(well_formed(query)))
     return [f'"{" ".join(words)}"' for words in found if len(words) > 1][:MOST_WORDS]
+
+
+def without_phrases(query: str) -> str:
+    """Return a query without its quoted phrases."""
+    return _PHRASE.sub(" ", well_formed(query))
+
+
+def tokens_of(words: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of each word, as FTS5 makes them."""
+    tokens: list[list[str]] = [[] for _ in words]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+        connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+        connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
+        for place, token in connection.execute('SELECT doc, term FROM tokens ORDER BY doc, "offset"'):
+            tokens[place].append(token)
+    return tokens
 
 
 class Bm25:
@@ -252,14 +270,7 @@ class WordLists:
             if len(self._tokens) + len(new) > REMEMBERED_TOKENS:
                 self._tokens.clear()
                 new = list(dict.fromkeys(words))
-            self._tokens |= {word: [] for word in new}
-            with sqlite3.connect(":memory:") as connection:
-                connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
-                connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
-                connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(new))
-                for place, token in connection.execute('SELECT doc, term FROM tokens ORDER BY doc, "offset"'):
-                    self._tokens[new[place]].append(token)
-            connection.close()
+            self._tokens |= zip(new, tokens_of(new), strict=True)
         return [self._tokens[word] for word in words]
 
     def _refresh(self) -> None:

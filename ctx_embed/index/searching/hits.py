@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ctx_embed.index.searching.bm25 import content_words, expression
+from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.storage.database import TOKENIZER
 from ctx_embed.index.storage.documents import DocumentStore, Passage, Span
 from ctx_embed.texts import well_formed
@@ -47,6 +48,8 @@ class Hit:
         reranked: the score of the reranker, which orders the hits if there is one; None otherwise.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
         document: the whole text of its document, if the search asked for it; None otherwise.
+        corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the
+            modes ``words`` and ``hybrid``; None if there are none.
         relevance: the chance, from 0 to 1, that the best passage of the index would score lower for a question that the
             index does not answer, see :mod:`ctx_embed.index.searching.relevance`; None unless the query is a text of
             which the model knows a token.
@@ -65,6 +68,7 @@ class Hit:
     reranked: float | None = None
     context: str | None = None
     document: str | None = None
+    corrected: dict[str, str] | None = None
     relevance: float | None = None
     highlight: Span | None = None
 
@@ -77,7 +81,7 @@ class Hit:
         """Return the hit as JSON values, without fields that are None, and with the snippet for a query."""
         first = {"id": self.id, "score": self.score, "text": self.text, "start": self.start, "stop": self.stop}
         fields = {name: value for name, value in vars(self).items() if value is not None}
-        return {**first, **fields, "snippet": snippet(query, self.text)}
+        return {**first, **fields, "snippet": snippet(respelled(query, self.corrected), self.text)}
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= SHOWN_CHARACTERS else f"{self.text[:SHOWN_CHARACTERS]}…"
@@ -108,7 +112,7 @@ class Hits(list[Hit]):
         head = "".join(f"<th>{escape(name)}</th>" for name in ("score", "id", "text", *fields))
         rows = []
         for hit in self:
-            marked = escape(snippet(self.query, hit.text, "\x02", "\x03"))
+            marked = escape(snippet(respelled(self.query, hit.corrected), hit.text, "\x02", "\x03"))
             shown = marked.replace("\x02", "<b>").replace("\x03", "</b>")
             cells = [f"{hit.score:.4f}", escape(str(hit.id)), shown]
             cells += [escape(str(hit.metadata.get(name, ""))) for name in fields]

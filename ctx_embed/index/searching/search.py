@@ -14,6 +14,7 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.arguments import as_list, unit_vector
 from ctx_embed.index.searching.bm25 import Bm25, phrases
+from ctx_embed.index.searching.corrections import Corrections, respelled
 from ctx_embed.index.searching.hits import Hit, Scored, hits_of
 from ctx_embed.index.searching.options import BY_DOCUMENT, Mode, Options
 from ctx_embed.index.searching.relevance import KeptUnanswered, Unanswered, word_shares
@@ -157,6 +158,7 @@ class Search:
         index: VectorIndex,
         live: LiveRows,
         unanswered: KeptUnanswered,
+        corrections: Corrections,
         snapshot: Snapshot,
     ) -> list[Candidates]:
         """Return the best passages for each query, or one list if the queries are fused."""
@@ -166,10 +168,19 @@ class Search:
         if self.queries.like or self.excluded or len(self.avoided):
             searched, texts, vectors = self._with_examples(searched)
         assert vectors is not None
-        if self.mode != "dense":
+        corrected: list[dict[str, str]] = [{} for _ in texts]
+        if self.mode != "dense" and not self.queries.like:
             texts = [bm25.without_missing_phrases(text) for text in texts]
+            corrected = [corrections.of(text) for text in texts]
+            texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
         rankings = self._rankings(searched, texts, vectors)
         found = hits_of(store, rankings, int(self.options.context), self.options.document)
+        if self.options.fuse:
+            corrected = [{typed: word for words in corrected for typed, word in words.items()}]
+        found = [
+            [replace(hit, corrected=words) for hit in hits] if words else hits
+            for hits, words in zip(found, corrected, strict=True)
+        ]
         asked = [texts] if self.options.fuse else [[text] for text in texts]
         if any(self.queries.texts) and vectors.any():
             distribution = unanswered.of(index, store, snapshot)

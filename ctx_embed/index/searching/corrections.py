@@ -1,0 +1,111 @@
+"""Words as people type them: for a query word that the index lacks, the nearest word that it has.
+
+Distances are in edits: a letter inserted, deleted, replaced or swapped with the next one. Words are compared by their
+stems, as the full-text index holds no others, and must have the same first letter, which few people mistype.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases, words_of
+from ctx_embed.index.storage.database import State
+from ctx_embed.index.storage.documents import DocumentStore
+
+# Words of at least this many letters are corrected, by one edit; from LONG letters on, by up to two.
+SHORTEST, LONG = 4, 8
+# Maximum number of corrected words in a query: a pasted text in another language has no typos.
+MOST_CORRECTED = 8
+# Maximum number of words whose corrections are cached.
+REMEMBERED_WORDS = 100_000
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def respelled(query: str, corrected: Mapping[str, str] | None) -> str:
+    """Return a query with its corrected words in place of those that were typed."""
+    if not corrected:
+        return query
+    return re.sub(r"[^\W_]+", lambda word: corrected.get(word[0], word[0]), query)
+
+
+class Corrections:
+    """The words of an index, read when a query has one that the index lacks.
+
+    Args:
+        documents: the documents; call the methods inside :meth:`Database.reading`.
+    """
+
+    def __init__(self, documents: DocumentStore) -> None:
+        self.documents = documents
+        self._state: State | None = None
+        # For each word, its correction, or None if the index has it or nothing like it.
+        self._corrected: dict[str, str | None] = {}
+        # For each first letter, the tokens that begin with it and their numbers of passages.
+        self._tokens: dict[str, tuple[list[str], list[int]]] = {}
+
+    def of(self, query: str) -> dict[str, str]:
+        """Return the corrections of a query's words, by the words as typed.
+
+        Words that the index has, words with digits and quoted phrases stay as they are.
+        """
+        state = self.documents.state()
+        if self._state != state or len(self._corrected) > REMEMBERED_WORDS:
+            self._state, self._corrected, self._tokens = state, {}, {}
+        words = dict.fromkeys(content_words(without_phrases(query)))
+        corrected: dict[str, str] = {}
+        for word in list(words)[:MOST_WORDS]:
+            if len(word) < SHORTEST or not _LETTERS.fullmatch(word) or len(corrected) == MOST_CORRECTED:
+                continue
+            key = word.lower()
+            if key not in self._corrected:
+                self._corrected[key] = None if self._is_known(key) else self._nearest(key)
+            if nearest := self._corrected[key]:
+                corrected[word] = nearest
+        return corrected
+
+    def _is_known(self, word: str) -> bool:
+        with self.documents.reporting_errors():
+            found = self.documents.connection.execute(
+                "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1", (f'"{word}"',)
+            ).fetchone()
+        return found is not None
+
+    def _nearest(self, word: str) -> str | None:
+        """Return the word of the index with the fewest edits, among equals the one in most passages."""
+        from rapidfuzz import process
+        from rapidfuzz.distance import OSA
+
+        (tokens,) = tokens_of([word])
+        if len(tokens) != 1:
+            return None
+        known, passages = self._starting_with(tokens[0][0])
+        edits = 1 if len(word) < LONG else 2
+        found = process.extract(tokens[0], known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
+        if not found:
+            return None
+        token, _, _ = min(found, key=lambda match: (match[1], -passages[match[2]], match[0]))
+        return self._written(token)
+
+    def _starting_with(self, letter: str) -> tuple[list[str], list[int]]:
+        """Return the tokens that begin with a letter and have no digits, and their numbers of passages."""
+        if letter not in self._tokens:
+            with self.documents.reporting_errors():
+                connection = self.documents.connection
+                # The table is dropped with the transaction.
+                connection.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.counts USING fts5vocab(main, words, row)")
+                rows = connection.execute(
+                    "SELECT term, doc FROM temp.counts WHERE term >= ? AND term < ?", (letter, chr(ord(letter) + 1))
+                ).fetchall()
+            kept = [(term, count) for term, count in rows if _LETTERS.fullmatch(term)]
+            self._tokens[letter] = [term for term, _ in kept], [count for _, count in kept]
+        return self._tokens[letter]
+
+    def _written(self, token: str) -> str:
+        """Return a token as the first passage with it writes it, since a stem is no word."""
+        with self.documents.reporting_errors():
+            connection = self.documents.connection
+            connection.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.tokens USING fts5vocab(main, words, instance)")
+            (row,) = connection.execute("SELECT doc FROM temp.tokens WHERE term = ? LIMIT 1", (token,)).fetchone()
+        words = list(dict.fromkeys(word.lower() for word in words_of(self.documents.fetch([row])[row].text)))
+        return next((word for word, of in zip(words, tokens_of(words), strict=True) if of == [token]), token)
