@@ -196,7 +196,7 @@ def _print(index: SearchIndex, found: Sequence[Hits], options: dict[str, Any], s
     corrected = {typed: word for hits in found if hits for typed, word in (hits[0].corrected or {}).items()}
     if corrected:
         pairs = ", ".join(f"{word} instead of {typed}" for typed, word in corrected.items())
-        click.echo(f"searched for {pairs}, which the index does not have", err=True)
+        click.echo(f"searched for {pairs}: no document has {'it' if len(corrected) == 1 else 'them'}", err=True)
     if options["as_json"]:
         lists = [[hit.as_dict(hits.query) for hit in hits] for hits in found]
         click.echo(json.dumps(lists[0] if single else lists, ensure_ascii=False, indent=2))

@@ -56,6 +56,12 @@ def test_a_search_highlights_the_sentence_that_answers(index):
     index.delete(["museum"])
 
 
+def test_a_corrected_word_is_told(index):
+    hit = index.search("inflatoin of wagges", mode="words")[0]
+    assert (hit.id, hit.corrected) == (1, {"wagges": "wages"})
+    assert index.search("wages", mode="words")[0].corrected is None
+
+
 def test_several_queries_modes_filters_and_thresholds(index):
     found = index.search(["cinema", "pets"], k=3, mode="hybrid", where="year >= 2019")
     assert [hits.query for hits in found] == ["cinema", "pets"]

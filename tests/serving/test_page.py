@@ -173,6 +173,12 @@ def test_a_search_by_words_finds_only_texts_that_have_them_and_marks_them(visit)
     hits(page, 10)
 
 
+def test_a_corrected_word_is_told(visit):
+    page = visit("/?q=guttre&mode=words")
+    expect(page.get_by_role("note")).to_have_text("Searched for “gutter” instead of “guttre”: no document has it.")
+    assert "gutter" in texts(page)[0].lower()
+
+
 def test_the_sentence_that_answers_is_marked_even_without_a_common_word(visit):
     page = visit("/?q=who+pays+for+the+repair&mode=dense")
     hit = hits(page).filter(has_text="The bill will come by post")

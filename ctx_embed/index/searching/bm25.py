@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,13 +90,22 @@ def without_phrases(query: str) -> str:
 def tokens_of(words: Sequence[str]) -> list[list[str]]:
     """Return the tokens of each word, as FTS5 makes them."""
     tokens: list[list[str]] = [[] for _ in words]
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
-        connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+    connection, lock = _tokenizer()
+    with lock:
         connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
         for place, token in connection.execute('SELECT doc, term FROM tokens ORDER BY doc, "offset"'):
             tokens[place].append(token)
+        connection.rollback()
     return tokens
+
+
+@cache
+def _tokenizer() -> tuple[sqlite3.Connection, threading.Lock]:
+    """Return an empty full-text index in memory, which takes longer to make than to use, and its lock."""
+    connection = sqlite3.connect(":memory:", check_same_thread=False)
+    connection.execute(f"CREATE VIRTUAL TABLE words USING fts5(text, tokenize='{TOKENIZER}')")
+    connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance)")
+    return connection, threading.Lock()
 
 
 class Bm25:

@@ -1,7 +1,8 @@
 """Words as people type them: for a query word that the index lacks, the nearest word that it has.
 
 Distances are in edits: a letter inserted, deleted, replaced or swapped with the next one. Words are compared by their
-stems, as the full-text index holds no others, and must have the same first letter, which few people mistype.
+stems, as the full-text index holds no others, or else as passages write them. They must have the same first letter,
+which few people mistype.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ctx_embed.index.storage.documents import DocumentStore
 SHORTEST, LONG = 4, 8
 # Maximum number of corrected words in a query: a pasted text in another language has no typos.
 MOST_CORRECTED = 8
+# The letters of an ending that stems lack, and the stems whose words are looked up in passages.
+LONGEST_ENDING, MOST_TRIED = 4, 5
 # Maximum number of words whose corrections are cached.
 REMEMBERED_WORDS = 100_000
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -81,11 +84,20 @@ class Corrections:
             return None
         known, passages = self._starting_with(tokens[0][0])
         edits = 1 if len(word) < LONG else 2
-        found = process.extract(tokens[0], known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
-        if not found:
-            return None
-        token, _, _ = min(found, key=lambda match: (match[1], -passages[match[2]], match[0]))
-        return self._written(token)
+
+        def nearest(stem: str) -> list[str]:
+            """Return the tokens within the number of edits, the nearest and most frequent first."""
+            found = process.extract(stem, known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
+            return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[2]], match[0]))]
+
+        if found := nearest(tokens[0]):
+            return self._written(found[0])
+        # A mistyped ending is not cut off: "hosptial" stays whole, where "hospital" has the stem "hospit".
+        cut = dict.fromkeys(
+            token for end in range(1, LONGEST_ENDING + 1) for token in nearest(word[:-end])[:MOST_TRIED]
+        )
+        written = (self._written(token) for token in list(cut)[:MOST_TRIED])
+        return next((other for other in written if OSA.distance(word, other) <= edits), None)
 
     def _starting_with(self, letter: str) -> tuple[list[str], list[int]]:
         """Return the tokens that begin with a letter and have no digits, and their numbers of passages."""

@@ -237,12 +237,14 @@ function showHits({ hits, warnings = [] }, asked, liked, milliseconds) {
   const filtered = chosenCount(state) > 0 ? " that meet the filters" : "";
   const found = hits.length < state.count ? counted(hits.length, "match") : `The ${hits.length} best matches`;
   const searched = documents ? ` Searched ${counted(documents, "document")} in ${Math.max(Math.round(milliseconds), 1)} ms.` : "";
+  const corrected = Object.entries(hits[0]?.corrected ?? {}).map(([typed, word]) => `“${word}” instead of “${typed}”`).join(", ");
+  const notes = [...(corrected ? [`Searched for ${corrected}: no document has it.`] : []), ...warnings];
   const summary = hits.length ? `${found}${filtered}.${searched}` : "No results";
   const list = el("ol.hits", {}, hitItems(hits, { ...actions, explain: (...parts) => explain(asked, liked, ...parts) }));
   results.replaceChildren(
     ...(liked ? [likeBanner(liked)] : []),
     el("p.summary", {}, summary),
-    ...(warnings.length > 0 ? [el("p.hint", { role: "note" }, warnings.join(" "))] : []),
+    ...(notes.length > 0 ? [el("p.hint", { role: "note" }, notes.join(" "))] : []),
     hits.length ? list : nothing(warnings),
     ...(hits.length >= state.count && state.count < MOST_HITS
       ? [button("Show more", () => { state.count = Math.min(state.count + FIRST_HITS, MOST_HITS); run(); }, { class: "quiet more" })]

@@ -211,3 +211,12 @@ def test_min_relevance_hides_what_answers_nothing(index):
     found = run("query", index, question, "--min-relevance", 0.9)
     assert (found.stdout, found.stderr) == ("", "no hits: no relevance reaches 0.9\n")
     assert hits("query", index, "the central bank raised rates", "--min-relevance", 0.9)[0]["relevance"] > 0.9
+
+
+def test_a_corrected_word_is_told_on_stderr(index):
+    found = run("query", index, "the rasnom of a hosptial", "--mode", "words", "--json", "-k", 1)
+    assert found.stderr == "searched for ransom instead of rasnom, hospital instead of hosptial: no document has them\n"
+    (hit,) = json.loads(found.stdout)
+    assert hit["corrected"] == {"rasnom": "ransom", "hosptial": "hospital"}
+    assert "**ransom**" in hit["snippet"]
+    assert run("query", index, "the ransom of a hospital", "--mode", "words").stderr == ""
