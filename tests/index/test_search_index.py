@@ -337,6 +337,7 @@ def refused(path) -> str:
         ({"dimension": "8"}, f"damaged (the field 'dimension' is missing or of the wrong type); {REMEDY}"),
         ({"dimension": 0}, f"damaged (dimension 0, dtype 'float32'); {REMEDY}"),
         ({"dtype": "float7"}, f"damaged (dimension 8, dtype 'float7'); {REMEDY}"),
+        ({"chunk": "oone"}, f"damaged (chunk 'oone'); {REMEDY}"),
         ({"index_id": 5}, f"damaged (the field 'index_id' is missing or of the wrong type); {REMEDY}"),
     ],
 )

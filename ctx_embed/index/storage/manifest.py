@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ CACHE = "faiss"
 RERANKING = "reranking"
 # The end of messages about damage that cannot be repaired from the rest of the index.
 REMEDY = "restore it from a copy or build the index again"
+
+# The ways to cut documents into passages, see ctx_embed.index.writing.chunking.
+CHUNKS = re.compile(r"none|sentences|passages|(?:tokens|passages):0*[1-9]\d{0,8}")
 
 _FIELDS: dict[str, tuple[type, ...]] = {
     "index_id": (str,),
@@ -133,4 +137,6 @@ def _checked(path: Path, fields: Any) -> Manifest:
             raise DamagedError(f"{path}: damaged (the field {name!r} is missing or of the wrong type); {REMEDY}")
     if fields["dimension"] < 1 or fields["dtype"] not in dtypes.DTYPES:
         raise DamagedError(f"{path}: damaged (dimension {fields['dimension']}, dtype {fields['dtype']!r}); {REMEDY}")
+    if not CHUNKS.fullmatch(fields["chunk"]):
+        raise DamagedError(f"{path}: damaged (chunk {fields['chunk']!r:.80}); {REMEDY}")
     return Manifest(**{name: fields[name] for name in _FIELDS}, titled=fields.get("titled") is True)

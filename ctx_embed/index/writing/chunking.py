@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ctx_embed.documents.blocks import NONE, PAGE, Block, prose, rows
 from ctx_embed.errors import InputError
 from ctx_embed.index.storage.documents import Span
+from ctx_embed.index.storage.manifest import CHUNKS
 from ctx_embed.text.tokenizer import TextTokenizer
 
 Chunker: TypeAlias = Callable[[str], list[Span]]
@@ -244,9 +245,8 @@ def checked_chunk(chunk: Any) -> str:
     Raises:
         InputError: it is not ``none``, ``sentences``, ``passages``, ``passages:N`` or ``tokens:N``.
     """
-    match = re.fullmatch(r"(?:tokens|passages):(\d{1,9})", chunk) if isinstance(chunk, str) else None
-    if chunk in ("none", "sentences", "passages") or (match and int(match[1]) > 0):
-        return str(chunk)
+    if isinstance(chunk, str) and CHUNKS.fullmatch(chunk):
+        return chunk
     raise InputError(
         "chunk must be none, sentences, passages, passages:N or tokens:N with a number of tokens N, e.g. tokens:256, "
         f"got {chunk!r}"
