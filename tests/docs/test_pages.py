@@ -117,3 +117,12 @@ def test_the_table_of_whole_jobs_is_that_of_the_stored_results():
     command = [sys.executable, "benchmarks/jobs.py", "--json", "benchmarks/jobs.json", "--table"]
     table = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert table in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+
+
+def test_each_promise_names_tests_that_exist():
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+(?:\.py)?)(?:::(\w+))?`", page)
+    assert len(named) > 20
+    for path, test in named:
+        assert (ROOT / path).exists(), path
+        assert not test or re.search(rf"(def|class) {test}\b", (ROOT / path).read_text(encoding="utf-8")), test
