@@ -1,0 +1,110 @@
+"""One write, fsync or rename of a command fails: it says so in one line, and the state before or after it is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ctx_embed import SearchIndex
+
+HELPERS = Path(__file__).parent.parent / "helpers"
+ROOT = HELPERS.parent.parent
+TRAINING = "--dimension 8 --steps 1 --rank 2 --vocabulary-size 80"
+QUICK = [
+    "index build more.jsonl notes.index --upsert",
+    "index sync files files.index",
+    "encode rows.jsonl --to parquet",
+]
+COMMANDS = [
+    *QUICK,
+    "index sync files files.index",
+    "index build rows.jsonl new.index",
+    "index build another.jsonl notes.index --append",
+    "index build more.jsonl notes.index --overwrite",
+    "index delete notes.index 3 5",
+    "index set notes.index 3 -m year=5",
+    "index compact notes.index",
+    "index merge notes.index other.index -o both.index",
+    "index reembed notes.index --model ../tiny",
+    "index export notes.index vectors",
+    "encode rows.jsonl -o vectors.npy",
+    "dedupe rows.jsonl -o unique.jsonl --groups dropped.jsonl",
+]
+TRAININGS = [
+    f"train labelled.tsv -o classifier {TRAINING} --epochs 1",
+    f"distill texts.txt -o student --teacher ../tiny {TRAINING} --epochs 1",
+]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("calls of the system are replaced by a C library, on Linux")
+    path = tmp_path_factory.mktemp("faults") / "faults.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", path, HELPERS / "faults.c", "-ldl"], check=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory, tiny_model) -> Path:
+    """A folder with a model, and a folder ``before`` with indexes and texts."""
+    work = tmp_path_factory.mktemp("work")
+    tiny_model.save_pretrained(str(work / "tiny"))
+    before = work / "before"
+    (before / "files").mkdir(parents=True)
+    rows = [{"id": n, "text": f"a {word} film {n}", "year": n} for n, word in enumerate(["good", "dull", "odd"] * 4)]
+    more = [{"id": n, "text": f"another film {n}"} for n in range(10, 15)]
+    another = [{"text": "yet another film"}]
+    for name, found in (("rows", rows), ("more", more), ("another", another)):
+        (before / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in found))
+    (before / "labelled.tsv").write_text("".join(f"{'ab'[row['id'] % 2]}\t{row['text']}\n" for row in rows * 5))
+    (before / "texts.txt").write_text("".join(f"{row['text']}\n" for row in rows * 5))
+    with SearchIndex.create(before / "notes.index") as index:
+        index.add([row["text"] for row in rows[:11]], [row["id"] for row in rows[:11]], [{"year": 1}] * 11)
+        index.delete([0])
+    with SearchIndex.create(before / "other.index") as index:
+        index.add(["the other film"], ["other"])
+    (before / "files" / "a.md").write_text("# One\n\nA film.\n")
+    (before / "files" / "b.md").write_text("# Two\n\nA book.\n")
+    build = [sys.executable, "-m", "ctx_embed", "index", "build", "files", "files.index"]
+    subprocess.run(build, check=True, cwd=before, capture_output=True)
+    (before / "files" / "a.md").write_text("# One\n\nAnother film.\n")
+    (before / "files" / "b.md").unlink()
+    (before / "files" / "c.md").write_text("# Three\n\nA song.\n")
+    return work
+
+
+def faults(library: Path, work: Path, most: int, command: str) -> tuple[int, int, int]:
+    """Return the number of faults, and how many left the state before the command and the one after it."""
+    arguments = [sys.executable, "-m", "tests.helpers.faulty", work, most, *command.split()]
+    environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    tried, before, after = map(int, process.stdout.split())
+    return tried, before, after
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_a_failing_call_leaves_one_state_or_the_other(library, work, command):
+    tried, before, _ = faults(library, work, 3, command)
+    assert tried == 3
+    assert before > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_call_fails_once(library, work, command):
+    assert faults(library, work, 10**6, command)[0] > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", TRAININGS)
+def test_calls_of_trainings_fail(library, work, command):
+    assert faults(library, work, 30, command)[0] == 30
