@@ -130,6 +130,7 @@ class ServedReranker:
     def __init__(self, name: str) -> None:
         self.names = names_of(name)
         self._reranker = reranker_of(name)
+        self.cosines = self._reranker.cosines
         # Two threads must not use a padding tokenizer at the same time.
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(1, "ctx-embed-rerank")

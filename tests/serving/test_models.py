@@ -115,7 +115,7 @@ def test_minilm_reranks(reranking):
         best, other = post(f"{reranking.url}/v1/rerank", json=body).json()["results"]
         assert (best["index"], other["index"]) == (1, 0)
         assert best["relevance_score"] == pytest.approx(float(vectors[2] @ vectors[0]), abs=1e-5)
-        (hit,) = index.search(query, 1, rerank="minilm")
+        (hit,) = index.search(query, 1, mode="dense", rerank="minilm")
         assert (hit.id, hit.reranked) == (1, pytest.approx(best["relevance_score"], abs=1e-5))
 
 

@@ -23,11 +23,15 @@ _BEGINNING = re.compile(rf"\s*(?:\S+\s*){{1,{SNIPPET_WORDS}}}")
 
 
 class Scored(NamedTuple):
-    """A row found by a search: its cosine and, in hybrid mode, the fused score that orders the rows."""
+    """A row found by a search: its cosine and, in hybrid mode, the fused score that orders the rows.
+
+    ``by_words`` is then its score by words, as a share of the best one.
+    """
 
     score: float
     row: int
     fused: float | None = None
+    by_words: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +49,8 @@ class Hit:
         fused: the score that orders the hits: in the mode ``hybrid`` the mean of the cosine and the score by words,
             both as shares (0 to 1) of the query's best; for fused queries the sum of 1 / (60 + rank) over the queries;
             None otherwise.
-        reranked: the score of the reranker, which orders the hits if there is one; None otherwise.
+        reranked: the score of the reranker, which orders the hits if there is one; in the mode ``hybrid``, cosines of
+            a reranker take the place of ours, as in ``fused``; None otherwise.
         context: the passage with its neighbours, if the search asked for ``context``; None otherwise.
         document: the whole text of its document, if the search asked for it; None otherwise.
         corrected: the words searched for instead of query words that the index lacks, by the words as typed, in the

@@ -18,7 +18,13 @@ from ctx_embed.numpy_model.checks import read_json
 
 @runtime_checkable
 class Reranker(Protocol):
-    """A model that scores passages for queries."""
+    """A model that scores passages for queries.
+
+    Attributes:
+        cosines: whether the scores are cosines.
+    """
+
+    cosines: bool
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return the scores (texts, passages) of each search.
@@ -35,6 +41,8 @@ class BiEncoder:
     Args:
         embedder: the model.
     """
+
+    cosines = True
 
     def __init__(self, embedder: IndexModel) -> None:
         self.embedder = embedder
@@ -65,6 +73,8 @@ class PairScorer:
     Args:
         model: a CrossEncoder with one output.
     """
+
+    cosines = False
 
     def __init__(self, model: Any) -> None:
         self.model = model

@@ -126,11 +126,19 @@ def checked_examples(exclude: Any) -> list[str | int]:
 
 
 class Candidates(NamedTuple):
-    """The best passages for a query or for fused ones, the queries' texts, and the vectors if MMR needs them."""
+    """The best passages for a query or for fused ones, and the queries' texts.
+
+    Args:
+        hits: the passages, best first.
+        texts: the texts.
+        vectors: the vectors of the hits, if MMR needs them.
+        by_words: the scores of the hits by words, as shares of the best one, if they were ranked by both.
+    """
 
     hits: list[Hit]
     texts: Sequence[str]
     vectors: Vectors | None
+    by_words: list[float] | None
 
 
 @dataclass(frozen=True)
@@ -191,8 +199,14 @@ class Search:
                 _with_relevance(hits, of_query, distribution) if distribution and is_known else hits
                 for hits, of_query, is_known in zip(found, asked, known, strict=True)
             ]
+        by_both = self.mode == "hybrid" and not self.options.fuse
         return [
-            Candidates(hits, of_query, None if self.options.mmr is None else self._vectors(searched, ranking))
+            Candidates(
+                hits,
+                of_query,
+                None if self.options.mmr is None else self._vectors(searched, ranking),
+                [found.by_words for found in ranking] if by_both else None,
+            )
             for hits, of_query, ranking in zip(found, asked, rankings, strict=True)
         ]
 
@@ -286,23 +300,29 @@ class Search:
 
 
 def reranked(found: list[Candidates], reranker: Reranker) -> list[Candidates]:
-    """Return each query's candidates in the order of a reranker's scores, the highest over the query's texts."""
+    """Return each query's candidates in the order of a reranker's scores, the highest over the query's texts.
+
+    In the mode ``hybrid``, cosines of a larger model take the place of ours: the score is the mean of their shares of
+    the best one and the shares by words, see :func:`fused_scores`.
+    """
     passages = [[hit.text for hit in candidates.hits] for candidates in found]
     ordered = []
     for candidates, scores in zip(
         found, reranker.scores([candidates.texts for candidates in found], passages), strict=True
     ):
         best = scores.max(axis=0) if scores.size else np.empty(0)
+        if reranker.cosines and candidates.by_words is not None:
+            best = (shares_of_best(best) + candidates.by_words) / 2
         order = np.argsort(-best, kind="stable")
         hits = [replace(candidates.hits[place], reranked=float(best[place])) for place in order]
         vectors = None if candidates.vectors is None else candidates.vectors[order]
-        ordered.append(Candidates(hits, candidates.texts, vectors))
+        ordered.append(candidates._replace(hits=hits, vectors=vectors))
     return ordered
 
 
 def chosen(candidates: Candidates, options: Options) -> list[Hit]:
     """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given, and relevant."""
-    hits, _, vectors = candidates
+    hits, _, vectors, _ = candidates
     if options.mmr is not None and vectors is not None:
         relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
         hits = [
@@ -398,9 +418,12 @@ def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -
         by_words = _with_words(searched, text, depth)
         rows = list(dict.fromkeys([*by_words, *(found.row for found in by_meaning)]))
         candidates = _with_cosines(searched, vector, rows)
-        fused = fused_scores([found.score for found in candidates], [by_words.get(row, 0.0) for row in rows])
+        words = shares_of_best([by_words.get(row, 0.0) for row in rows])
+        fused = (shares_of_best([found.score for found in candidates]) + words) / 2
         order = np.argsort(-fused, kind="stable")[:k].tolist()
-        rankings.append([candidates[place]._replace(fused=float(fused[place])) for place in order])
+        rankings.append(
+            [candidates[place]._replace(fused=float(fused[place]), by_words=float(words[place])) for place in order]
+        )
     return rankings
 
 
@@ -413,10 +436,14 @@ def fused_scores(cosines: Sequence[float], by_words: Sequence[float]) -> NDArray
 
     Source: Bruch, Gai and Ingber, An Analysis of Fusion Functions for Hybrid Retrieval (TOIS 2023).
     """
-    scores = np.maximum(np.array([cosines, by_words], np.float64).reshape(2, -1), 0)
-    best = scores.max(axis=1, keepdims=True, initial=0)
-    shares: NDArray[np.float64] = (scores / np.where(best > 0, best, 1)).mean(axis=0)
-    return shares
+    return (shares_of_best(cosines) + shares_of_best(by_words)) / 2
+
+
+def shares_of_best(scores: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
+    """Return scores (n,) as shares (0 to 1) of the best one; those below 0 count as 0."""
+    positive: NDArray[np.float64] = np.maximum(np.asarray(scores, np.float64), 0)
+    best = float(positive.max(initial=0))
+    return positive / best if best > 0 else positive
 
 
 def reciprocal_rank_fusion(rankings: Sequence[Sequence[Scored]]) -> list[Scored]:

@@ -31,13 +31,13 @@ def ids(hits) -> list:
 
 
 def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(index):
-    plain = index.search(QUERY, 6)
+    plain = index.search(QUERY, 6, mode="dense")
     embedder = IndexModel.of(None)
     cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([QUERY])[0]
     for candidates, k, offset in [(6, 6, 0), (4, 2, 0), (3, 2, 1), (1, 3, 0)]:
         pool = max(candidates, k + offset)
         order = np.argsort(-cosines[:pool], kind="stable")[offset : offset + k]
-        hits = index.search(QUERY, k, rerank="default", candidates=candidates, offset=offset)
+        hits = index.search(QUERY, k, mode="dense", rerank="default", candidates=candidates, offset=offset)
         assert ids(hits) == [plain[place].id for place in order]
         assert [hit.reranked for hit in hits] == pytest.approx([float(cosines[place]) for place in order], abs=1e-5)
         assert [hit.score for hit in hits] == pytest.approx([plain[place].score for place in order])
@@ -48,6 +48,21 @@ def test_the_best_candidates_are_in_the_order_of_the_rerankers_cosines(index):
     assert ids(index.search(QUERY, 1, rerank="default", mmr=0.5, group="id", mode="hybrid")) == [3]
     assert len(index.search(like=3, rerank="default")) == 5
     assert index.search("", rerank="default", where="missing = 1") == []
+
+
+def test_the_rerankers_cosines_take_the_place_of_ours_beside_the_words(index):
+    query = "a striker who raised goals"
+    plain = index.search(query, 6, mode="hybrid")
+    embedder = IndexModel.of(None)
+    cosines = embedder.documents([hit.text for hit in plain]) @ embedder.queries([query])[0]
+    ours = np.maximum([hit.score for hit in plain], 0)
+    words = 2 * np.array([hit.fused for hit in plain]) - ours / ours.max()
+    assert sorted(words)[-2:] == pytest.approx([sorted(words)[-2], 1])
+    expected = (np.maximum(cosines, 0) / cosines.max() + words) / 2
+    order = np.argsort(-expected)
+    hits = index.search(query, 6, mode="hybrid", rerank="default")
+    assert ids(hits)[:3] == [plain[place].id for place in order[:3]]
+    assert [hit.reranked for hit in hits] == pytest.approx(expected[order].tolist(), abs=1e-5)
 
 
 def test_a_cross_encoder_scores_pairs(index, tmp_path, tokenizer):
