@@ -9,36 +9,49 @@ with p of a paired permutation test against ``hybrid`` over all queries.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 import numpy as np
 from common import report
 from index import COLLECTIONS, collection, data_option, json_option, ndcg
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ctx_embed import SearchIndex, load
 from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
 
 COMPARED = "hybrid"
-# From the place of a query and the ids of its hits to these in another order.
-Order: TypeAlias = Callable[[int, list[str]], list[str]]
+
+
+class Known:
+    """A model whose embeddings are known: a reranker that embeds each text once.
+
+    Args:
+        vectors: the unit vector of each text.
+    """
+
+    cosines = True
+
+    def __init__(self, vectors: dict[str, NDArray[np.float32]]) -> None:
+        self.vectors = vectors
+
+    def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
+        """Return the cosines, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
+        return [
+            np.array([[self.vectors[text] @ self.vectors[passage] for passage in found] for text in asked])
+            for asked, found in zip(queries, passages, strict=True)
+        ]
 
 
 def scores(
-    index: SearchIndex,
-    queries: dict[str, str],
-    judged: dict[str, dict[str, int]],
-    order: Order | None = None,
-    **options: Any,
+    index: SearchIndex, queries: dict[str, str], judged: dict[str, dict[str, int]], **options: Any
 ) -> list[float]:
-    """Return nDCG@10 times 100 of each query; ``order`` gives the ids of its hits in another order."""
-    found = [[str(hit.id) for hit in hits] for hits in index.search(list(queries.values()), **options)]
-    if order is not None:
-        found = [order(place, ids) for place, ids in enumerate(found)]
-    return [100 * ndcg(ids, judged[name]) for name, ids in zip(queries, found, strict=True)]
+    """Return nDCG@10 times 100 of each query."""
+    found = index.search(list(queries.values()), **options)
+    return [100 * ndcg([str(hit.id) for hit in hits], judged[name]) for name, hits in zip(queries, found, strict=True)]
 
 
 @click.command()
@@ -56,14 +69,10 @@ def main(data: Path, collections: str, reranker: str, candidates: int, json_path
         of_documents, of_queries = (
             larger.encode(list(texts.values()), normalize_embeddings=True) for texts in (documents, queries)
         )
-        places = {document: place for place, document in enumerate(documents)}
-
-        def reranked(
-            query: int, ids: list[str], a: Any = of_queries, b: Any = of_documents, of: Any = places
-        ) -> list[str]:
-            cosines = b[[of[document] for document in ids]] @ a[query]
-            return [ids[place] for place in np.argsort(-cosines, kind="stable")]
-
+        known = Known(
+            dict(zip(documents.values(), of_documents, strict=True))
+            | dict(zip(queries.values(), of_queries, strict=True))
+        )
         with tempfile.TemporaryDirectory() as work:
             with SearchIndex.create(Path(work) / "ours") as index:
                 index.add(list(documents.values()), list(documents))
@@ -71,7 +80,8 @@ def main(data: Path, collections: str, reranker: str, candidates: int, json_path
                     found.setdefault(mode, {})[name] = scores(index, queries, judged, mode=mode)
                 for mode in ("dense", "hybrid"):
                     kind = f"{mode}, reranked by {reranker}"
-                    found.setdefault(kind, {})[name] = scores(index, queries, judged, reranked, k=candidates, mode=mode)
+                    options: dict[str, Any] = {"mode": mode, "rerank": known, "candidates": candidates}
+                    found.setdefault(kind, {})[name] = scores(index, queries, judged, **options)
             with SearchIndex.create(Path(work) / "theirs", larger) as index:
                 index.add(list(documents.values()), list(documents), embeddings=of_documents)
                 for kind, mode in ((f"{reranker} alone", "dense"), (f"{reranker} and words", "hybrid")):
