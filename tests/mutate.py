@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 INDEX = "tests/index/storage tests/index/test_search_index.py tests/index/test_documents.py tests/index/test_faults.py"
 # The tests of each file or folder: those to run first, and those to run if the first notice nothing.
 TESTS = {
-    "ctx_embed/second_order": ("tests/second_order", "tests/modules"),
+    "ctx_embed/second_order": ("tests/second_order", "tests/modules tests/systems tests/explanations"),
     "ctx_embed/numpy_model/contextualizer.py": ("tests/numpy_model/test_contextualizer.py", "tests/numpy_model"),
     "ctx_embed/numpy_model/embedder.py": ("tests/numpy_model/test_embedder.py", "tests/numpy_model"),
     "ctx_embed/numpy_model/saved.py": ("tests/numpy_model/test_checks.py", "tests/numpy_model tests/test_loading.py"),

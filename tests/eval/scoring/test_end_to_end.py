@@ -49,6 +49,18 @@ def test_each_fold_is_trained_anew_from_the_same_encoder(encoder):
     assert score.mean > 80
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["1"] * 40, "all 40 rows are of the class '1'; a probe needs at least two classes"),
+        (["0"] + ["1"] * 39, "the class '0' has 1 row; 2-fold cross-validation needs at least 2 of each class"),
+    ],
+)
+def test_too_few_rows_of_a_class_are_one_line(encoder, labels, message):
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        end_to_end(encoder, replace(EXAMPLES, labels=labels), 3, 2)
+
+
 def test_random_weights_are_trained_as_the_paper_does_and_trained_ones_tuned(encoder):
     assert training_options(encoder) is FINE_TUNING
     assert training_options(replace(encoder, name="contextualizer")) == SupervisedOptions(head="zeros")
