@@ -26,6 +26,11 @@ def test_the_parts_add_up_to_the_cosine(embedder, text):
     assert len(found.tokens) == len(embedder.tokens([text])[0])
 
 
+def test_the_length_of_the_other_vector_does_not_count(embedder):
+    query = embedder.encode("a dull film")
+    assert embedder.explain(TEXT, 3 * query).cosine == pytest.approx(embedder.explain(TEXT, query).cosine, abs=1e-6)
+
+
 def test_the_parts_are_those_of_torch(embedder):
     model = ctx_embed.load()
     query = embedder.encode("a dull film").astype(np.float64)
