@@ -33,7 +33,7 @@ def fsync_folder(folder: Path) -> None:
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            _fsync(descriptor, folder)
         finally:
             os.close(descriptor)
 
@@ -41,7 +41,14 @@ def fsync_folder(folder: Path) -> None:
 def fsync_file(path: Path) -> None:
     """Make the contents of ``path`` durable."""
     with path.open("rb+") as file:
-        os.fsync(file.fileno())
+        _fsync(file.fileno(), path)
+
+
+def _fsync(descriptor: int, path: Path) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the system does not name the file
 
 
 def open_regular(path: str | Path) -> BufferedReader:

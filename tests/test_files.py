@@ -367,3 +367,13 @@ def test_a_full_disk_under_safetensors_is_one_line(tmp_path):
     ):
         save_file({"table": np.zeros(100_000, np.float32)}, beside / "model.safetensors")
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "old"]
+
+
+def test_a_sync_that_fails_names_its_file(tmp_path, monkeypatch):
+    def failing(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match=r"Input/output error: '.*file.*'"), replaced_file(tmp_path / "file") as beside:
+        beside.write_text("new")
+    assert list(tmp_path.iterdir()) == []

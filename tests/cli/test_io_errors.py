@@ -1,4 +1,4 @@
-"""One write, fsync or rename of a command fails: it says so in one line, and the state before or after it is whole."""
+"""One write, fsync or rename of a command fails: it says so in one line, and each output is old or new, and whole."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from ctx_embed import SearchIndex
 HELPERS = Path(__file__).parent.parent / "helpers"
 ROOT = HELPERS.parent.parent
 TRAINING = "--dimension 8 --steps 1 --rank 2 --vocabulary-size 80"
-QUICK = [
-    "index build more.jsonl notes.index --upsert",
-    "index sync files files.index",
-    "encode rows.jsonl --to parquet",
-]
+QUICK = ["index build more.jsonl notes.index --upsert", "encode rows.jsonl --to parquet"]
 COMMANDS = [
     *QUICK,
     "index sync files files.index",
@@ -37,8 +33,8 @@ COMMANDS = [
     "dedupe rows.jsonl -o unique.jsonl --groups dropped.jsonl",
 ]
 TRAININGS = [
-    f"train labelled.tsv -o classifier {TRAINING} --epochs 1",
-    f"distill texts.txt -o student --teacher ../tiny {TRAINING} --epochs 1",
+    f"train labelled.tsv -o classifier --from scratch {TRAINING} --epochs 1",
+    f"distill texts.txt -o student --teacher ../tiny {TRAINING} --epochs 1 --batch-size 8",
 ]
 
 
@@ -101,7 +97,7 @@ def test_a_failing_call_leaves_one_state_or_the_other(library, work, command):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_call_fails_once(library, work, command):
-    assert faults(library, work, 10**6, command)[0] > 3
+    assert faults(library, work, 10**6, command)[0] > 1
 
 
 @pytest.mark.slow
