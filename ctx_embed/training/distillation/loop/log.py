@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,15 @@ class TrainingLog:
         self.path = path
 
     def resume(self, step: int) -> None:
-        """Remove the entries after ``step``, from which the run resumes."""
+        """Remove the entries after ``step``, from which the run resumes, and those that were not written whole."""
         if self.path is None or not self.path.exists():
             return
-        *lines, _cut_off = self.path.read_text(encoding="utf-8").split("\n")
-        kept = [line + "\n" for line in lines if json.loads(line)["step"] <= step]
+        *lines, _cut_off = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
+        kept = []
+        for line in lines:
+            with suppress(ValueError, LookupError, TypeError):
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
         with replaced_file(self.path) as beside:
             beside.write_text("".join(kept), encoding="utf-8")
 

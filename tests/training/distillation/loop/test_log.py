@@ -63,3 +63,12 @@ def test_a_picture_of_something_else(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="a plot needs the extra plots: pip install "):
         plot_log(path, tmp_path / "log.png")
+
+
+def test_an_entry_that_an_error_of_the_disk_cut_off_is_left_out(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        '{"step": 1, "loss": 2.0}\n{"step": 2, "lo{"step": 2, "loss": 1.0}\n[3]\n{"step": 3, "loss": 1.0}\n'
+    )
+    TrainingLog(path).resume(3)
+    assert path.read_text() == '{"step": 1, "loss": 2.0}\n{"step": 3, "loss": 1.0}\n'
