@@ -86,7 +86,7 @@ def explain(
 
 
 def _loaded(name: str) -> Embedder | SentenceTransformer:
-    """Return a model: without torch if it is a Contextualizer's folder."""
+    """Return a model; one in the folder of a Contextualizer needs no torch."""
     from ctx_embed.encoders import DEFAULT, load_encoder
     from ctx_embed.loading import load_embedder
     from ctx_embed.numpy_model import UnsupportedModelError

@@ -173,7 +173,9 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding:
                     first = first or str(error)
     if not found:
         names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")
-        raise InputError(f"{names}: no texts to embed" + ("" if first is None else f"; the first row: {first}"))
+        raise InputError(
+            f"{names}: no texts to embed" + ("" if first is None else f"; the first row was left out: {first}")
+        )
     return found
 
 

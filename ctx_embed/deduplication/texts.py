@@ -19,7 +19,7 @@ from ctx_embed.texts import well_formed
 Rows: TypeAlias = NDArray[np.int64]
 
 TEXTS_AT_ONCE = 4096
-# In each band, a text is compared with the first text that has the same key and with up to this many just before it.
+# In each band, a text is compared with the first text of the same key, and with this many of the last ones before it.
 COMPARED = 16
 
 

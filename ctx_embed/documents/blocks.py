@@ -110,7 +110,7 @@ def _cut(text: str, depths: dict[int, int]) -> list[Block]:
 
 
 def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], depths: dict[int, int]) -> None:
-    """Add to ``depths`` where the functions and classes of a body begin, and where statements after them begin."""
+    """Record in ``depths`` the places where functions and classes of a body begin, and the statements after them."""
     after = False
     for node in body:
         defines = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)

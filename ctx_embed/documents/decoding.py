@@ -55,7 +55,7 @@ def decode(raw: bytes, encoding: str | None = None) -> str:
         try:
             text = raw.decode(encoding)
         except UnicodeDecodeError:
-            raise UnreadableFileError(f"must be {encoding}; name the right encoding") from None
+            raise UnreadableFileError(f"is not {encoding}; name its encoding") from None
     text = text.removeprefix("\ufeff")
     return re.sub("\r\n?", "\n", text) if "\r" in text else text
 

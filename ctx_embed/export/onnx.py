@@ -84,7 +84,7 @@ def build(saved: SavedContextualizer, unknown: NDArray[np.int32]) -> Any:
             f'{saved.folder}: initial_context="uniform" is random, seeded by a text\'s ids, which ONNX cannot do'
         )
     g = _Graph()
-    # The text of each token: the number of texts that begin at or before it, less one.
+    # The number of the text that a token is in, from 0: one less than the texts that begin at or before the token.
     tokens, texts = g.Shape("input_ids"), g.Shape("offsets")
     begins = g.ScatterElements(
         g.Expand(_ints(0), g.Add(tokens, _ints(1))), "offsets", g.Expand(_ints(1), texts), reduction="add"

@@ -510,12 +510,12 @@ class EntryProducts:
 
 
 def bags(ids: Ids, lengths: Lengths, entries: int) -> tuple[NDArray[np.int64], Floats, Lengths]:
-    """Return packed texts as bags of entries.
+    """Return packed texts as bags of token ids.
 
     Args:
         ids: (N,) the texts' token ids one after the other.
         lengths: (B,) tokens in each text.
-        entries: a number above all ids.
+        entries: the size of the vocabulary, or any other number above all ids.
 
     Returns:
         The distinct ids of each text in ascending order; the count of each id; and the number of distinct ids in each

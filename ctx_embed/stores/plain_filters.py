@@ -8,7 +8,7 @@ _DATE_LENGTH = len("2024-01-31")
 
 
 def plain(tree: Filter) -> Filter:
-    """Return an equal filter without `in`, negated conditions, and dates that mean a whole day.
+    """Return an equivalent filter that has no `in`, no negated condition and no date that stands for a whole day.
 
     Other stores compare ISO dates as strings, which sort like their times if all have the same offset.
     """

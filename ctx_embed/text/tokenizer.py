@@ -42,7 +42,10 @@ def _parts(component: dict[str, Any], key: str) -> list[str]:
 
 
 def _content(component: Any) -> dict[str, Any]:
-    """Return the JSON of a tokenizer's component; the whole tokenizer's has the vocabulary and is slow to read."""
+    """Return the JSON of one component of a tokenizer.
+
+    That of the whole tokenizer is slow to read, as it has the vocabulary.
+    """
     content: dict[str, Any] = json.loads(component.__getstate__())
     return content
 

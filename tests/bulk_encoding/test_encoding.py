@@ -290,7 +290,9 @@ def test_mistakes_are_one_line_and_leave_nothing(corpus, tmp_path):
     (tmp_path / "wrong.jsonl").write_text('{"body": "x"}\n')
     with pytest.raises(InputError, match=r"empty.txt: no texts to embed$"):
         encode_dataset(tmp_path / "empty.txt", target)
-    with pytest.raises(InputError, match=r"no texts to embed; the first row: .*no field 'text' \(fields: 'body'\)"):
+    with pytest.raises(
+        InputError, match=r"no texts to embed; the first row was left out: .*no field 'text' \(fields: 'body'\)"
+    ):
         encode_dataset(tmp_path / "wrong.jsonl", target)
     assert not target.exists()
     (tmp_path / "mine").mkdir()

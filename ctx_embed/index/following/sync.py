@@ -44,7 +44,7 @@ from ctx_embed.texts import Document
 if TYPE_CHECKING:
     from ctx_embed.index.search_index import SearchIndex
 
-# Documents with about this number of characters are embedded at a time.
+# Documents are embedded in batches of about this many characters in all.
 BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
 CHANGED = "changed while it was read"

@@ -318,7 +318,7 @@ class WordLists:
         return passages, words
 
     def _postings(self, token: str) -> Postings:
-        """Return the list of a token, from memory or from the database."""
+        """Return the postings of a token, from memory or from the database."""
         # Lists are ordered by their last use, the most recent one last.
         postings = self._lists.pop(token, None)
         if postings is None:

@@ -47,9 +47,9 @@ class Queries:
     """The queries of a search.
 
     Args:
-        texts: a text for each query; empty for a vector.
-        vectors: their unit vectors (Q, dimension); None if the texts are not embedded yet.
-        single: whether it was one query, not a list of queries.
+        texts: the text of each query; an empty string if the query was a vector.
+        vectors: the unit vectors of the queries (Q, dimension); None if the texts are not embedded yet.
+        single: whether the caller gave one query, not a list of queries.
         like: instead of a query, the ids of documents to find similar ones to.
     """
 

@@ -171,7 +171,7 @@ class Edit:
             return []
         first = self.counted + 1
         ids, next_id = self._numbered(documents, first)
-        # Automatic ids are never taken.
+        # No document has an automatic id yet.
         given = [identifier for identifier, document in zip(ids, documents, strict=True) if document.id is not None]
         taken = self.store.rows_of_ids(given)
         if not replacing:

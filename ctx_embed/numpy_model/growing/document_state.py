@@ -267,7 +267,7 @@ class DocumentState:
         # Version 0.1 did not store whether a token is known.
         fingerprint, cut, head, tail, known = (*json.loads(line), True)[:5]
         if [type(value) for value in (fingerprint, cut, head, tail, known)] != [str, bool, str, str, bool]:
-            raise ValueError("values of other types")
+            raise ValueError("its values have the wrong types")
         with ZipFile(io.BytesIO(packed)) as archive:
             # Arrays are stored uncompressed, so none can be larger than these bytes.
             if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):

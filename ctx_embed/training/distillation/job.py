@@ -193,7 +193,7 @@ def _read(job: DistillationJob) -> _Material:
     options.trained_on(taught, mixture.excluded)
     for option, weight in (("--pair-weight", options.pair_weight), ("--contrast-weight", options.contrast_weight)):
         if weight > 0 and not len(mixture.pairs):
-            raise InputError(f"{option} needs pairs; give a recipe with a fair source of pairs (.jsonl)")
+            raise InputError(f"{option} needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`")
     if job.exclude and job.progress:
         # Report this, because 0 may mean that the wrong file was given.
         say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")

@@ -365,7 +365,10 @@ FAILURES = [
     ({"store": "int4"}, "unknown store 'int4'"),
     ({"spare_dimensions": 8}, "spare_dimensions must be in 0..7 for dimension 8, got 8"),
     ({"second_teacher": "./nowhere"}, "a second teacher needs texts; set second_texts for a source of the recipe"),
-    ({"pair_weight": 0.5}, "--pair-weight needs pairs; give a recipe with a fair source of pairs (.jsonl)"),
+    (
+        {"pair_weight": 0.5},
+        "--pair-weight needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`",
+    ),
     ({"start": "./nowhere"}, "./nowhere: no such model folder"),
     ({"start": "a", "tokenizer": "b"}, "--from and --tokenizer cannot be combined: the model has its own vocabulary"),
     ({"second_label_weight": 0.5}, "second_label_weight needs a second teacher and labelled files; "),

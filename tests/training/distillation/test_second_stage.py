@@ -70,7 +70,7 @@ def test_pairs_are_drawn_by_the_step_and_held_out_with_either_text():
     assert torch.equal(again.more_texts(batch([4]))[0], ids)
     loss = partners.loss(batch([0, 1]), torch.zeros(2, 2), torch.eye(4, 2))
     assert torch.isfinite(loss)
-    with pytest.raises(InputError, match="pairs must be at least 2, got 1; give a fair source of pairs"):
+    with pytest.raises(InputError, match="pairs must be at least 2, got 1; give a source of pairs"):
         Partners(PACKED, pairs, np.array([1, 5]), teacher, SAME, 8, 0, ALONE)
 
 

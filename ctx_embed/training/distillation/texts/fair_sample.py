@@ -22,9 +22,9 @@ OPPOSED = "contradiction"
 
 
 def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]:
-    """Return each different item once, with its family. Shares of families are as the square roots of their sizes.
+    """Return each distinct item once, with its family.
 
-    The order within a family depends on the texts alone.
+    Shares of families are proportional to the square roots of their sizes. The order within a family depends on the texts alone.
     """
     placed = []
     for name, items in families.items():
@@ -39,7 +39,7 @@ def read_pair_rows(path: str | Path) -> list[Item]:
     """Return the pairs of JSON lines with the fields query and passage, or a, b and label, as strings.
 
     Raises:
-        InputError: as :func:`ctx_embed.rows.read_lines`; another line, which is named.
+        InputError: as :func:`ctx_embed.rows.read_lines`, or a line has other fields; the message names the line.
     """
     pairs = []
     for number, line in read_lines(path):
