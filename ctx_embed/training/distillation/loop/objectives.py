@@ -228,7 +228,7 @@ class Partners(Objective):
         self.pairs, self.held_out_pairs = pairs[~apart], pairs[apart][:MEASURED_PAIRS]
         if len(self.pairs) < 2:
             raise InputError(
-                f"pairs must be at least 2, got {len(self.pairs)}; give a source of pairs (.jsonl) that has `fair = true`"
+                f"pairs must be at least 2, got {len(self.pairs)}; give a source of pairs that has `fair = true`"
             )
         self.texts, self.teacher, self.same = texts, teacher, same[self.pairs]
         self.count, self.seed = count, seed

@@ -24,7 +24,8 @@ OPPOSED = "contradiction"
 def fair_order(families: Mapping[str, Sequence[Item]]) -> list[tuple[str, Item]]:
     """Return each distinct item once, with its family.
 
-    Shares of families are proportional to the square roots of their sizes. The order within a family depends on the texts alone.
+    Shares of families are proportional to the square roots of their sizes. The order within a family depends on the
+    texts alone.
     """
     placed = []
     for name, items in families.items():
