@@ -117,6 +117,14 @@ class IndexModel:
                 f"with, or embed its documents again: {_reembed(folder, embedder.reference)}"
             )
 
+    def knows(self, word: str) -> bool:
+        """Return whether a lower-case word is one entry of the model's vocabulary, so that it is hardly a typo."""
+        tokenizer: Any = getattr(self.model, "tokenizer", None)
+        if isinstance(self.model, NumpyEmbedder):
+            return tokenizer.token_to_id(word) is not None
+        to_id = getattr(tokenizer, "convert_tokens_to_ids", None)
+        return to_id is not None and to_id(word) not in (None, tokenizer.unk_token_id)
+
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return unit vectors (len(texts), dimension) of documents; the model's document prompt is used if it has one.
 

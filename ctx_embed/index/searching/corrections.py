@@ -2,19 +2,19 @@
 
 Distances are in edits: a letter inserted, deleted, replaced or swapped with the next one. Words are compared by their
 stems, as the full-text index holds no others, or else as passages write them. They must have the same first letter,
-which few people mistype.
+which few people mistype. Words that the index lacks and the model knows are no typos.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases, words_of
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore
 
-# Words of at least this many letters are corrected, by one edit; from LONG letters on, by up to two.
+# Words and stems of at least this many letters are corrected, by one edit; from LONG letters on, by up to two.
 SHORTEST, LONG = 4, 8
 # Maximum number of corrected words in a query: a pasted text in another language has no typos.
 MOST_CORRECTED = 8
@@ -37,10 +37,12 @@ class Corrections:
 
     Args:
         documents: the documents; call the methods inside :meth:`Database.reading`.
+        is_word: tells whether a lower-case word is a word of the language, which is never corrected.
     """
 
-    def __init__(self, documents: DocumentStore) -> None:
+    def __init__(self, documents: DocumentStore, is_word: Callable[[str], bool]) -> None:
         self.documents = documents
+        self.is_word = is_word
         self._state: State | None = None
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
@@ -58,11 +60,14 @@ class Corrections:
         words = dict.fromkeys(content_words(without_phrases(query)))
         corrected: dict[str, str] = {}
         for word in list(words)[:MOST_WORDS]:
-            if len(word) < SHORTEST or not _LETTERS.fullmatch(word) or len(corrected) == MOST_CORRECTED:
+            # Words in capitals are names and abbreviations.
+            skipped = len(word) < SHORTEST or not _LETTERS.fullmatch(word) or word.isupper()
+            if skipped or len(corrected) == MOST_CORRECTED:
                 continue
             key = word.lower()
             if key not in self._corrected:
-                self._corrected[key] = None if self._is_known(key) else self._nearest(key)
+                known = self._is_known(key) or self.is_word(key)
+                self._corrected[key] = None if known else self._nearest(key)
             if nearest := self._corrected[key]:
                 corrected[word] = nearest
         return corrected
@@ -86,7 +91,8 @@ class Corrections:
         edits = 1 if len(word) < LONG else 2
 
         def nearest(stem: str) -> list[str]:
-            """Return the tokens within the number of edits, the nearest and most frequent first."""
+            """Return the tokens within the number of edits for a stem, the nearest and most frequent first."""
+            edits = 0 if len(stem) < SHORTEST else 1 if len(stem) < LONG else 2
             found = process.extract(stem, known, scorer=OSA.distance, processor=None, score_cutoff=edits, limit=None)
             return [token for token, *_ in sorted(found, key=lambda match: (match[1], -passages[match[2]], match[0]))]
 

@@ -53,7 +53,8 @@ def test_the_nearest_word_is_found_and_the_hit_says_so(index, typed, written, id
 def test_what_stays_as_typed(index):
     assert corrected(index, "Smyth") == [(3, None)]  # one edit from "Smith"
     assert corrected(index, "mayor") == [(4, None)]  # one edit from "major", but the index has it
-    assert corrected(index, "AB1236") == []
+    assert corrected(index, "AB1236") == corrected(index, "MAYRO") == []
+    assert corrected(index, "mayo") == []  # a word of the language
     assert corrected(index, '"washing machine" manaul') == [(2, {"manaul": "manual"})]
     assert corrected(index, "mxxhine") == []  # two edits of a short word
     assert all(words is None for _, words in corrected(index, "machne", "dense"))
