@@ -27,19 +27,24 @@ COMPARED = "hybrid"
 
 
 class Known:
-    """A model whose embeddings are known: a reranker that embeds each text once.
+    """A reranker that embeds each text once.
 
     Args:
-        vectors: the unit vector of each text.
+        model: the model.
+        vectors: the unit vectors of texts.
     """
 
     cosines = True
 
-    def __init__(self, vectors: dict[str, NDArray[np.float32]]) -> None:
+    def __init__(self, model: Any, vectors: dict[str, NDArray[np.float32]]) -> None:
+        self.model = model
         self.vectors = vectors
 
     def scores(self, queries: Sequence[Sequence[str]], passages: Sequence[Sequence[str]]) -> list[NDArray[Any]]:
         """Return the cosines, see :class:`ctx_embed.index.searching.reranking.Reranker`."""
+        # A query whose typos the search has corrected is a new text.
+        new = [text for asked in queries for text in asked if text not in self.vectors]
+        self.vectors |= zip(new, self.model.encode(new, normalize_embeddings=True), strict=True)
         return [
             np.array([[self.vectors[text] @ self.vectors[passage] for passage in found] for text in asked])
             for asked, found in zip(queries, passages, strict=True)
@@ -70,8 +75,9 @@ def main(data: Path, collections: str, reranker: str, candidates: int, json_path
             larger.encode(list(texts.values()), normalize_embeddings=True) for texts in (documents, queries)
         )
         known = Known(
+            larger,
             dict(zip(documents.values(), of_documents, strict=True))
-            | dict(zip(queries.values(), of_queries, strict=True))
+            | dict(zip(queries.values(), of_queries, strict=True)),
         )
         with tempfile.TemporaryDirectory() as work:
             with SearchIndex.create(Path(work) / "ours") as index:
