@@ -128,6 +128,17 @@ def rows_of(measured: dict[str, list[float]], unit: str, shown: Callable[[float]
     return rows
 
 
+# The peak memory of a process begins with that of the one that starts it, so a small one starts each command.
+LAUNCHER = """
+import json, os, subprocess, sys, time
+start = time.perf_counter()
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+seconds = time.perf_counter() - start
+print(json.dumps([status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))
+"""
+
+
 def of_processes(
     commands: dict[str, list[str]], runs: int, between: Callable[[], None] = lambda: None, warmups: int = 1
 ) -> list[Row]:
@@ -143,16 +154,14 @@ def of_processes(
     for run in range(warmups + runs):
         for name, command in commands.items():
             between()
-            start = time.perf_counter()
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            _, status, usage = os.wait4(process.pid, 0)
-            seconds = time.perf_counter() - start
+            done = subprocess.run(python(LAUNCHER, *command), check=True, stdout=subprocess.PIPE, text=True)
+            status, seconds, processor_seconds, megabytes = json.loads(done.stdout)
             if status:
                 raise RuntimeError(f"{' '.join(command)} failed")
             if run >= warmups:
                 costs["s"][name].append(seconds)
-                costs["cpu s"][name].append(usage.ru_utime + usage.ru_stime)
-                costs["MB"][name].append(usage.ru_maxrss / 1024)
+                costs["cpu s"][name].append(processor_seconds)
+                costs["MB"][name].append(megabytes)
     return [row for unit, measured in costs.items() for row in rows_of(measured, unit)]
 
 
