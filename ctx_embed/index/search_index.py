@@ -9,7 +9,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -104,7 +104,7 @@ class SearchIndex(Collection):
         self._folder = folder
         self._index = VectorIndex.of(folder, self._memory_map, self._few_rows)
         self._bm25 = Bm25(folder.documents)
-        self._corrections = Corrections(folder.documents, self._is_word)
+        self._corrections = Corrections(folder.documents, lambda: self.embedder)
         self._live = LiveRows(folder.documents)
         self._unanswered = KeptUnanswered(lambda texts: self.embedder.queries(texts))
         self._writer: Writer | None = None
@@ -614,12 +614,6 @@ class SearchIndex(Collection):
             return Hits(" ".join(queries.texts).strip(), found[0])
         listed = [Hits(text, hits) for text, hits in zip(queries.texts, found, strict=True)]
         return listed[0] if queries.single else listed
-
-    def _is_word(self, word: str) -> bool:
-        # An index of another default model is searched by words alone, without a model.
-        with suppress(OtherModelError):
-            return self.embedder.knows(word)
-        return False
 
     def _reranker_of(self, model: Any) -> Reranker:
         """Return the reranker, which stays loaded until a search needs another one."""

@@ -8,11 +8,18 @@ which few people mistype. Words that the index lacks and the model knows are no 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from ctx_embed.errors import OtherModelError
 from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases, words_of
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.index.storage.shards import Vectors
+
+if TYPE_CHECKING:
+    from ctx_embed.index.model import IndexModel
 
 # Words and stems of at least this many letters are corrected, by one edit; from LONG letters on, by up to two.
 SHORTEST, LONG = 4, 8
@@ -37,12 +44,12 @@ class Corrections:
 
     Args:
         documents: the documents; call the methods inside :meth:`Database.reading`.
-        is_word: tells whether a lower-case word is a word of the language, which is never corrected.
+        model: returns the model of the index, which knows words that are no typos, and embeds corrected queries.
     """
 
-    def __init__(self, documents: DocumentStore, is_word: Callable[[str], bool]) -> None:
+    def __init__(self, documents: DocumentStore, model: Callable[[], IndexModel]) -> None:
         self.documents = documents
-        self.is_word = is_word
+        self.model = model
         self._state: State | None = None
         # For each word, its correction, or None if the index has it or nothing like it.
         self._corrected: dict[str, str | None] = {}
@@ -66,11 +73,26 @@ class Corrections:
                 continue
             key = word.lower()
             if key not in self._corrected:
-                known = self._is_known(key) or self.is_word(key)
+                known = self._is_known(key) or self._is_word(key)
                 self._corrected[key] = None if known else self._nearest(key)
             if nearest := self._corrected[key]:
                 corrected[word] = nearest
         return corrected
+
+    def embedded(self, texts: Sequence[str], corrected: Sequence[Mapping[str, str]], vectors: Vectors) -> Vectors:
+        """Return the unit vectors (Q, dimension) of queries; those with corrected words are embedded again."""
+        changed = [place for place, words in enumerate(corrected) if words]
+        with suppress(OtherModelError):
+            if changed:
+                vectors = vectors.copy()
+                vectors[changed] = self.model().queries([texts[place] for place in changed])
+        return vectors
+
+    def _is_word(self, word: str) -> bool:
+        # An index of another default model is searched by words alone, without a model.
+        with suppress(OtherModelError):
+            return self.model().knows(word)
+        return False
 
     def _is_known(self, word: str) -> bool:
         with self.documents.reporting_errors():

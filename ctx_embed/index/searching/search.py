@@ -173,14 +173,17 @@ class Search:
         index.vectors.forget_unlisted(snapshot.shards)
         searched = Searched(store, bm25, index, snapshot, live.allowed(snapshot, self.options.where))
         texts, vectors = self.queries.texts, self.queries.vectors
-        if self.queries.like or self.excluded or len(self.avoided):
-            searched, texts, vectors = self._with_examples(searched)
-        assert vectors is not None
-        corrected: list[dict[str, str]] = [{} for _ in texts]
+        corrected: list[dict[str, str]] = []
         if self.mode != "dense" and not self.queries.like:
+            assert vectors is not None
             texts = [bm25.without_missing_phrases(text) for text in texts]
             corrected = [corrections.of(text) for text in texts]
             texts = [respelled(text, words) for text, words in zip(texts, corrected, strict=True)]
+            vectors = corrections.embedded(texts, corrected, vectors)
+        if self.queries.like or self.excluded or len(self.avoided):
+            searched, texts, vectors = self._with_examples(searched, texts, vectors)
+        assert vectors is not None
+        corrected = corrected or [{} for _ in texts]
         rankings = self._rankings(searched, texts, vectors)
         found = hits_of(store, rankings, int(self.options.context), self.options.document)
         if self.options.fuse:
@@ -210,12 +213,13 @@ class Search:
             for hits, of_query, ranking in zip(found, asked, rankings, strict=True)
         ]
 
-    def _with_examples(self, searched: Searched) -> tuple[Searched, list[str], Vectors]:
+    def _with_examples(
+        self, searched: Searched, texts: list[str], vectors: Vectors | None
+    ) -> tuple[Searched, list[str], Vectors]:
         """Return the searched rows without the examples, and the queries moved away from the examples to avoid."""
         store, snapshot = searched.store, searched.snapshot
         liked = self._documents(store, self.queries.like)
         excluded = store.find(list(self.excluded))
-        texts, vectors = self.queries.texts, self.queries.vectors
         if liked:
             # Quotations in a document are not phrases that similar documents must contain.
             texts = ["\n".join(document.text for document in liked).replace('"', " ")]

@@ -50,6 +50,12 @@ def test_the_nearest_word_is_found_and_the_hit_says_so(index, typed, written, id
     assert "**" in hit.as_dict(typed)["snippet"]
 
 
+def test_a_corrected_query_means_what_it_was_meant_to(index):
+    typed = index.search("a machne that washes clothes", 1, mode="hybrid")[0]
+    right = index.search("a machine that washes clothes", 1, mode="hybrid")[0]
+    assert (typed.id, typed.score, typed.relevance) == (right.id, right.score, right.relevance)
+
+
 def test_what_stays_as_typed(index):
     assert corrected(index, "Smyth") == [(3, None)]  # one edit from "Smith"
     assert corrected(index, "mayor") == [(4, None)]  # one edit from "major", but the index has it
