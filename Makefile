@@ -2,6 +2,7 @@
 # make size: installed lines and the files of a query; make check: what CI runs;
 # make check-slow: the same with the tests that take minutes;
 # make fuzz MINUTES=10: damaged input of every kind, with new seeds;
+# make soak MINUTES=60: readers and writers of one index, while servers and writers are killed;
 # make release-check: a release without the upload: builds, compares, checks and audits (AUDIT= leaves the audit out);
 # make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
 PYTHON ?= python3
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 10
 AUDIT ?= $(BIN)/pip-audit --skip-editable --progress-spinner off
 
-.PHONY: demo test check check-slow lint docs size clients fuzz release-check clean
+.PHONY: demo test check check-slow lint docs size clients fuzz soak release-check clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
@@ -54,6 +55,9 @@ clients:
 
 fuzz: $(VENV)/installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.fuzz $(MINUTES)
+
+soak: $(VENV)/installed-dev
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak $(MINUTES)
 
 # The same sources give the same bytes twice; the wheel works without the sources.
 release-check: $(VENV)/installed-dev

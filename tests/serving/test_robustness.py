@@ -118,13 +118,13 @@ def test_nothing_of_all_this_was_a_fault_of_the_server(server):
     assert found[0]["id"] == 1
 
 
-def kills_while_writing(folder, kills: int) -> None:
-    """Kill servers while a client adds; what was acknowledged is there, and at most the last addition besides it."""
-    path = make_index(folder / "notes.index")
+@pytest.mark.slow
+def test_50_kills_during_writes_lose_nothing(tmp_path):
+    path = make_index(tmp_path / "notes.index")
     generator = random.Random(0)
     acknowledged = 6
     vectors = np.eye(1, 320).tolist() * 3
-    for _ in range(kills):
+    for _ in range(50):
         with serving(path) as server:
             first = threading.Event()
 
@@ -153,12 +153,3 @@ def kills_while_writing(folder, kills: int) -> None:
             acknowledged = len(index)
             assert f"n{acknowledged - 1}" in index
             assert index.verify(embed=False) == []
-
-
-def test_kills_during_writes_lose_nothing(tmp_path):
-    kills_while_writing(tmp_path, 3)
-
-
-@pytest.mark.slow
-def test_50_kills_during_writes_lose_nothing(tmp_path):
-    kills_while_writing(tmp_path, 50)
