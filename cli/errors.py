@@ -73,6 +73,10 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         raise click.ClickException(
             f"this needs {package}, which the light installation leaves out: {installation()}"
         ) from None
+    except (MemoryError, RuntimeError) as error:
+        if not _is_about_memory(error):
+            raise
+        raise click.ClickException("there is not enough memory: end other programs, or give less at a time") from None
     except OSError as error:
         # A full disk or a name that is too long, for example; click itself exits quietly on a closed pipe.
         if error.errno in (None, errno.EPIPE):
@@ -80,6 +84,11 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         said = "standard output is closed" if error.errno == errno.EBADF else error.strerror
         raise click.ClickException(f"{where}{said}") from None
+
+
+def _is_about_memory(error: BaseException) -> bool:
+    """Return whether memory was missing; torch has no type for that error."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def open_closed_streams() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the boundary in real processes: full disks, closed streams and Ctrl-C."""
+"""Tests of the boundary, most in real processes: full disks, missing memory, closed streams and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import click
+import numpy as np
 import pytest
+import torch
 
+from ctx_embed.cli.errors import errors_in_one_line
 from tests.conftest import SENTENCES
 
 COMMAND = [sys.executable, "-m", "ctx_embed"]
@@ -29,6 +33,20 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     """Run a line of the shell in which CTX stands for the command."""
     line = line.replace("CTX", f"{sys.executable} -m ctx_embed")
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("empty", [np.empty, torch.empty])
+def test_missing_memory_is_one_line(empty):
+    with (
+        pytest.raises(click.ClickException, match="there is not enough memory"),
+        errors_in_one_line(lambda: ""),
+    ):
+        empty(10**15)
+
+
+def test_another_runtime_error_keeps_its_traceback():
+    with pytest.raises(RuntimeError, match="a bug"), errors_in_one_line(lambda: ""):
+        raise RuntimeError("a bug")
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv", "jsonl", "parquet"])
