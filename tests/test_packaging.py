@@ -71,7 +71,7 @@ def test_every_third_party_import_is_declared():
     names = {"sklearn": "scikit_learn", "faiss": "faiss_cpu"}
     extras = str(PROJECT["project"]["optional-dependencies"]).lower().replace("-", "_")
     extras += " llama_index pydantic pandas"  # of llama_index_core, langchain_core and datasets
-    standard = set(sys.stdlib_module_names) | {"ctx_embed", "__future__"}
+    standard = set(sys.stdlib_module_names) | {"ctx_embed", "__future__", "tomllib"}  # tomllib from 3.11 on
     for path in [*(ROOT / "ctx_embed").glob("[!ce]*/**/*.py"), *(ROOT / "ctx_embed").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
@@ -233,6 +234,8 @@ def test_a_hostile_folder_is_one_line(hostile, name, load):
     ],
 )
 def test_modules_that_do_not_fit_are_one_line(hostile, change, message):
+    if "must read and write" in message and sentence_transformers.__version__ < "6":
+        pytest.skip("sentence-transformers 5.7 has no options of Normalize, and ignores them")
     with pytest.raises(InputError) as caught:
         ctx_embed.load(hostile(change))
     assert message in str(caught.value)

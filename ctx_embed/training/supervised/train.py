@@ -62,7 +62,9 @@ def new_encoder(
     require_options(encoder, architecture.keys() - {"dimension"})
     own = read_tokenizer(tokenizer) if tokenizer else learn_vocabulary(texts, vocabulary_size, progress=False)
     torch.manual_seed(seed)
-    return SentenceTransformer(modules=[system(encoder)(own, **architecture), Normalize()], device=device)
+    module = system(encoder)(own, **architecture)
+    module.normalized = True  # sentence-transformers 5.7 does not call on_model_ready
+    return SentenceTransformer(modules=[module, Normalize()], device=device)
 
 
 def architecture_of(encoder: SentenceTransformer) -> list[dict[str, Any]]:
