@@ -12,7 +12,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 MINUTES ?= 10
-AUDIT ?= $(BIN)/pip-audit --skip-editable --progress-spinner off
+# Versions and hashes of what a release was tested with, for pip install --require-hashes -r.
+HASHES := build/requirements-hashes.txt
+AUDIT ?= $(BIN)/pip-audit --strict --disable-pip --progress-spinner off -r $(HASHES)
 
 .PHONY: demo test check check-slow lint docs size clients fuzz soak release-check clean
 
@@ -61,7 +63,7 @@ soak: $(VENV)/installed-dev
 
 # The same sources give the same bytes twice; the wheel works without the sources.
 release-check: $(VENV)/installed-dev
-	$(BIN)/python -m pip install --quiet build twine $(if $(AUDIT),pip-audit)
+	$(BIN)/python -m pip install --quiet build twine uv $(if $(AUDIT),pip-audit)
 	rm -rf dist build
 	$(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/python -m build --no-isolation --outdir build/again
@@ -69,6 +71,8 @@ release-check: $(VENV)/installed-dev
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pip install --quiet --no-deps --target build/installed dist/*.whl
 	cd build/installed && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/python -m ctx_embed demo
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate \
+		--extra server --extra documents -c constraints.txt pyproject.toml -o $(HASHES)
 	$(AUDIT)
 
 clean:
