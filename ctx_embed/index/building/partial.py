@@ -16,7 +16,8 @@ from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.storage.manifest import CACHE, DOCUMENTS, MANIFEST, RERANKING, VECTORS
 
 LOCK = "lock"
-_OWN_FILES = {MANIFEST, DOCUMENTS, f"{DOCUMENTS}-wal", f"{DOCUMENTS}-shm", VECTORS, CACHE, RERANKING, LOCK}
+_DATABASE = [f"{DOCUMENTS}{suffix}" for suffix in ("", "-journal", "-shm", "-wal")]
+_OWN_FILES = {MANIFEST, *_DATABASE, VECTORS, CACHE, RERANKING, LOCK}
 
 
 def holds_only_an_index(folder: Path) -> bool:

@@ -119,6 +119,17 @@ def test_what_cannot_be_embedded_again(path, tmp_path):
         assert index.reembed(HashModel(16)) == 0
 
 
+def test_a_kill_while_the_documents_are_copied_leaves_a_journal(path):
+    new = path.with_name(f"{path.name}.reembedded")
+    new.mkdir()
+    (new / "documents.sqlite").touch()
+    (new / "documents.sqlite-journal").write_bytes(b"\0" * 512)
+    with SearchIndex.open(path) as index:
+        index.reembed(HashModel(16))
+        assert index.verify() == []
+    assert not new.exists()
+
+
 def test_readers_see_the_old_index_until_they_open_it_again(path):
     with SearchIndex.open(path, HashModel()) as reader, SearchIndex.open(path) as index:
         assert reader.search("Two.", 1, mode="dense")[0].text == "Two."
