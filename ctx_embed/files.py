@@ -260,12 +260,14 @@ def replaced_folder(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     try:
         yield beside
         mode = _usual(0o666)
-        for file in beside.rglob("*"):
-            if file.is_file():
-                fsync_file(file)
-                if not file.is_symlink():
+        for path in (*beside.rglob("*"), beside):
+            if path.is_dir():
+                fsync_folder(path)
+            elif path.is_file():
+                fsync_file(path)
+                if not path.is_symlink():
                     # safetensors writes files that only their owner can read.
-                    file.chmod(mode)
+                    path.chmod(mode)
         beside.chmod(_usual(0o777))
         if new:
             if target.exists():

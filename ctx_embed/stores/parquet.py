@@ -122,6 +122,8 @@ class Parquet(Store):
         if name == COLLECTION:
             try:
                 self.fs.create_dir(self.folder, recursive=True)
+                if self._is_local:
+                    fsync_folder(Path(self.folder).parent)
             except OSError as error:
                 raise InputError(f"cannot write {self.name}: {said(error)}") from None
         self._write(f"_{name}.json", json.dumps(note, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,4 +1,4 @@
-"""One write, fsync or rename of a command fails: it says so in one line, and each output is old or new, and whole."""
+"""One write, fsync or rename of a command fails, or the power does: each output is old or new, and whole."""
 
 from __future__ import annotations
 
@@ -77,30 +77,49 @@ def work(tmp_path_factory, tiny_model) -> Path:
     return work
 
 
-def faults(library: Path, work: Path, most: int, command: str) -> tuple[int, int, int]:
-    """Return the number of faults, and how many left the state before the command and the one after it."""
-    arguments = [sys.executable, "-m", "tests.helpers.faulty", work, most, *command.split()]
+def states(kinds: str, library: Path, work: Path, most: int, command: str) -> list[list[int]]:
+    """Return for each kind the states that were left: their number, and those before the command and after it."""
+    arguments = [sys.executable, "-m", "tests.helpers.faulty", kinds, work, most, *command.split()]
     environment = os.environ | {"LD_PRELOAD": str(library), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     process = subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    tried, before, after = map(int, process.stdout.split())
-    return tried, before, after
+    return [list(map(int, line.split())) for line in process.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("command", QUICK)
-def test_a_failing_call_leaves_one_state_or_the_other(library, work, command):
-    tried, before, _ = faults(library, work, 3, command)
-    assert tried == 3
-    assert before > 0
+@pytest.mark.parametrize(("kinds", "command"), [("errors,power", QUICK[0]), ("errors,memory", QUICK[1])])
+def test_a_fault_leaves_one_state_or_the_other(library, work, kinds, command):
+    found = states(kinds, library, work, 2, command)
+    assert all(tried >= 2 for tried, _, _ in found)
+    assert all(before > 0 for _, before, _ in found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_call_fails_once(library, work, command):
-    assert faults(library, work, 10**6, command)[0] > 1
+    assert states("errors", library, work, 10**6, command)[0][0] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_power_is_cut_before_every_call(library, work, command):
+    assert states("power", library, work, 10**6, command)[0][0] > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [*COMMANDS, "index query notes.index film"])
+def test_allocations_fail(library, work, command):
+    assert states("memory", library, work, 30, command)[0][0] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["errors", "power", "memory"])
+@pytest.mark.parametrize("command", TRAININGS)
+def test_calls_of_trainings_fail(library, work, kind, command):
+    assert states(kind, library, work, 30, command)[0][0] > 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", TRAININGS)
-def test_calls_of_trainings_fail(library, work, command):
-    assert faults(library, work, 30, command)[0] == 30
+def test_kills_at_a_hundred_moments(library, work, command):
+    longer = command.replace("--epochs 1", "--epochs 3")
+    assert states("kills", library, work, 100, longer)[0][0] == 100

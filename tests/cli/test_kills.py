@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ctx_embed import load
 from tests.helpers.cli import Command
 
 WORDS = {"pos": ["joy", "good", "fine", "glad"], "neg": ["dull", "bad", "sad", "poor"]}
@@ -53,30 +51,6 @@ def weights(folder: str) -> dict[str, bytes]:
 
 def finish(arguments: list[str], output: str) -> None:
     assert Command(arguments[0]).run(*arguments[1:], "-o", output).exit_code == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_kills_at_any_moment(name):
-    arguments, moments = COMMANDS[name], random.Random(0)
-    began = time.monotonic()
-    process = start(*arguments, "-o", "whole")
-    process.communicate()
-    assert process.returncode == 0
-    took = time.monotonic() - began
-    for _ in range(6):
-        process = start(*arguments, "-o", "model")
-        time.sleep(moments.uniform(0.3, 1) * took)
-        process.kill()
-        process.communicate()
-        if Path("model").exists():
-            load("model")
-    finish(arguments, "model")
-    assert weights("model") == weights("whole")
-    assert sorted(path.name for path in Path().iterdir() if path.name.startswith((".model", "model."))) in (
-        [],
-        ["model.teacher"],
-    )
 
 
 @pytest.mark.parametrize(("name", "signal_number"), [("distill", signal.SIGKILL), ("train", signal.SIGINT)])

@@ -1,8 +1,11 @@
-"""Child process: run a command once for each chosen write, fsync and rename, which fails, and check what is left.
+"""Child process: break a command at chosen moments and check what is left.
 
-Usage: faulty.py WORK MOST COMMAND..., with the compiled faults.c in LD_PRELOAD. WORK has a folder ``before``; each run
-begins in a copy of it. At most MOST calls fail, evenly spaced. Prints how many did, and how many of them left the state
-before the command and the one after it.
+Usage: faulty.py KINDS WORK MOST COMMAND..., with the compiled faults.c in LD_PRELOAD. WORK has a folder ``before``;
+each run begins in a copy of it. KINDS, with commas between them: ``errors`` (a write, fsync or rename fails),
+``memory`` (a large allocation fails), ``kills`` (before such a call, or by time), ``power`` (before an fsync or rename,
+and what was not synced is lost in several ways). Each kind has at most MOST moments, evenly spaced. Prints for each how
+many states were checked, and how many of them were the one before the command and the one after it. Any other is an
+error, and so is a command that cannot be repeated.
 """
 
 from __future__ import annotations
@@ -11,28 +14,42 @@ import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ctx_embed import SearchIndex
 from ctx_embed.cli.main import main
 from ctx_embed.index.storage.manifest import MANIFEST
+from tests.helpers.power import Disk
 
 LIBRARY = ctypes.CDLL(None)
 LIBRARY.calls.restype = ctypes.c_long
+# Names of unfinished work end so, and those of a teacher's embeddings, which are computed again.
+UNFINISHED = (".partial", ".reembedded", ".teacher")
+SLOW_IMPORTS = {"train": "ctx_embed.training.supervised.train", "distill": "ctx_embed.training.distillation.job"}
+# What the library counts.
+CALLS, SYNCS, ALLOCATIONS = range(3)
 CRASHED = 70
+# Exit status of a process that the library has ended.
+ENDED = 71
+# Libraries in C++ and Rust end the process if a small allocation fails.
+ABORTED = (-signal.SIGABRT, -signal.SIGSEGV)
 
 
 def content(folder: Path) -> dict[str, Any]:
     """Return the documents and nearest hits of each index in a folder, and the hash of each other file.
 
-    Indexes must be whole. Names that begin with a dot or end with ``.partial`` or ``.reembedded`` are of unfinished
-    work, and so is a Parquet set without rows.
+    Indexes must be whole. A Parquet set without rows is unfinished work, as are names that begin with a dot.
     """
     found: dict[str, Any] = {}
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name.endswith((".partial", ".reembedded")):
+        if path.name.startswith(".") or path.name.endswith(UNFINISHED):
             continue
         if (path / MANIFEST).exists():
             with SearchIndex.open(path) as index:
@@ -49,8 +66,33 @@ def content(folder: Path) -> dict[str, Any]:
     return found
 
 
-def run(folder: Path, command: list[str], fault: int = 0) -> tuple[int, str, int]:
-    """Run a command in a fork, in a folder; return its status, its standard error and its number of calls."""
+def digest(folder: Path) -> str:
+    """Return a hash of all names and contents in a folder."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        content = path.read_bytes() if path.is_file() else b""
+        found.update(f"{path.relative_to(folder)} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
+def run(
+    folder: Path,
+    command: list[str],
+    fault: int = 0,
+    kept: Path | None = None,
+    seconds: float | None = None,
+    counted: int = CALLS,
+) -> tuple[int, str, int]:
+    """Run a command in a fork, in a folder; return its status, its standard error and its number of calls.
+
+    Args:
+        folder: the folder.
+        command: the command.
+        fault: the number of the call that fails; 0 for none.
+        kept: keep what is synced in this folder, and end the process at the fault.
+        seconds: kill the process after this time.
+        counted: what is counted.
+    """
     reader, writer = os.pipe()
     errors = folder.parent / "stderr"
     child = os.fork()
@@ -60,54 +102,133 @@ def run(folder: Path, command: list[str], fault: int = 0) -> tuple[int, str, int
             os.chdir(folder)
             for number, path in ((1, os.devnull), (2, errors)):
                 os.dup2(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), number)
-            LIBRARY.arm(ctypes.c_long(fault))
+            if kept is not None:
+                LIBRARY.keep(os.fsencode(kept))
+            LIBRARY.arm(ctypes.c_long(fault), counted)
             main(command)
         except SystemExit as error:
             status = int(error.code or 0)
         finally:
             calls = LIBRARY.calls()
-            LIBRARY.arm(ctypes.c_long(0))
+            LIBRARY.arm(ctypes.c_long(0), CALLS)
             if status == CRASHED:
                 sys.excepthook(*sys.exc_info())
             sys.stderr.flush()
             os.write(writer, str(calls).encode())
             os._exit(status)
     os.close(writer)
+    timer = threading.Timer(seconds or 0, os.kill, (child, signal.SIGKILL))
+    if seconds is not None:
+        timer.start()
     with open(reader) as stream:
-        calls = int(stream.read())
+        calls = int(stream.read() or 0)
+    timer.cancel()
     _, status = os.waitpid(child, 0)
+    if seconds is not None:
+        timer.join()
     return os.waitstatus_to_exitcode(status), errors.read_text(), calls
 
 
-def every_fault(work: Path, most: int, command: list[str]) -> None:
-    """Check each chosen fault."""
-    again = [*command, "--resume"] if command[:2] == ["index", "build"] else command
-    before, left = content(work / "before"), {"before": 0, "after": 0}
+class Trials:
+    """Runs of a command that are broken.
 
-    def fresh(name: str) -> Path:
-        shutil.rmtree(work / name, ignore_errors=True)
-        shutil.copytree(work / "before", work / name)
-        return work / name
+    Args:
+        work: the folder with ``before``.
+        most: the maximum number of moments.
+        command: the command.
+    """
 
-    status, message, calls = run(fresh("after"), command)
-    assert status == 0, message
-    after = content(work / "after")
-    chosen = range(1, calls + 1) if calls <= most else (1 + number * calls // most for number in range(most))
-    for fault in chosen:
-        folder = fresh("faulty")
-        status, message, _ = run(folder, command, fault)
-        lines = [line for line in message.splitlines() if line.startswith("Error: ")]
-        assert status == 0 or (status == 1 and len(lines) == 1), f"fault {fault}: status {status}\n{message}"
+    def __init__(self, work: Path, most: int, command: list[str]) -> None:
+        self.work, self.most, self.command = work, most, command
+        # Here, and not in each process.
+        if command[0] in SLOW_IMPORTS:
+            import_module(SLOW_IMPORTS[command[0]])
+        self.before = content(work / "before")
+        began = time.monotonic()
+        status, message, self.calls = run(self.fresh("after"), command)
+        self.seconds = time.monotonic() - began
+        assert status == 0, message
+        self.after = content(work / "after")
+
+    def fresh(self, name: str, filled: bool = True) -> Path:
+        """Return a new folder: a copy of ``before`` or an empty one."""
+        shutil.rmtree(self.work / name, ignore_errors=True)
+        if filled:
+            shutil.copytree(self.work / "before", self.work / name)
+        else:
+            (self.work / name).mkdir()
+        return self.work / name
+
+    def moments(self, last: int) -> Iterator[int]:
+        """Yield numbers of calls from the first to the last one, evenly spaced."""
+        most = min(self.most, last)
+        return (1 + number * (last - 1) // max(most - 1, 1) for number in range(most))
+
+    def errors(self) -> Iterator[bool]:
+        """Let calls fail; yield for each whether the state after the command is there."""
+        return self._failures(self.calls, CALLS)
+
+    def memory(self) -> Iterator[bool]:
+        """Let large allocations fail."""
+        allocations = run(self.fresh("faulty"), self.command, counted=ALLOCATIONS)[2]
+        return self._failures(allocations, ALLOCATIONS)
+
+    def _failures(self, last: int, counted: int) -> Iterator[bool]:
+        for fault in self.moments(last):
+            folder = self.fresh("faulty")
+            status, message, _ = run(folder, self.command, fault, counted=counted)
+            lines = [line for line in message.splitlines() if line.startswith("Error: ")]
+            what = f"fault {fault} of {last}: status {status}\n{message}"
+            refused = status == 1 and len(lines) == 1 and "Traceback" not in message
+            assert status == 0 or refused or (counted == ALLOCATIONS and status in ABORTED), what
+            yield self.is_after(folder, status == 0, what)
+
+    def kills(self) -> Iterator[bool]:
+        """Kill the process, in turn before a call and after some time."""
+        for number in range(self.most):
+            folder, kept = self.fresh("faulty"), self.fresh("kept", filled=False)
+            if number % 2:
+                status, message, _ = run(folder, self.command, 1 + number * self.calls // self.most, kept)
+            else:
+                status, message, _ = run(folder, self.command, seconds=self.seconds * number / self.most)
+            assert status in (0, ENDED, -signal.SIGKILL), message
+            yield self.is_after(folder, status == 0, f"kill {number} of {self.most}")
+
+    def power(self) -> Iterator[bool]:
+        """Cut the power before fsyncs and renames, and at the end."""
+        calls = run(self.fresh("disk"), self.command, kept=self.fresh("kept", filled=False), counted=SYNCS)[2]
+        seen = set()
+        for moment in self.moments(calls + 1):
+            folder, kept = self.fresh("disk"), self.fresh("kept", filled=False)
+            disk = Disk(folder, kept)
+            status, message, _ = run(folder, self.command, moment, kept, counted=SYNCS)
+            assert status in (0, ENDED), message
+            shutil.rmtree(self.work / "cut", ignore_errors=True)
+            # What survives has the name that the command knew.
+            folder.rename(self.work / "cut")
+            for way in disk.survivors(self.work / "cut", folder):
+                state = status, digest(folder)
+                if state not in seen:
+                    seen.add(state)
+                    yield self.is_after(folder, status == 0, f"call {moment} of {calls}, {way}")
+            disk.close()
+
+    def is_after(self, folder: Path, done: bool, what: str) -> bool:
+        """Check what is left in a folder, and that the command can be repeated if it has not been done."""
         found = content(folder)
-        for name in {*found, *after}:
-            states = [after.get(name)] if status == 0 else [before.get(name), after.get(name)]
-            assert found.get(name) in states, f"fault {fault}: status {status}, {name}\n{message}"
-        left["after" if found == after else "before"] += 1
-        if found != after:
-            status, message, _ = run(folder, again)
-            assert (status, content(folder)) == (0, after), f"again, after fault {fault}\n{message}"
-    print(sum(left.values()), left["before"], left["after"])
+        for name in {*found, *self.after}:
+            states = [self.after.get(name)] if done else [self.before.get(name), self.after.get(name)]
+            assert found.get(name) in states, f"{what}: {name}"
+        if found != self.after:
+            resume = ["--resume"] if self.command[:2] == ["index", "build"] else []
+            status, message, _ = run(folder, [*self.command, *resume])
+            assert (status, content(folder)) == (0, self.after), f"again, after {what}\n{message}"
+            assert not list(folder.glob("*.partial")), f"again, after {what}"
+        return found == self.after
 
 
 if __name__ == "__main__":
-    every_fault(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    trials = Trials(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    for kind in sys.argv[1].split(","):
+        after = list(getattr(trials, kind)())
+        print(len(after), len(after) - sum(after), sum(after))
