@@ -6,7 +6,7 @@ Prints, for each kind of contrast, the percentage of triples in which the paraph
 mean difference between the two cosines. A bag of words prefers the contrast, which by design shares more words with the
 text.
 
-contrasts.tsv next to this file has 100 triples of each kind, all written for this benchmark. The part ``test`` serves
+contrasts.tsv next to this file has 300 triples of each kind, all written for this benchmark. The part ``test`` serves
 only to measure: no model is trained, tuned or chosen on it, and no rule that generates training texts may use its words
 or patterns. The part ``development`` may be used to choose between models.
 """

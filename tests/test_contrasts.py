@@ -16,7 +16,7 @@ def test_the_half_for_testing_shares_no_text_with_the_other():
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     counts = Counter((row["kind"], row["part"]) for row in rows)
     kinds = ("negation", "word order", "small words")
-    assert counts == {(kind, part): 50 for kind in kinds for part in ("test", "development")}
+    assert counts == {(kind, part): 150 for kind in kinds for part in ("test", "development")}
     texts = {
         part: {row[column] for row in rows if row["part"] == part for column in ("text", "paraphrase", "contrast")}
         for part in ("test", "development")
