@@ -224,7 +224,7 @@ def _require_space(path: str | Path, error: BaseException) -> None:
 
     torch raises an error of its own in the context of the system's; safetensors has the system's number in its message.
     """
-    of_library = re.search(r"\(os error (\d+)\)", str(error))
+    of_library = re.search(r"(?:\(os error |Os \{ code: )(\d+)", str(error))
     number = int(of_library[1]) if of_library else getattr(error, "errno", None)
     if number in _FULL:
         raise UnwritableError(f"cannot write {path}: {os.strerror(number)}") from None

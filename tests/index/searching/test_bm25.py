@@ -79,7 +79,7 @@ def test_scores_are_cosines_in_every_mode(index, hash_model):
 
 def test_hybrid_is_the_mean_of_both_scores_as_shares_of_the_best(index):
     cosines = {hit.id: max(hit.score, 0) for hit in index.search("cat runs", k=5, mode="dense")}
-    with sqlite3.connect(index.path / DOCUMENTS) as connection:
+    with closing(sqlite3.connect(index.path / DOCUMENTS)) as connection:
         by_words = dict(connection.execute("SELECT rowid, -rank FROM words WHERE words MATCH 'cat OR runs'"))
     assert sorted(by_words) == sorted(found(index, "cat runs"))
     fused = {
