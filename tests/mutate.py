@@ -1,43 +1,43 @@
-"""Change one operator or number of the program, run its tests, and say whether they notice.
+"""Change one operator or number of the program, run the tests that run its line, and say whether they notice.
 
-python -m tests.mutate NUMBER [SEED] draws that many changes in the files of TESTS, each in a copy of the tree, and
-prints a line for each: killed, SURVIVED or timeout.
+python -m tests.mutate NUMBER [--seed SEED] [--workers N] [--results FILE] draws that many changes in the files of
+ROOMS, each in a copy of the tree, and prints a line for each: killed, SURVIVED or timeout. FILE keeps these lines; the
+same command goes on where it stopped. Needs the package `coverage`, which says what each test runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-INDEX = "tests/index/storage tests/index/test_search_index.py tests/index/test_documents.py tests/index/test_faults.py"
-# The tests of each file or folder: those to run first, and those to run if the first notice nothing.
-TESTS = {
-    "ctx_embed/second_order": ("tests/second_order", "tests/modules tests/systems tests/explanations"),
-    "ctx_embed/numpy_model/contextualizer.py": ("tests/numpy_model/test_contextualizer.py", "tests/numpy_model"),
-    "ctx_embed/numpy_model/embedder.py": ("tests/numpy_model/test_embedder.py", "tests/numpy_model"),
-    "ctx_embed/numpy_model/saved.py": ("tests/numpy_model/test_checks.py", "tests/numpy_model tests/test_loading.py"),
-    "ctx_embed/index/storage": (INDEX, "tests/index"),
-    "ctx_embed/index/storage/filters.py": ("tests/index/storage/test_filters.py", "tests/index tests/stores"),
-    "ctx_embed/index/storage/shards.py": ("tests/index/storage/test_shards.py", "tests/index"),
-    "ctx_embed/index/storage/dtypes.py": ("tests/index/storage/test_dtypes.py", "tests/index"),
-    "ctx_embed/index/writing": (f"tests/index/writing {INDEX}", "tests/index"),
-    "ctx_embed/index/writing/chunking.py": ("tests/index/writing", "tests/index"),
-    "eval/scoring": ("tests/eval/scoring", "tests/eval"),
-    "eval/scoring/statistics.py": ("tests/eval/scoring/test_statistics.py", "tests/eval"),
-    "eval/scoring/score.py": ("tests/eval/scoring/test_score.py", "tests/eval"),
-    "eval/scoring/ranking.py": ("tests/eval/scoring/test_ranking.py", "tests/eval"),
-}
-SECONDS = 600
+ROOMS = (
+    "ctx_embed/second_order",
+    "ctx_embed/numpy_model",
+    "ctx_embed/index/storage",
+    "ctx_embed/index/writing",
+    "eval/scoring",
+)
+TESTS = (
+    *("second_order", "modules", "systems", "explanations", "numpy_model", "test_loading.py"),
+    *("index", "stores", "export", "deduplication", "eval"),
+)
+SECONDS = 300
+# What a worker imports once for all of its mutants: none of it is ours.
+PRELOADED = ("torch", "sentence_transformers", "faiss", "scipy.stats", "sklearn.linear_model", "hypothesis", "pytest")
 SWAPS: list[tuple[type[ast.AST], type[ast.AST]]] = [
     (ast.Lt, ast.LtE),
     (ast.Gt, ast.GtE),
@@ -50,6 +50,18 @@ SWAPS: list[tuple[type[ast.AST], type[ast.AST]]] = [
     (ast.And, ast.Or),
 ]
 OTHER = {**dict(SWAPS), **{second: first for first, second in SWAPS if first is not ast.FloorDiv}}
+# A plugin of pytest that names the running test to coverage, and writes how long each took.
+PLUGIN = """
+import coverage, pytest
+seconds = open("seconds.tsv", "w")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    coverage.Coverage.current().switch_context(item.nodeid)
+    return (yield)
+def pytest_runtest_logreport(report):
+    if report.when == "call":
+        print(report.nodeid, report.duration, sep="\\t", file=seconds, flush=True)
+"""
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -76,64 +88,130 @@ def _places(tree: ast.AST) -> list[tuple[ast.AST, str, Callable[[], object]]]:
     return [(node, *change) for node in ast.walk(tree) for change in _changes(node)]
 
 
-def _mutant(path: Path, number: int) -> tuple[int, str, str]:
-    """Return the line and the name of a file's change, and the source after it."""
+def _mutant(path: Path, number: int) -> tuple[int, int, str, str]:
+    """Return the first and last line of a file's change, its name, and the source after it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node, name, change = _places(tree)[number]
-    line = next((each.lineno for each in ast.walk(node) if hasattr(each, "lineno")), 0)
+    lines = [line for each in ast.walk(node) for line in (getattr(each, "lineno", None),) if line]
+    lines += [line for each in ast.walk(node) for line in (getattr(each, "end_lineno", None),) if line]
     change()
-    return line, name, ast.unparse(ast.fix_missing_locations(tree))
+    return min(lines), max(lines), name, ast.unparse(ast.fix_missing_locations(tree))
 
 
-def _tests_of(file: str) -> tuple[str, str]:
-    return TESTS[max((place for place in TESTS if file.startswith(place)), key=len)]
+def _coverage(copy: Path) -> None:
+    """Write the tests that run each line of each file, and the seconds of each test; all must pass."""
+    import coverage
+
+    (copy / "running.py").write_text(PLUGIN, encoding="utf-8")
+    pytest = ["-m", "pytest", "-q", "-p", "running", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
+    command = [sys.executable, "-m", "coverage", "run", f"--include={','.join(f'{room}/*' for room in ROOMS)}"]
+    if subprocess.run([*command, *pytest], cwd=copy, env=_environment(copy), stdout=sys.stderr).returncode:
+        raise SystemExit("the tests must pass without a change")
+    data = coverage.CoverageData(str(copy / ".coverage"))
+    data.read()
+    tests = {os.path.relpath(file, copy): data.contexts_by_lineno(file) for file in data.measured_files()}
+    rows = (line.rstrip("\n").split("\t") for line in (copy / "seconds.tsv").open(encoding="utf-8"))
+    seconds = {test: float(each) for test, each in rows}
+    (copy / "covered.json").write_text(json.dumps([tests, seconds]), encoding="utf-8")
 
 
-def _run(copy: Path, tests: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
-    environment = os.environ | {"PYTHONPATH": str(copy), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.Popen(
-        command, cwd=copy, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        return "SURVIVED" if process.wait(SECONDS) == 0 else "killed"
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.wait()
-        return "timeout"
+def _environment(copy: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(copy), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def main(number: int, seed: int = 0) -> None:
+def _run(copy: Path, tests: list[str], stop: float) -> str:
+    """Run tests in a fork of this process, which has imported what they need, until the time ``stop``."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            os.setsid()
+            output = os.open(copy / "pytest.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            for stream in range(3):
+                os.dup2(output, stream)
+            os.chdir(copy)
+            os.environ.update(_environment(copy))
+            sys.path.insert(0, str(copy))
+            import pytest
+
+            code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests])
+        finally:
+            os._exit(code)
+    while time.monotonic() < stop:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return "SURVIVED" if status == 0 else "killed"
+        time.sleep(0.02)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "timeout"
+
+
+def _work(copy: Path, mutants: list[tuple[str, int]], covered: Path, results: Path) -> None:
+    """Try mutants one after the other, and add a line for each to the results."""
+    for module in PRELOADED:
+        __import__(module)
+    covering, seconds = json.loads(covered.read_text(encoding="utf-8"))
+    for file, change in mutants:
+        first, last, name, source = _mutant(copy / file, change)
+        lines = covering.get(file, {})
+        tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ()) if test}
+        # A line that runs while its module is imported belongs to each test of the module.
+        tests = tests or {test for each in lines.values() for test in each if test}
+        ordered = sorted(tests, key=lambda test: seconds.get(test, 0.0))
+        original = (copy / file).read_text(encoding="utf-8")
+        (copy / file).write_text(source, encoding="utf-8")
+        stop = time.monotonic() + SECONDS
+        result = _run(copy, ordered, stop) if ordered else "SURVIVED"
+        (copy / file).write_text(original, encoding="utf-8")
+        with results.open("a", encoding="utf-8") as output:
+            output.write(f"{result}\t{file}:{first}\t{name}\t{len(ordered)} tests\t#{change}\n")
+
+
+def main() -> None:
     """Draw mutants and print what became of each, and the sums."""
-    files = sorted(
-        path.relative_to(ROOT).as_posix()
-        for place in TESTS
-        for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).glob("*.py"))
-    )
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("number", type=int)
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--workers", type=int, default=1)
+    arguments.add_argument("--results", type=Path, default=Path("build/mutants.tsv"))
+    chosen = arguments.parse_args()
+    files = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).glob("*.py"))
     mutants = [
         (file, change)
-        for file in dict.fromkeys(files)
+        for file in files
         for change in range(len(_places(ast.parse((ROOT / file).read_text(encoding="utf-8")))))
     ]
-    print(f"{len(mutants):,} possible changes, {number} drawn with seed {seed}", flush=True)
-    found: Counter[str] = Counter()
+    drawn = random.Random(chosen.seed).sample(mutants, chosen.number)
+    print(f"{len(mutants):,} possible changes, {len(drawn)} drawn with seed {chosen.seed}", flush=True)
+    chosen.results.parent.mkdir(parents=True, exist_ok=True)
+    chosen.results.touch()
+    found: defaultdict[tuple[str, int], str] = defaultdict(str)
+    for line in chosen.results.read_text(encoding="utf-8").splitlines():
+        result, place, *_, change = line.split("\t")
+        found[place.rpartition(":")[0], int(change[1:])] = result
+    left = [mutant for mutant in drawn if mutant not in found]
+    covered = chosen.results.with_suffix(".tests.json")
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "tree"
-        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.partial")
-        shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
-        for tests in {first for first, _ in TESTS.values()}:
-            if _run(copy, tests) != "SURVIVED":
-                raise SystemExit(f"the tests must pass without a change: {tests}")
-        for file, change in random.Random(seed).sample(mutants, number):
-            line, name, source = _mutant(ROOT / file, change)
-            (copy / file).write_text(source, encoding="utf-8")
-            results = (_run(copy, tests) for tests in _tests_of(file))
-            result = next((each for each in results if each != "SURVIVED"), "SURVIVED")
-            shutil.copyfile(ROOT / file, copy / file)
-            found[result] += 1
-            print(f"{result:8}  {file}:{line}  {name}", flush=True)
-    print(", ".join(f"{count} {result}" for result, count in sorted(found.items())))
+        workers = []
+        for number in range(min(chosen.workers, len(left))):
+            copy = Path(folder) / f"tree{number}"
+            ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "*.partial", "build")
+            shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
+            if not covered.exists():
+                _coverage(copy)
+                shutil.copyfile(copy / "covered.json", covered)
+            if (worker := os.fork()) == 0:
+                try:
+                    _work(copy, left[number :: chosen.workers], covered, chosen.results)
+                finally:
+                    os._exit(1)
+            workers.append(worker)
+        for worker in workers:
+            os.waitpid(worker, 0)
+    print(chosen.results.read_text(encoding="utf-8"), end="")
+    results = Counter(line.split("\t")[0] for line in chosen.results.read_text(encoding="utf-8").splitlines())
+    print(", ".join(f"{count} {result}" for result, count in sorted(results.items())))
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]))
+    main()
