@@ -1,0 +1,243 @@
+"""Whole documents found by question: one embedding, passages, truncation, and words.
+
+    OMP_NUM_THREADS=1 python benchmarks/longdocs.py --data DIR --work FOLDER   # twenty minutes, mostly MiniLM's
+    python benchmarks/longdocs.py --table | --plot            # of benchmarks/longdocs.json
+
+A document joins 1, 2, ... 32, 1, 2, ... passages of one file of development pairs (abstracts, articles, sections of
+law); a question or title must find the document that holds its passage. MiniLM reads 256 tokens: it gets the document
+cut there, or in parts of 180 words, whose embeddings are averaged or of which the best one counts. Speed is words of
+documents a processor second, with one thread. Needs the extra `peers`.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from common import environment
+from development import HELD_OUT, Pool, pool, shuffled
+from jobs import commit, processor
+from numpy.typing import NDArray
+from peers import distilled_static, rounded, write_words
+
+from ctx_embed import SearchIndex
+from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg
+from ctx_embed.eval.scoring.statistics import mean_interval, paired_means
+from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
+
+ROOT = Path(__file__).parent.parent
+STORED = Path(__file__).with_suffix(".json")
+SETS = ("biomedicine", "encyclopaedia", "law")
+PASSAGES, QUERIES, LONGEST = 3000, 300, 32
+OUR_WORDS, MINILM_WORDS = 60, 180
+OURS, BEST = "ours, one embedding", f"ours, best passage of {OUR_WORDS} words"
+
+Vectors = NDArray[np.float32]
+Encode = Callable[[Sequence[str]], Vectors]
+# Documents to the processor seconds of embedding them and a function from a query's vector to their scores.
+Way = tuple[Encode, Callable[[Sequence[str]], tuple[float, Callable[[Vectors], Vectors]]]]
+
+
+def parts_of(document: str, words: int) -> list[str]:
+    """Return the document in parts of so many words."""
+    each = document.split()
+    return [" ".join(each[start : start + words]) for start in range(0, len(each), words)] or [document]
+
+
+def unit(vectors: Any) -> Vectors:
+    rows = np.asarray(vectors, np.float32)
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def whole(encode: Encode) -> Way:
+    """One embedding of each document."""
+
+    def embed(documents: Sequence[str]) -> tuple[float, Callable[[Vectors], Vectors]]:
+        start = time.process_time()
+        rows = unit(encode(documents))
+        return time.process_time() - start, lambda query: rows @ query
+
+    return encode, embed
+
+
+def in_parts(encode: Encode, words: int, reduce: str) -> Way:
+    """An embedding of each part of a document, whose mean or whose best cosine counts."""
+
+    def embed(documents: Sequence[str]) -> tuple[float, Callable[[Vectors], Vectors]]:
+        start = time.process_time()
+        parts = [parts_of(document, words) for document in documents]
+        starts = np.cumsum([0, *map(len, parts)])[:-1]
+        rows = unit(encode([part for each in parts for part in each]))
+        if reduce == "mean":
+            rows = unit(np.add.reduceat(rows, starts))
+            return time.process_time() - start, lambda query: rows @ query
+        return time.process_time() - start, lambda query: np.maximum.reduceat(rows @ query, starts)
+
+    return encode, embed
+
+
+def ways(work: Path) -> dict[str, Way]:
+    """Return the ways by name."""
+    from model2vec import StaticModel
+
+    import ctx_embed
+    from ctx_embed.numpy_model import Embedder
+
+    ours, static = Embedder.load(), StaticModel.from_pretrained(distilled_static(work), normalize=True)
+    minilm = ctx_embed.load("minilm", device="cpu")
+    known: dict[str, Vectors] = {}
+
+    def by_minilm(texts: Sequence[str]) -> Vectors:
+        # The mean and the best of parts need the same embeddings.
+        new = [text for text in dict.fromkeys(texts) if text not in known]
+        if new:
+            known.update(zip(new, minilm.encode(new, batch_size=16, show_progress_bar=True), strict=True))
+        return np.stack([known[text] for text in texts])
+
+    def by_ours(texts: Sequence[str]) -> Vectors:
+        return np.asarray(ours.encode(list(texts)))
+
+    return {
+        OURS: whole(by_ours),
+        BEST: in_parts(by_ours, OUR_WORDS, "best"),
+        "model2vec, one embedding": whole(lambda texts: np.asarray(static.encode(list(texts), max_length=None))),
+        f"model2vec, best passage of {OUR_WORDS} words": in_parts(
+            lambda texts: np.asarray(static.encode(list(texts), max_length=None)), OUR_WORDS, "best"
+        ),
+        "MiniLM, its 256 tokens": whole(by_minilm),
+        f"MiniLM, mean of parts of {MINILM_WORDS} words": in_parts(by_minilm, MINILM_WORDS, "mean"),
+        f"MiniLM, best part of {MINILM_WORDS} words": in_parts(by_minilm, MINILM_WORDS, "best"),
+    }
+
+
+def scores(of: Pool, way: Way) -> tuple[list[float], float]:
+    """Return nDCG@10 times 100 of each query, and the processor seconds of embedding the documents."""
+    encode, embed = way
+    seconds, cosines = embed(of.passages)
+    found = []
+    for query, relevant in zip(unit(encode(of.queries)), of.relevant, strict=True):
+        best = np.argsort(-cosines(query), kind="stable")[:CUTOFF]
+        found.append(100 * ndcg([float(int(place) in relevant) for place in best], [1.0] * len(relevant)))
+    return found, seconds
+
+
+def by_words(of: Pool) -> tuple[list[float], float]:
+    """Return the same of BM25, and the processor seconds in which SQLite writes an index of the words."""
+    start = time.process_time()
+    write_words(of.passages)
+    seconds = time.process_time() - start
+    with tempfile.TemporaryDirectory() as work, SearchIndex.create(Path(work) / "index") as index:
+        index.add(of.passages, list(range(len(of.passages))))
+        found = []
+        for query, relevant in zip(of.queries, of.relevant, strict=True):
+            hits = index.search(query, CUTOFF, mode="words")
+            found.append(100 * ndcg([float(int(hit.id) in relevant) for hit in hits], [1.0] * len(relevant)))
+    return found, seconds
+
+
+def documents_of(data: Path, name: str) -> Pool:
+    pairs = read_pair_rows(data / "pairs" / f"{HELD_OUT[name]}.jsonl.gz")
+    passages = set(shuffled(pair[1] for pair in pairs)[:PASSAGES])
+    found = pool([pair for pair in pairs if pair[1] in passages], LONGEST)
+    return Pool(found.queries[:QUERIES], found.passages, found.relevant[:QUERIES])
+
+
+def measure(data: Path, work: Path) -> list[dict[str, Any]]:
+    """Return a row for each set and way."""
+    rows: list[dict[str, Any]] = []
+    for name in SETS:
+        of = documents_of(data, name)
+        words = sum(len(document.split()) for document in of.passages)
+        measured = {way: scores(of, each) for way, each in ways(work).items()}
+        measured["BM25"] = by_words(of)
+        for way, (each, seconds) in measured.items():
+            low, high = mean_interval(each)
+            row: dict[str, Any] = {"set": name, "way": way, "ndcg": statistics.mean(each), "low": low, "high": high}
+            row["p"] = None if way == BEST else paired_means(each, measured[BEST][0]).p
+            row |= {"documents": len(of.passages), "words": words, "queries": len(of.queries), "seconds": seconds}
+            rows.append(row)
+            print(f"{name}, {way}: {row['ndcg']:.1f}, {words / max(seconds, 1e-9):,.0f} words/s", file=sys.stderr)
+    return rows
+
+
+def by_way() -> dict[str, dict[str, Any]]:
+    """Return for each way its mean, the score in each set, and its words a second."""
+    rows = json.loads(STORED.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = {}
+    for way in dict.fromkeys(row["way"] for row in rows):
+        of = [row for row in rows if row["way"] == way]
+        # The embeddings of the parts are computed once, for their mean.
+        seconds = sum(row["seconds"] for row in of)
+        if way.startswith("MiniLM, best"):
+            seconds = sum(row["seconds"] for row in rows if row["way"].startswith("MiniLM, mean"))
+        found[way] = {
+            "mean": statistics.mean(row["ndcg"] for row in of),
+            "speed": sum(row["words"] for row in of) / seconds,
+        }
+        found[way] |= {row["set"]: row for row in of}
+    return found
+
+
+def table() -> str:
+    lines = ["| way | " + " | ".join(SETS) + " | mean | words/s |", "|---|" + "--:|" * (len(SETS) + 2)]
+    for way, of in by_way().items():
+        cells = [
+            f"{of[name]['ndcg']:.1f} ± {(of[name]['high'] - of[name]['low']) / 2:.1f}"
+            + ("" if of[name]["p"] is None or of[name]["p"] < 0.05 else " =")
+            for name in SETS
+        ]
+        lines.append("| " + " | ".join([way, *cells, f"{of['mean']:.1f}", rounded(of["speed"])]) + " |")
+    return "\n".join(lines)
+
+
+def plot(output: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "longdocs"
+    figure, axis = pyplot.subplots(figsize=(7.5, 4.2))
+    for way, of in by_way().items():
+        axis.plot(of["speed"], of["mean"], "o", color="tab:red" if way.startswith("ours") else "tab:blue", markersize=5)
+        place = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axis.annotate(way.replace(", ", "\n", 1), (of["speed"], of["mean"]), **place)
+    axis.set_xscale("log")
+    axis.set_xlabel("words of documents per processor second")
+    axis.set_ylabel("nDCG@10, mean of three sets")
+    axis.margins(0.2, 0.16)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.2)
+    figure.tight_layout()
+    figure.savefig(output, metadata={"Date": None})
+
+
+@click.command()
+@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
+@click.option("--work", type=click.Path(path_type=Path), help="Keeps the model of model2vec.")
+@click.option("--table", "printed", is_flag=True)
+@click.option("--plot", "drawn", is_flag=True)
+def main(data: Path | None, work: Path | None, printed: bool, drawn: bool) -> None:
+    if printed:
+        print(table())
+    elif drawn:
+        plot(ROOT / "docs" / "longdocs.svg")
+    elif data is None or work is None:
+        raise click.UsageError("--data and --work must name folders")
+    else:
+        at = {"commit": commit(), "processor": processor(), "ctx-embed": environment()["ctx-embed"]}
+        lines = [json.dumps({**row, **at}) for row in measure(data, work)]
+        STORED.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+        print(table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Near-duplicates between training texts and test sets, found by `ctx-embed dedupe`.
+
+    python benchmarks/overlap.py --data DIR --work FOLDER [--part corpus]   # minutes for each part
+    python benchmarks/overlap.py --table                                    # the model card's table
+
+Each part of the training data (labelled reviews, pairs, every tenth sentence of the corpus) is deduplicated together
+with the test texts behind it: a test text that resembles an earlier text of the training part is counted. Texts of
+fewer than four words ("very good") are counted apart from the longer ones, since they are like many others.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from common import environment
+from jobs import commit
+from tqdm import tqdm
+
+from ctx_embed.deduplication import dedupe
+from ctx_embed.eval.tasks.catalogue import TASKS
+from ctx_embed.eval.tasks.data import DataReader
+from ctx_embed.training.distillation.texts.fair_sample import read_pair_rows
+
+STORED = Path(__file__).with_suffix(".json")
+TESTS = ("MR", "CR", "SUBJ", "MPQA", "STS12", "STS13", "STS14", "STS15", "STSB", "MTEB-Banking77", "IMDB")
+PARTS = {"labelled reviews": "sentiment", "pairs": "pairs", "corpus, every tenth sentence": "corpus"}
+SHARE, SHORT = 10, 4
+
+
+def training(data: Path, part: str) -> Iterator[str]:
+    """Yield the training texts of a part."""
+    for path in sorted((data / part).glob("*sv*" if part == "sentiment" else "*.gz")):
+        if part == "pairs":
+            yield from (text for pair in read_pair_rows(path) for text in pair[:2])
+            continue
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") if path.suffix == ".gz" else path.open() as file:
+            lines = (line.rstrip("\n") for line in file)
+            if part == "sentiment":
+                yield from (line.partition("\t")[2] for line in lines)
+            else:
+                yield from (line for number, line in enumerate(lines) if number % SHARE == 0)
+
+
+def tested(data: Path, name: str) -> list[str]:
+    """Return the distinct test texts of a task."""
+    subsets = DataReader(data).read(TASKS[name]).subsets
+    parts = [subsets["test"]] if "test" in subsets else list(subsets.values())
+    return list(dict.fromkeys(text for rows in parts for row in rows for text in row[1:] if text.strip()))
+
+
+def shared(part: str, data: Path, work: Path) -> list[dict[str, object]]:
+    """Return for each test set how many of its texts resemble one of the training texts."""
+    work.mkdir(parents=True, exist_ok=True)
+    sources, outputs = work / "texts.jsonl", (work / "kept.jsonl", work / "groups.jsonl")
+    known = dict.fromkeys(training(data, part))
+    tests = {name: tested(data, name) for name in TESTS}
+    texts = [*known, *dict.fromkeys(text for each in tests.values() for text in each if text not in known)]
+    with sources.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    dedupe(sources, outputs[0], groups=outputs[1], progress=True)
+    found: set[str] = set()
+    with outputs[1].open(encoding="utf-8") as lines:
+        for line in lines:
+            group = json.loads(line)
+            if group["kept"]["row"] <= len(known):
+                found |= {row["text"] for row in group["dropped"] if row["row"] > len(known)}
+    rows: list[dict[str, object]] = []
+    for name, each in tests.items():
+        same = [text for text in each if text in found or text in known]
+        short = sum(len(text.split()) < SHORT for text in same)
+        rows.append(
+            {"part": part, "training": len(known), "test": name, "texts": len(each), "alike": len(same), "short": short}
+        )
+    return rows
+
+
+def table() -> str:
+    """Return the model card's table: the percentage of test texts with a near-duplicate in each part."""
+    rows = json.loads(STORED.read_text(encoding="utf-8"))
+    lines = ["| test set | texts | " + " | ".join(PARTS) + " |", "|---|--:|" + "--:|" * len(PARTS)]
+    for name in TESTS:
+        of = {row["part"]: row for row in rows if row["test"] == name}
+        cells = []
+        for part in PARTS.values():
+            alike, short = of[part]["alike"], of[part]["short"]
+            percent = 100 / of[part]["texts"]
+            cells.append(f"{percent * alike:.1f} %" + (f" ({percent * (alike - short):.1f} %)" if short else ""))
+        lines.append(f"| {name.removeprefix('MTEB-')} | {of['pairs']['texts']:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
+@click.option("--work", type=click.Path(path_type=Path), help="A folder for the texts.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS.values())), default=list(PARTS.values()))
+@click.option("--table", "printed", is_flag=True)
+def main(data: Path | None, work: Path | None, parts: tuple[str, ...], printed: bool) -> None:
+    if printed:
+        print(table())
+        return
+    if data is None or work is None:
+        raise click.UsageError("--data and --work must name folders")
+    for part in tqdm(parts):
+        at = {"commit": commit(), "ctx-embed": environment()["ctx-embed"]}
+        kept = [row for row in (json.loads(STORED.read_text()) if STORED.exists() else []) if row["part"] != part]
+        lines = [json.dumps(row) for row in [*kept, *({**row, **at} for row in shared(part, data, work))]]
+        STORED.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
