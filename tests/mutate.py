@@ -59,7 +59,7 @@ def pytest_runtest_protocol(item):
     coverage.Coverage.current().switch_context(item.nodeid)
     return (yield)
 def pytest_runtest_logreport(report):
-    if report.when == "call":
+    if report.when == "call" and report.passed:
         print(report.nodeid, report.duration, sep="\\t", file=seconds, flush=True)
 """
 
@@ -99,14 +99,13 @@ def _mutant(path: Path, number: int) -> tuple[int, int, str, str]:
 
 
 def _coverage(copy: Path) -> None:
-    """Write the tests that run each line of each file, and the seconds of each test; all must pass."""
+    """Write the tests that run each line of each file, and the seconds of each test that passes without a change."""
     import coverage
 
     (copy / "running.py").write_text(PLUGIN, encoding="utf-8")
     pytest = ["-m", "pytest", "-q", "-p", "running", "-p", "no:cacheprovider", *(f"tests/{name}" for name in TESTS)]
     command = [sys.executable, "-m", "coverage", "run", f"--include={','.join(f'{room}/*' for room in ROOMS)}"]
-    if subprocess.run([*command, *pytest], cwd=copy, env=_environment(copy), stdout=sys.stderr).returncode:
-        raise SystemExit("the tests must pass without a change")
+    subprocess.run([*command, *pytest], cwd=copy, env=_environment(copy), stdout=sys.stderr)
     data = coverage.CoverageData(str(copy / ".coverage"))
     data.read()
     tests = {os.path.relpath(file, copy): data.contexts_by_lineno(file) for file in data.measured_files()}
@@ -154,10 +153,10 @@ def _work(copy: Path, mutants: list[tuple[str, int]], covered: Path, results: Pa
     for file, change in mutants:
         first, last, name, source = _mutant(copy / file, change)
         lines = covering.get(file, {})
-        tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ()) if test}
+        tests = {test for line in range(first, last + 1) for test in lines.get(str(line), ()) if test in seconds}
         # A line that runs while its module is imported belongs to each test of the module.
-        tests = tests or {test for each in lines.values() for test in each if test}
-        ordered = sorted(tests, key=lambda test: seconds.get(test, 0.0))
+        tests = tests or {test for each in lines.values() for test in each if test in seconds}
+        ordered = sorted(tests, key=lambda test: seconds[test])
         original = (copy / file).read_text(encoding="utf-8")
         (copy / file).write_text(source, encoding="utf-8")
         stop = time.monotonic() + SECONDS

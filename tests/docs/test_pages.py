@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks import pages
 from tests.docs.pages import ROOT, agree, prepare, run, steps, tokens
 
 # Not what tutorials have written beside themselves.
@@ -113,10 +112,14 @@ def test_the_figures_of_the_readme_are_those_of_the_reports():
         assert texts == f"{int(float(f'{speed:.3g}')):,}"
 
 
-def test_the_table_of_whole_jobs_is_that_of_the_stored_results():
-    command = [sys.executable, "benchmarks/jobs.py", "--json", "benchmarks/jobs.json", "--table"]
-    table = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert table in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("command", "page"), pages.TABLES.items())
+def test_a_table_is_that_of_the_stored_results(command, page):
+    assert pages.printed(command) in (ROOT / page).read_text(encoding="utf-8"), "run python benchmarks/pages.py"
+
+
+def test_the_speed_that_the_readme_claims_is_that_of_the_stored_results():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert pages.printed(pages.CLAIM).strip() in readme
 
 
 def test_each_promise_names_tests_that_exist():
