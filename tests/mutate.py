@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +38,7 @@ TESTS = (
 )
 SECONDS = 300
 # What a worker imports once for all of its mutants: none of it is ours.
-PRELOADED = ("torch", "sentence_transformers", "faiss", "scipy.stats", "sklearn.linear_model", "hypothesis", "pytest")
+PRELOADED = ("torch", "sentence_transformers", "faiss", "scipy.stats", "sklearn.linear_model", "pytest")
 SWAPS: list[tuple[type[ast.AST], type[ast.AST]]] = [
     (ast.Lt, ast.LtE),
     (ast.Gt, ast.GtE),
@@ -121,7 +122,7 @@ def _environment(copy: Path) -> dict[str, str]:
 def _run(copy: Path, tests: list[str], stop: float) -> str:
     """Run tests in a fork of this process, which has imported what they need, until the time ``stop``."""
     if (child := os.fork()) == 0:
-        code = 1
+        code = 2
         try:
             os.setsid()
             output = os.open(copy / "pytest.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -132,12 +133,20 @@ def _run(copy: Path, tests: list[str], stop: float) -> str:
             sys.path.insert(0, str(copy))
             import pytest
 
-            code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests])
+            code = pytest.main(
+                ["-q", "-x", "-Wignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider", *tests]
+            )
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(code)
     while time.monotonic() < stop:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
+            if os.waitstatus_to_exitcode(status) not in (0, 1):
+                raise RuntimeError((copy / "pytest.log").read_text(encoding="utf-8"))
             return "SURVIVED" if status == 0 else "killed"
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
