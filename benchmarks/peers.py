@@ -69,18 +69,14 @@ class WordLlama:
     def __init__(self) -> None:
         import wordllama
 
-        self.model = wordllama.WordLlama.load(disable_download=True)
-
-    @property
-    def files(self) -> list[Path]:
-        import wordllama
-
-        return [
-            path for part in ("weights", "tokenizers") for path in (Path(wordllama.__file__).parent / part).iterdir()
-        ]
+        package = Path(wordllama.__file__).parent
+        self.files = [path for part in ("weights", "tokenizers") for path in (package / part).iterdir()]
+        # Without the argument it looks for its tokenizer in a folder of another name.
+        self.model = wordllama.WordLlama.load(cache_dir=package, disable_download=True)
 
     def encode(self, texts: Sequence[str]) -> Any:
-        return self.model.embed(list(texts), norm=True)
+        # An empty text is divided by zero.
+        return np.nan_to_num(self.model.embed(list(texts), norm=True))
 
 
 def distilled_static(work: Path) -> Path:

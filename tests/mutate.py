@@ -37,6 +37,8 @@ TESTS = (
     *("index", "stores", "export", "deduplication", "eval"),
 )
 SECONDS = 300
+# The exit status of a fork in which pytest itself did not run.
+FAULT = 99
 # What a worker imports once for all of its mutants: none of it is ours.
 PRELOADED = ("torch", "sentence_transformers", "faiss", "scipy.stats", "sklearn.linear_model", "pytest")
 SWAPS: list[tuple[type[ast.AST], type[ast.AST]]] = [
@@ -122,7 +124,7 @@ def _environment(copy: Path) -> dict[str, str]:
 def _run(copy: Path, tests: list[str], stop: float) -> str:
     """Run tests in a fork of this process, which has imported what they need, until the time ``stop``."""
     if (child := os.fork()) == 0:
-        code = 2
+        code = FAULT
         try:
             os.setsid()
             output = os.open(copy / "pytest.log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -145,7 +147,7 @@ def _run(copy: Path, tests: list[str], stop: float) -> str:
     while time.monotonic() < stop:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            if os.waitstatus_to_exitcode(status) not in (0, 1):
+            if os.waitstatus_to_exitcode(status) == FAULT:
                 raise RuntimeError((copy / "pytest.log").read_text(encoding="utf-8"))
             return "SURVIVED" if status == 0 else "killed"
         time.sleep(0.02)
@@ -211,6 +213,8 @@ def main() -> None:
             if (worker := os.fork()) == 0:
                 try:
                     _work(copy, left[number :: chosen.workers], covered, chosen.results)
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(1)
             workers.append(worker)
