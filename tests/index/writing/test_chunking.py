@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from ctx_embed.documents.blocks import markdown, python
 from ctx_embed.index.writing.chunking import (
     PASSAGE_TOKENS,
     Passages,
+    _offsets,
     checked_chunk,
     chunker,
     sentences,
@@ -132,6 +134,17 @@ def test_passages_are_cut_at_the_best_places():
     assert passages(text, 13, markdown(text))[1:3] == [f"## B\n\n{section}", section]
     assert passages(f"{section}\n\n{section}", 6) == ["One two three four.", "Five six seven eight."] * 2
     assert passages("a b c d e f g", 3) == ["a b c", "d e f", "g"]
+
+
+def test_sections_of_a_quarter_of_the_size_stay_apart():
+    sections = [f"# {name}\n\none two three four five six seven eight" for name in "ABC"]
+    text = "\n\n".join(sections)
+    assert passages(text, 24, markdown(text)) == sections
+
+
+def test_tokens_without_characters_do_not_count():
+    found = _offsets(SimpleNamespace(encode=lambda text, **options: SimpleNamespace(offsets=[(0, 0), (0, 3), (3, 3)])))
+    assert found("cat") == [(0, 3)]
 
 
 def test_passages_without_better_places_come_out_alike_in_length():
