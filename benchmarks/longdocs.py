@@ -201,7 +201,7 @@ def table() -> str:
 def plot(output: Path) -> None:
     import matplotlib
 
-    matplotlib.use("svg")
+    matplotlib.use("agg")
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "longdocs"

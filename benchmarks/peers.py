@@ -403,7 +403,7 @@ def plot(output: Path) -> None:
     """Draw quality against speed and against size."""
     import matplotlib
 
-    matplotlib.use("svg")
+    matplotlib.use("agg")
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = "peers"
