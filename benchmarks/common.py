@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -68,6 +69,37 @@ def environment() -> dict[str, Any]:
         "threads": int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))),
         **{name: version(name) for name in packages},
     }
+
+
+def processor() -> str:
+    """Return the processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+
+
+def commit() -> str:
+    """Return the commit of this source, with a plus if files differ from it."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
+    return subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def rounded(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
+def stored(path: Path) -> list[dict[str, Any]]:
+    """Return the stored rows; none if there is no such file."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return rows
+
+
+def store(path: Path, kept: list[dict[str, Any]], measured: list[dict[str, Any]]) -> None:
+    """Write the rows to keep and the measured ones, with where and with what these were measured; a line for each."""
+    at = {"commit": commit(), "processor": processor(), **environment()}
+    at.pop("threads")  # a row has its own, if they matter
+    lines = [json.dumps(row, ensure_ascii=False) for row in [*kept, *({**row, **at} for row in measured)]]
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -6,7 +6,8 @@
 50,000 biomedical sentences and all-MiniLM-L6-v2 become a model in three ways: by `ctx-embed distill --from default`, by
 `ctx-embed distill` from scratch, and by model2vec.distill. Each is scored beside the default model and the teacher by
 nDCG@10 of titles among 5,000 abstracts, and by a probe that tells four kinds of biomedical text
-(genetics, trials, questions and answers, reviews) by one sentence, on sentences that no model was distilled from.
+(genetics, trials, questions and answers, reviews) by one sentence. Its sentences are none of the 50,000; the default
+model's second stage has read some of them, without their kinds.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ from typing import Any
 
 import click
 import numpy as np
-from common import environment
+from common import store, stored
 from development import Encoder, pool, retrieval, shuffled
-from jobs import commit, processor
 from peers import minilm_folder
 from sklearn.linear_model import LogisticRegression
 
@@ -113,7 +113,7 @@ def accuracy(encode: Encoder, train: list[tuple[str, str]], test: list[tuple[str
 
 def table() -> str:
     lines = ["| model | minutes of processor time | nDCG@10 | accuracy |", "|---|--:|--:|--:|"]
-    for row in json.loads(STORED.read_text(encoding="utf-8")):
+    for row in stored(STORED):
         cells = [row["way"], "" if row["minutes"] is None else f"{row['minutes']:.1f}"]
         for name in ("ndcg", "accuracy"):
             low, high, p = (row[f"{name}_{part}"] for part in ("low", "high", "p"))
@@ -148,9 +148,9 @@ def main(data: Path | None, work: Path | None, printed: bool) -> None:
             row |= {name: statistics.mean(found), f"{name}_low": low, f"{name}_high": high}
             row[f"{name}_p"] = paired_means(found, first[name]).p if name in first else None
             first.setdefault(name, found)
-        rows.append({**row, "commit": commit(), "processor": processor(), "ctx-embed": environment()["ctx-embed"]})
+        rows.append(row)
         print(row, file=sys.stderr)
-    STORED.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+    store(STORED, [], rows)
     print(table())
 
 

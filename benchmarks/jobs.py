@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from common import alternate, environment, markdown
+from common import alternate, commit, environment, markdown, processor, rounded
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
 SENTENCES, PASSAGES, SENTENCES_OF_PASSAGE, MANY = 20_000, 3_000, 6, 100_000
@@ -580,11 +580,11 @@ def whole_jobs(rows: Sequence[Row]) -> str:
             cells = [
                 f"{ours['job']}: {ours['contender']}, {ours['unit']}",
                 str(ours["threads"]),
-                _rounded(ours["measured"]),
+                rounded(ours["measured"]),
             ]
             if other:
                 interval = f"{other['low']:.2f} to {other['high']:.2f}"
-                cells += [f"{other['contender']}: {_rounded(other['measured'])}", f"{other['ratio']:.2f} ({interval})"]
+                cells += [f"{other['contender']}: {rounded(other['measured'])}", f"{other['ratio']:.2f} ({interval})"]
             lines.append("| " + " | ".join(cells + [""] * (5 - len(cells))) + " |")
     return "\n".join(lines)
 
@@ -607,23 +607,6 @@ def claim(rows: Sequence[Row]) -> str:
         f"{times:.0f} times all-MiniLM-L6-v2. Next to model2vec with the same token table it "
         f"embeds {one} times as many texts on one thread and {two} times on two"
     )
-
-
-def _rounded(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    return f"{float(f'{value:.3g}'):,.10g}"
-
-
-def processor() -> str:
-    """Return the processor's name."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-
-
-def commit() -> str:
-    """Return the commit of this source, with a plus if files differ from it."""
-    command = ["git", "describe", "--always", "--exclude=*", "--dirty=+"]
-    return subprocess.run(command, cwd=Path(__file__).parent, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @click.command()

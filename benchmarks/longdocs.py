@@ -1,6 +1,6 @@
 """Whole documents found by question: one embedding, passages, truncation, and words.
 
-    OMP_NUM_THREADS=1 python benchmarks/longdocs.py --data DIR --work FOLDER   # twenty minutes, mostly MiniLM's
+    OMP_NUM_THREADS=1 python benchmarks/longdocs.py --data DIR --work FOLDER [--set NAME]   # 20 minutes
     python benchmarks/longdocs.py --table | --plot            # of benchmarks/longdocs.json
 
 A document joins 1, 2, ... 32, 1, 2, ... passages of one file of development pairs (abstracts, articles, sections of
@@ -11,7 +11,6 @@ documents a processor second, with one thread. Needs the extra `peers`.
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import tempfile
@@ -22,11 +21,10 @@ from typing import Any
 
 import click
 import numpy as np
-from common import environment
+from common import rounded, store, stored
 from development import HELD_OUT, Pool, pool, shuffled
-from jobs import commit, processor
 from numpy.typing import NDArray
-from peers import distilled_static, rounded, write_words
+from peers import distilled_static, write_words
 
 from ctx_embed import SearchIndex
 from ctx_embed.eval.scoring.ranking import CUTOFF, ndcg
@@ -150,10 +148,10 @@ def documents_of(data: Path, name: str) -> Pool:
     return Pool(found.queries[:QUERIES], found.passages, found.relevant[:QUERIES])
 
 
-def measure(data: Path, work: Path) -> list[dict[str, Any]]:
-    """Return a row for each set and way."""
-    rows: list[dict[str, Any]] = []
-    for name in SETS:
+def measure(names: Sequence[str], data: Path, work: Path) -> None:
+    """Store a row for each way of each set, as soon as the set is done."""
+    for name in names:
+        rows: list[dict[str, Any]] = []
         of = documents_of(data, name)
         words = sum(len(document.split()) for document in of.passages)
         measured = {way: scores(of, each) for way, each in ways(work).items()}
@@ -165,12 +163,12 @@ def measure(data: Path, work: Path) -> list[dict[str, Any]]:
             row |= {"documents": len(of.passages), "words": words, "queries": len(of.queries), "seconds": seconds}
             rows.append(row)
             print(f"{name}, {way}: {row['ndcg']:.1f}, {words / max(seconds, 1e-9):,.0f} words/s", file=sys.stderr)
-    return rows
+        store(STORED, [row for row in stored(STORED) if row["set"] != name], rows)
 
 
 def by_way() -> dict[str, dict[str, Any]]:
     """Return for each way its mean, the score in each set, and its words a second."""
-    rows = json.loads(STORED.read_text(encoding="utf-8"))
+    rows = stored(STORED)
     found: dict[str, dict[str, Any]] = {}
     for way in dict.fromkeys(row["way"] for row in rows):
         of = [row for row in rows if row["way"] == way]
@@ -223,9 +221,10 @@ def plot(output: Path) -> None:
 @click.command()
 @click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
 @click.option("--work", type=click.Path(path_type=Path), help="Keeps the model of model2vec.")
+@click.option("--set", "names", multiple=True, type=click.Choice(SETS), default=SETS)
 @click.option("--table", "printed", is_flag=True)
 @click.option("--plot", "drawn", is_flag=True)
-def main(data: Path | None, work: Path | None, printed: bool, drawn: bool) -> None:
+def main(data: Path | None, work: Path | None, names: tuple[str, ...], printed: bool, drawn: bool) -> None:
     if printed:
         print(table())
     elif drawn:
@@ -233,9 +232,7 @@ def main(data: Path | None, work: Path | None, printed: bool, drawn: bool) -> No
     elif data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
     else:
-        at = {"commit": commit(), "processor": processor(), "ctx-embed": environment()["ctx-embed"]}
-        lines = [json.dumps({**row, **at}) for row in measure(data, work)]
-        STORED.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+        measure(names, data, work)
         print(table())
 
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from common import environment
-from jobs import commit
+from common import store, stored
 from tqdm import tqdm
 
 from ctx_embed.deduplication import dedupe
@@ -80,7 +79,7 @@ def shared(part: str, data: Path, work: Path) -> list[dict[str, object]]:
 
 def table() -> str:
     """Return the model card's table: the percentage of test texts with a near-duplicate in each part."""
-    rows = json.loads(STORED.read_text(encoding="utf-8"))
+    rows = stored(STORED)
     lines = ["| test set | texts | " + " | ".join(PARTS) + " |", "|---|--:|" + "--:|" * len(PARTS)]
     for name in TESTS:
         of = {row["part"]: row for row in rows if row["test"] == name}
@@ -105,10 +104,8 @@ def main(data: Path | None, work: Path | None, parts: tuple[str, ...], printed: 
     if data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
     for part in tqdm(parts):
-        at = {"commit": commit(), "ctx-embed": environment()["ctx-embed"]}
-        kept = [row for row in (json.loads(STORED.read_text()) if STORED.exists() else []) if row["part"] != part]
-        lines = [json.dumps(row) for row in [*kept, *({**row, **at} for row in shared(part, data, work))]]
-        STORED.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+        found = shared(part, data, work)
+        store(STORED, [row for row in stored(STORED) if row["part"] != part], found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Ours beside the encoders that users would take instead: quality by MTEB's tasks, probes and retrieval, speed, size.
 
     python benchmarks/peers.py quality --data DIR --work FOLDER [--mpnet FOLDER]   # half an hour
-    python benchmarks/peers.py speed --data DIR --work FOLDER [--mpnet FOLDER]     # ten minutes; nothing else running
+    python benchmarks/peers.py speed --data DIR --work FOLDER [--mpnet FOLDER]     # minutes; nothing else running
     python benchmarks/peers.py table | mteb | readme | plot                        # of the stored results
 
 Results are kept in benchmarks/peers.json, a row for each encoder and task or speed; FOLDER keeps embeddings, so that a
@@ -26,9 +26,9 @@ from typing import Any
 
 import click
 import numpy as np
-from common import alternate, environment
+from common import alternate, rounded, store, stored
 from index import COLLECTIONS, collection, data_option, ndcg
-from jobs import THREADS, Inputs, commit, processor, rows_of
+from jobs import THREADS, Inputs, rows_of
 
 ROOT = Path(__file__).parent.parent
 STORED = Path(__file__).with_suffix(".json")
@@ -95,25 +95,14 @@ def minilm_folder() -> Path:
     return Path(ctx_embed.load("minilm")[0].auto_model.config._name_or_path)
 
 
-def stored() -> list[Row]:
-    rows: list[Row] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.exists() else []
-    return rows
-
-
 def keep(rows: list[Row]) -> None:
-    """Put measured rows in the place of the stored ones of the same encoder, task and threads; a line for each."""
+    """Put measured rows in the place of the stored ones of the same encoder, task and threads."""
 
     def place(row: Row) -> tuple[Any, ...]:
         return row["encoder"], row["measure"], row.get("threads")
 
-    at = {"commit": commit(), "processor": processor(), **environment()}
-    at.pop("threads")
-    new = {place(row): {**row, **at} for row in rows}
-    kept = [row for row in stored() if place(row) not in new]
-    lines = [
-        json.dumps(row, ensure_ascii=False) for row in sorted([*kept, *new.values()], key=lambda row: str(place(row)))
-    ]
-    STORED.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+    new = set(map(place, rows))
+    store(STORED, [row for row in stored(STORED) if place(row) not in new], rows)
 
 
 @click.group()
@@ -289,7 +278,7 @@ def speed(data: Path, work: Path, mpnet: Path | None, runs: int, threads: int | 
 def scores() -> dict[str, dict[str, Row]]:
     """Return the stored rows of quality by encoder and task."""
     found: dict[str, dict[str, Row]] = {}
-    for row in stored():
+    for row in stored(STORED):
         if row["measure"] != "speed":
             found.setdefault(row["encoder"], {})[row["measure"]] = row
     if MPNET in found:
@@ -312,7 +301,7 @@ def mean(rows: dict[str, Row], tasks: Sequence[str]) -> float | None:
 
 def speeds() -> dict[str, dict[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
-    for row in sorted((row for row in stored() if row["measure"] == "speed"), key=lambda row: -row["measured"]):
+    for row in sorted((row for row in stored(STORED) if row["measure"] == "speed"), key=lambda row: -row["measured"]):
         found.setdefault(row["encoder"], {})[row["threads"]] = row
     return dict(sorted(found.items(), key=lambda each: list(found).index(each[0])))
 
@@ -330,11 +319,6 @@ def of_encoder(contender: str) -> tuple[float | None, float | None]:
 
 def shown(value: float | None, digits: int = 1) -> str:
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def rounded(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 @main.command()

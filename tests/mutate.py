@@ -95,10 +95,10 @@ def _mutant(path: Path, number: int) -> tuple[int, int, str, str]:
     """Return the first and last line of a file's change, its name, and the source after it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     node, name, change = _places(tree)[number]
-    lines = [line for each in ast.walk(node) for line in (getattr(each, "lineno", None),) if line]
-    lines += [line for each in ast.walk(node) for line in (getattr(each, "end_lineno", None),) if line]
+    placed = [each for each in ast.walk(node) if hasattr(each, "lineno")]
+    first, last = min(each.lineno for each in placed), max(each.end_lineno for each in placed)
     change()
-    return min(lines), max(lines), name, ast.unparse(ast.fix_missing_locations(tree))
+    return first, last, name, ast.unparse(ast.fix_missing_locations(tree))
 
 
 def _coverage(copy: Path) -> None:
