@@ -185,7 +185,7 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, default=1)
     arguments.add_argument("--results", type=Path, default=Path("build/mutants.tsv"))
     chosen = arguments.parse_args()
-    files = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).glob("*.py"))
+    files = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py"))
     mutants = [
         (file, change)
         for file in files

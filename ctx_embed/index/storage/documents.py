@@ -286,13 +286,14 @@ class DocumentStore(Database):
                 documents lack the field.
         """
         select = (
-            "SELECT row, json_type(metadata, ?2), json_extract(metadata, ?2) FROM documents WHERE row <= ?1 "
+            "SELECT row, json_type(metadata, ?), json_extract(metadata, ?) FROM documents WHERE row <= ? "
             "ORDER BY row DESC LIMIT 1"
         )
+        path_or_id = path or "$.id"
         keys: list[tuple[Any, ...]] = []
         for row in rows:
             with self.reporting_errors():
-                document, kind, value = self.connection.execute(select, (row, path or "$.id")).fetchone()
+                document, kind, value = self.connection.execute(select, (path_or_id, path_or_id, row)).fetchone()
             keys.append((document,) if path is None or kind in (None, "null") else (kind, value))
         return keys
 
@@ -543,8 +544,8 @@ class DocumentStore(Database):
         with self.reporting_errors():
             run = self.connection.executemany
             run("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", words)
-            run("DELETE FROM passages WHERE row >= ?1 AND row < ?1 + ?2", rows)
-            run("DELETE FROM documents WHERE row = ?1 AND passages = ?2", rows)
+            run("DELETE FROM passages WHERE row >= ? AND row < ? + ?", [(row, row, count) for row, count in rows])
+            run("DELETE FROM documents WHERE row = ? AND passages = ?", rows)
             run("INSERT INTO deleted VALUES (?, ?)", rows)
 
     def documents_up_to(self, first: int, row: int) -> int:
