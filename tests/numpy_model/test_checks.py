@@ -172,6 +172,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "modules of numbers": (written("modules.json", "[1, 2]"), "must have a name, a path and a type, got 1"),
     "many modules": (written("modules.json", "[" + "1," * 400_000 + "1]"), "must be a list of 1 to 100 modules"),
     "a large file": (written("modules.json", " " * (1 << 21)), "must have at most 1,048,576 bytes, got 2,097,152"),
+    "a large tokenizer": (
+        lambda folder: os.truncate(folder / "tokenizer.json", (1 << 26) + 1),
+        "must have at most 67,108,864 bytes, got 67,108,865",
+    ),
     "a path outside": (of_module(0, path="../other"), "must lie inside the folder, got the path '../other'"),
     "an absolute path": (of_module(1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
     "a path outside on Windows": (of_module(1, path="..\\etc"), "must lie inside the folder"),

@@ -28,6 +28,14 @@ from ctx_embed.eval.scoring.protocols import (
 GENERATOR = np.random.default_rng(11)
 
 
+def test_senteval_chooses_among_the_published_penalties():
+    logistic, adam, layers = (PROTOCOLS[name] for name in ("senteval", "senteval-adam", "senteval-mlp"))
+    assert logistic.grid == (0.25, 0.5, 1, 2, 4, 8)
+    assert logistic.test_grid == (0.5, 1, 2, 4, 8, 16, 32)
+    for network in (adam, layers):
+        assert network.grid == network.test_grid == pytest.approx((1e-5, 1e-4, 1e-3, 1e-2))
+
+
 def problem(y: list[str], dimension: int = 10) -> np.ndarray:
     means = {label: GENERATOR.normal(size=dimension) for label in sorted(set(y))}
     X = np.stack([0.25 * means[label] for label in y]) + 0.6 * GENERATOR.normal(size=(len(y), dimension))
