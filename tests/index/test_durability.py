@@ -187,11 +187,13 @@ def test_an_index_replaced_meanwhile_is_neither_written_to_nor_mixed(tmp_path, h
     path = tmp_path / "index"
     with SearchIndex.create(path, hash_model) as index:
         index.add(["a"])
-        path.rename(tmp_path / "away")
-        with SearchIndex.create(path, hash_model) as other:
-            other.add(["b"])
-        with pytest.raises(InputError) as caught:
-            index.add(["c"])
-        assert str(caught.value) == f"{path}: another index has replaced it; open it again"
+        with SearchIndex.open(path, hash_model) as reader:
+            path.rename(tmp_path / "away")
+            with SearchIndex.create(path, hash_model) as other:
+                other.add(["b"])
+            for change in (lambda: index.add(["c"]), lambda: reader.search("a", mode="dense")):
+                with pytest.raises(InputError) as caught:
+                    change()
+                assert str(caught.value) == f"{path}: another index has replaced it; open it again"
     assert stored(path) == {0: "b"}
     assert stored(tmp_path / "away") == {0: "a"}

@@ -183,7 +183,7 @@ def test_a_stream_that_fails_undoes_what_came_before(index, path):
         raise InputError("line 31 is broken")
 
     with pytest.raises(InputError, match="line 31 is broken"), index.writer.editing(shard_rows=8) as edit:
-        edit.add_all(stream(), batch=4)
+        edit.add_all(stream(), replacing=False, batch=4)
     assert index.count() == 1
     assert len(list((path / "vectors").iterdir())) == 1
     assert index.add_documents(Document(f"text {number}") for number in range(30)) == list(range(1, 31))

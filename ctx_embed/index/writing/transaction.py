@@ -145,9 +145,7 @@ class Edit:
         self._written = self.state.rows
         self._waiting: list[Vectors] = []
 
-    def add_all(
-        self, documents: Iterable[Document], *, replacing: bool = False, batch: int = BATCH_DOCUMENTS
-    ) -> list[Id]:
+    def add_all(self, documents: Iterable[Document], *, replacing: bool, batch: int = BATCH_DOCUMENTS) -> list[Id]:
         """Add a stream of documents in batches, and return their ids; see :meth:`add`."""
         stream = iter(documents)
         ids: list[Id] = []
@@ -155,7 +153,7 @@ class Edit:
             ids += self.add(some, replacing=replacing)
         return ids
 
-    def add(self, documents: Sequence[Document], *, replacing: bool = False) -> list[Id]:
+    def add(self, documents: Sequence[Document], *, replacing: bool) -> list[Id]:
         """Add a batch of documents and return their ids; automatic ids are larger than all ids ever used.
 
         Another thread embeds the texts while this one writes them.

@@ -36,6 +36,12 @@ def test_senteval_chooses_among_the_published_penalties():
         assert network.grid == network.test_grid == pytest.approx((1e-5, 1e-4, 1e-3, 1e-2))
 
 
+def test_our_protocols_choose_among_powers_of_ten():
+    standard, quick = PROTOCOLS["standard"], PROTOCOLS["quick"]
+    assert standard.grid == standard.test_grid == (1e-4, 1e-3, 0.01, 0.1, 1, 10)
+    assert quick.grid == quick.test_grid == (0.01,)
+
+
 def problem(y: list[str], dimension: int = 10) -> np.ndarray:
     means = {label: GENERATOR.normal(size=dimension) for label in sorted(set(y))}
     X = np.stack([0.25 * means[label] for label in y]) + 0.6 * GENERATOR.normal(size=(len(y), dimension))
