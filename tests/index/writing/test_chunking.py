@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from ctx_embed import InputError, SearchIndex
 from ctx_embed.documents.blocks import markdown, python
 from ctx_embed.index.writing.chunking import (
-    PASSAGE_TOKENS,
     Passages,
     _offsets,
     checked_chunk,
@@ -171,7 +170,7 @@ def test_long_runs_take_linear_time():
 
 
 def test_passages_fit_the_model(tiny_model):
-    assert chunker("passages", tiny_model).size == PASSAGE_TOKENS
+    assert chunker("passages", tiny_model).size == 256
     assert chunker("passages:9", tiny_model).size == 9
 
     class Short:
