@@ -34,6 +34,9 @@ def test_the_interval_of_correlations():
     narrow = correlation_interval([80.0, 80.0], [1003, 1003])
     assert (high - low) / (narrow[1] - narrow[0]) == pytest.approx(2**0.5)
     assert correlation_interval([100.0], [3]) == (-100.0, 100.0)
+    # Of four pairs: 1.96 (1 - 0.99^2) sqrt(1 + 0.99^2 / 2), cut at 100 or -100.
+    assert correlation_interval([99.0], [4]) == (pytest.approx(99 - 4.76, abs=0.01), 100.0)
+    assert correlation_interval([-99.0], [4]) == (-100.0, pytest.approx(-99 + 4.76, abs=0.01))
 
 
 def test_mcnemar_by_hand():
