@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, installation, missing_extra, unknown_name
-from ctx_embed.numpy_model.checks import modules_of, settings_of
+from ctx_embed.numpy_model.checks import Entry, modules_of, read_object, settings_of
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ PEER = "minilm"
 OTHER_FRAMEWORKS = ["*.h5", "*.msgpack", "*.onnx", "*.ot", "onnx/*", "openvino/*"]
 # Only these packages may define the classes that a model folder names, so that a folder never runs foreign code.
 TRUSTED_PACKAGES = ("ctx_embed.modules.", "ctx_embed.systems.", "sentence_transformers.")
+# The classes of sentence-transformers that are loaded: their folders hold weights and settings. Others import what
+# their folder names, such as Router and WordEmbeddings.
+KNOWN_CLASSES = (
+    *("Transformer", "StaticEmbedding", "BoW", "Pooling", "WeightedLayerPooling", "WordWeights"),
+    *("CNN", "LSTM", "Dense", "LayerNorm", "Dropout", "Normalize", "LogitScore"),
+)
 # The output of this package's encoders, which the modules after them change.
 FEATURE = "sentence_embedding"
 # sentence-transformers 5.7 and 6 define Normalize in different files; a model saved under one opens under the other.
@@ -45,14 +51,23 @@ def path() -> Path:
     return DEFAULT_MODEL
 
 
-def _module_class(reference: str, folder: Path) -> Any:
-    """Return the class that ``modules.json`` names, which must come from a trusted package."""
+def _require_activation(name: Any, file: Path) -> None:
+    """Refuse an activation that is no layer of torch: sentence-transformers would call it."""
+    from torch import nn
+
+    home, _, kind = str(name).rpartition(".")
+    if home not in ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear") or not (
+        isinstance(found := getattr(nn, kind, None), type) and issubclass(found, nn.Module)
+    ):
+        raise InputError(f"{file}: the activation must be a layer of torch.nn, got {name!r:.80}")
+
+
+def _module_class(entry: Entry, folder: Path) -> Any:
+    """Return the class of a module, which must come from a trusted package and run no code from its folder."""
+    reference = entry.kind
     if not reference.startswith(TRUSTED_PACKAGES):
         trusted = ", ".join(f"{package}*" for package in TRUSTED_PACKAGES)
-        raise InputError(
-            f"{folder}: modules.json must name classes of {trusted}, got {reference!r}; "
-            "for a third party's class use SentenceTransformer(path, trust_remote_code=True)"
-        )
+        raise InputError(f"{folder}: modules.json must name classes of {trusted}, got {reference!r}")
     from sentence_transformers.base.modules.module import Module
 
     home, _, name = SAME_CLASS.get(reference, reference).rpartition(".")
@@ -62,6 +77,13 @@ def _module_class(reference: str, folder: Path) -> Any:
         found = None
     if not (isinstance(found, type) and issubclass(found, Module)):
         raise InputError(f"{folder}: modules.json names {reference!r}, which does not exist")
+    if found.__module__.startswith("sentence_transformers.") and found.__name__ not in KNOWN_CLASSES:
+        raise InputError(f"{folder}: a {found.__name__} may run code from its folder, and is not loaded")
+    config = entry.home / "config.json"
+    if found.__name__ == "Dense" and config.is_file():
+        fields = read_object(config)
+        if "activation_function" in fields:
+            _require_activation(fields["activation_function"], config)
     return found
 
 
@@ -103,6 +125,8 @@ def _local_folder(path: str, **hub: Any) -> Path:
             hint = f"; {PEER!r} is the same model from the extra peers, without the hub"
         elif constants.HF_HUB_OFFLINE:
             hint = "; HF_HUB_OFFLINE is set, so nothing is downloaded"
+        elif hub.get("local_files_only"):
+            hint = "; a model that you do not name yourself is not downloaded"
         raise InputError(
             f"{path}: no such folder, and no model of that name could be downloaded from the hub "
             f"({type(error).__name__}){hint}"
@@ -136,13 +160,16 @@ def model_folder(path: str | Path | None, **hub: Any) -> Path:
     return folder
 
 
-def load_embedder(path: str | Path | None = None, backend: str | None = None) -> Embedder | SentenceTransformer:
+def load_embedder(
+    path: str | Path | None = None, backend: str | None = None, *, local_files_only: bool = False
+) -> Embedder | SentenceTransformer:
     """Load a model that only embeds: in NumPy, without importing torch, where the model allows it.
 
     Args:
         path: as for :func:`load`.
         backend: ``numpy`` or ``torch``; None: NumPy, or torch (with a line in the log) for models that NumPy does not
             run.
+        local_files_only: never download the model.
 
     Raises:
         UnsupportedModelError: NumPy was asked for and does not run this model.
@@ -150,16 +177,51 @@ def load_embedder(path: str | Path | None = None, backend: str | None = None) ->
     """
     if backend is not None and backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
+    reason = None
     if backend != "torch":
         from ctx_embed.numpy_model import Embedder
 
         try:
-            return Embedder.load(model_folder(path))
+            return Embedder.load(model_folder(path, local_files_only=local_files_only))
         except UnsupportedModelError as error:
             if backend == "numpy":
                 raise
-            logging.getLogger(__name__).warning("%s", error)
-    return load(path)
+            reason = str(error)
+    model = load(path, local_files_only=local_files_only)
+    if reason is not None:
+        logging.getLogger(__name__).warning("%s", reason)
+    return model
+
+
+def load_cross_encoder(name: str) -> Any:
+    """Return the CrossEncoder of a folder, or of a name on the hub, without running code from its folder.
+
+    Raises:
+        InputError: no such model, a damaged one, or one that names code.
+    """
+    from sentence_transformers import CrossEncoder
+
+    folder = _local_folder(name)
+    for file in ("config.json", "config_sentence_transformers.json"):
+        if not (folder / file).is_file():
+            continue
+        fields = read_object(folder / file)
+        inner = fields.get("sentence_transformers")
+        for part, key in (
+            (fields, "activation_fn"),
+            (fields, "sbert_ce_default_activation_function"),
+            (inner if isinstance(inner, dict) else {}, "activation_fn"),
+        ):
+            if part.get(key) is not None:
+                _require_activation(part[key], folder / file)
+    if (folder / "modules.json").is_file():
+        for entry in modules_of(folder):
+            _module_class(entry, folder)
+    try:
+        return CrossEncoder(str(folder), local_files_only=True)
+    except Exception as error:
+        reason, *_ = str(error).split("\n")
+        raise InputError(f"{name}: the CrossEncoder cannot be loaded ({type(error).__name__}: {reason})") from error
 
 
 def _card_name(path: str | Path | None, folder: Path) -> str:
@@ -224,7 +286,7 @@ def load(
     forward_arguments: dict[str, list[str]] = {}
     try:
         for entry in entries:
-            module_class = _module_class(entry.kind, folder)
+            module_class = _module_class(entry, folder)
             with _quiet_transformers():
                 modules[entry.name] = module_class.load(
                     str(folder),

@@ -156,9 +156,49 @@ def test_foreign_classes_are_refused(folder, reference):
     (folder / "modules.json").write_text(json.dumps(entries))
     assert error(folder) == (
         f"{folder}: modules.json must name classes of ctx_embed.modules.*, ctx_embed.systems.*, "
-        f"sentence_transformers.*, got {reference!r}; for a third party's class use "
-        "SentenceTransformer(path, trust_remote_code=True)"
+        f"sentence_transformers.*, got {reference!r}"
     )
+
+
+@pytest.mark.parametrize(
+    ("reference", "file", "content"),
+    [
+        (
+            "sentence_transformers.base.modules.router.Router",
+            "router_config.json",
+            {"types": {"a": "evil.E"}, "structure": {"query": ["a"], "document": ["a"]}, "parameters": {}},
+        ),
+        (
+            "sentence_transformers.sentence_transformer.modules.WordEmbeddings",
+            "wordembedding_config.json",
+            {"tokenizer_class": "evil.E", "update_embeddings": False, "max_seq_length": 9},
+        ),
+        (
+            "sentence_transformers.base.modules.dense.Dense",
+            "config.json",
+            {"in_features": 16, "out_features": 16, "activation_function": "evil.E"},
+        ),
+        (
+            "sentence_transformers.base.modules.dense.Dense",
+            "config.json",
+            {"in_features": 16, "out_features": 16, "activation_function": "torch.utils.collect_env.main"},
+        ),
+    ],
+)
+def test_classes_that_a_module_names_are_not_imported(folder, monkeypatch, capfd, reference, file, content):
+    entries = json.loads((folder / "modules.json").read_text())
+    entries[1] = {"idx": 1, "name": "1", "path": "1_Evil", "type": reference}
+    (folder / "modules.json").write_text(json.dumps(entries))
+    (folder / "1_Evil").mkdir()
+    (folder / "1_Evil" / file).write_text(json.dumps(content))
+    for home in (folder, folder / "1_Evil"):
+        (home / "evil.py").write_text("print('this ran')\nclass E: pass\n")
+    monkeypatch.syspath_prepend(str(folder))
+    message = error(folder)
+    assert "may run code from its folder, and is not loaded" in message or "must be a layer of torch.nn" in message
+    assert "\n" not in message
+    assert capfd.readouterr().out == ""
+    assert "evil" not in sys.modules
 
 
 @pytest.mark.parametrize(

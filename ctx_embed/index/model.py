@@ -55,12 +55,15 @@ class IndexModel:
         self.dimension = model.get_embedding_dimension() or model.encode(["a"]).shape[1]
 
     @classmethod
-    def of(cls, model: str | Path | Model | None, backend: str | None = None) -> IndexModel:
+    def of(
+        cls, model: str | Path | Model | None, backend: str | None = None, *, local_files_only: bool = False
+    ) -> IndexModel:
         """Return an embedder for a model.
 
         Args:
             model: None or ``default``, a path or name, or a loaded model.
             backend: the backend for a model given by name, see :func:`ctx_embed.loading.load_embedder`.
+            local_files_only: never download the model; for a name that the user has not given.
 
         Raises:
             InputError: there is no such model.
@@ -71,7 +74,8 @@ class IndexModel:
 
         if model is None or str(model) == DEFAULT:
             return cls(load_embedder(None, backend), DEFAULT)
-        return cls(load_embedder(model, backend), str(Path(model).absolute()) if Path(model).exists() else str(model))
+        reference = str(Path(model).absolute()) if Path(model).exists() else str(model)
+        return cls(load_embedder(model, backend, local_files_only=local_files_only), reference)
 
     @classmethod
     def for_index(
@@ -91,7 +95,7 @@ class IndexModel:
             InputError: there is no ``model``.
         """
         try:
-            embedder = cls.of(manifest.model if model is None else model, backend)
+            embedder = cls.of(manifest.model if model is None else model, backend, local_files_only=model is None)
         except InputError as error:
             if model is not None:
                 raise

@@ -203,7 +203,8 @@ class Store(ABC):
         """
         collection = self.require_collection()
         try:
-            embedder = IndexModel.of(collection.model if self.model is None else self.model)
+            own = self.model is None
+            embedder = IndexModel.of(collection.model if own else self.model, local_files_only=own)
         except InputError as error:
             raise InputError(f"{self.name}: its model cannot be loaded ({error}); give model=PATH") from None
         collection.require(self.name, Collection.of(embedder))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import json
 
 import numpy as np
 import pytest
@@ -153,3 +154,25 @@ def test_a_model_that_is_gone_is_named(tmp_path, tiny_model, tiny_model_path):
     SearchIndex.open(tmp_path / "index", tiny_model).close()
     with pytest.raises(InputError, match="nowhere: no such model folder"):
         SearchIndex.open(tmp_path / "index", tmp_path / "nowhere")
+
+
+def test_only_a_model_that_the_user_names_is_downloaded(tmp_path, hash_model, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def download(name, *, local_files_only, **_):
+        asked.append((name, local_files_only))
+        raise OSError("not here")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["a"])
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "model": "someone/model"}))
+    for model, message in ((None, "say where it is now with --model PATH"), ("someone/model", "could be downloaded")):
+        with pytest.raises(InputError, match=message), SearchIndex.open(path, model) as index:
+            index.search("a", mode="dense")
+        assert {local for _, local in asked} == {model is None}
+        asked.clear()

@@ -117,9 +117,11 @@ def reranker_of(model: Any) -> Reranker:
     if isinstance(model, Reranker):
         return model
     if isinstance(model, str | Path):
-        return (
-            PairScorer(_cross_encoder(str(model))) if _is_cross_encoder(str(model)) else BiEncoder(IndexModel.of(model))
-        )
+        if not _is_cross_encoder(str(model)):
+            return BiEncoder(IndexModel.of(model))
+        from ctx_embed.loading import load_cross_encoder
+
+        return PairScorer(load_cross_encoder(str(model)))
     if hasattr(model, "predict") and not hasattr(model, "encode_query"):
         return PairScorer(model)
     if not hasattr(model, "encode_query"):
@@ -139,13 +141,3 @@ def _is_cross_encoder(name: str) -> bool:
         if path.is_file() and isinstance(config := read_json(path), dict) and of_config(config):
             return True
     return False
-
-
-def _cross_encoder(name: str) -> Any:
-    from sentence_transformers import CrossEncoder
-
-    try:
-        return CrossEncoder(name)
-    except Exception as error:
-        reason, *_ = str(error).split("\n")
-        raise InputError(f"{name}: the CrossEncoder cannot be loaded ({type(error).__name__}: {reason})") from error

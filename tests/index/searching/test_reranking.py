@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -65,8 +67,9 @@ def test_the_rerankers_cosines_take_the_place_of_ours_beside_the_words(index):
     assert [hit.reranked for hit in hits] == pytest.approx(expected[order].tolist(), abs=1e-5)
 
 
-def test_a_cross_encoder_scores_pairs(index, tmp_path, tokenizer):
-    from sentence_transformers import CrossEncoder
+@pytest.fixture
+def cross_encoder(tmp_path, tokenizer):
+    """The folder of a CrossEncoder with random weights."""
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
     config = BertConfig(
@@ -75,11 +78,37 @@ def test_a_cross_encoder_scores_pairs(index, tmp_path, tokenizer):
     folder = tmp_path / "cross"
     BertForSequenceClassification(config).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
-    model = CrossEncoder(str(folder))
+    return folder
+
+
+def test_a_cross_encoder_scores_pairs(index, cross_encoder, tmp_path):
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(cross_encoder))
     scores = model.predict([(QUERY, text) for text in TEXTS], show_progress_bar=False)
-    for rerank in (model, str(folder), folder):
+    model.save_pretrained(str(tmp_path / "saved"))
+    for rerank in (model, str(cross_encoder), cross_encoder, tmp_path / "saved"):
         hits = index.search(QUERY, 6, rerank=rerank)
         assert [hit.reranked for hit in hits] == pytest.approx(sorted(map(float, scores), reverse=True), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["torch.utils.collect_env.main", "evil.E", 5])
+@pytest.mark.parametrize(
+    ("file", "settings"),
+    [
+        ("config.json", lambda name: {"sentence_transformers": {"activation_fn": name}}),
+        ("config.json", lambda name: {"sbert_ce_default_activation_function": name}),
+        ("config_sentence_transformers.json", lambda name: {"model_type": "CrossEncoder", "activation_fn": name}),
+    ],
+)
+def test_a_cross_encoder_calls_nothing_that_its_folder_names(index, cross_encoder, capfd, file, settings, name):
+    path = cross_encoder / file
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**content, **settings(name)}))
+    with pytest.raises(InputError) as caught:
+        index.search(QUERY, 6, rerank=cross_encoder)
+    assert str(caught.value) == f"{path}: the activation must be a layer of torch.nn, got {name!r}"
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
