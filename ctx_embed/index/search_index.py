@@ -852,6 +852,7 @@ class SearchIndex(Collection):
     def _require_open(self) -> None:
         if self._closed:
             raise InputError(f"{self.path}: this index is closed; open it again")
+        self._folder.require_no_copy()
 
     def __repr__(self) -> str:
         if self._closed:

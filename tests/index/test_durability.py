@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 
@@ -197,3 +198,18 @@ def test_an_index_replaced_meanwhile_is_neither_written_to_nor_mixed(tmp_path, h
                 assert str(caught.value) == f"{path}: another index has replaced it; open it again"
     assert stored(path) == {0: "b"}
     assert stored(tmp_path / "away") == {0: "a"}
+
+
+def test_an_index_that_is_restored_meanwhile_is_not_mixed_with_its_copy(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["a"])
+        shutil.copytree(path, tmp_path / "copy")
+        index.add(["b"])
+        path.rename(tmp_path / "away")
+        (tmp_path / "copy").rename(path)
+        for work in (lambda: index.add(["c"]), lambda: index.search("a"), lambda: index.get(0), index.count, index.ids):
+            with pytest.raises(InputError) as caught:
+                list(work() or ())
+            assert str(caught.value) == f"{path}: another index has replaced it; open it again"
+    assert stored(path) == {0: "a"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,11 +39,20 @@ class IndexFolder:
         self.manifest = read_manifest(self.path)
         self.vectors = ShardFolder(self.path / VECTORS, self.manifest.dimension, self.manifest.dtype)
         self.documents = DocumentStore(self.path / DOCUMENTS)
+        self._opened = self._file()
         try:
             self.read(self._check)
         except BaseException:
             self.documents.close()
             raise
+
+    def _file(self) -> tuple[int, int] | None:
+        """Return device and inode of the database that is in the folder now; None if there is none."""
+        try:
+            found = os.stat(self.path / DOCUMENTS)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _check(self, snapshot: Snapshot) -> None:
         state = self.documents.state()
@@ -70,6 +80,18 @@ class IndexFolder:
         self.require_in_place()
         raise DamagedError(f"{missing}: missing; {REMEDY}")
 
+    def require_no_copy(self) -> None:
+        """Raise an error if a copy of this index, such as a backup, is in the folder now.
+
+        After another index has taken the folder, the opened one still answers. Beside a copy it must not: the files of
+        both have the same names.
+
+        Raises:
+            InputError: a copy is in the folder.
+        """
+        if self._file() not in (None, self._opened) and read_manifest(self.path).index_id == self.manifest.index_id:
+            raise self._replaced()
+
     def require_in_place(self) -> None:
         """Raise an error if the index that was opened has been replaced or removed; otherwise update the manifest.
 
@@ -77,11 +99,14 @@ class IndexFolder:
             InputError: the folder holds another index, or none.
         """
         manifest = read_manifest(self.path)
-        if manifest.index_id != self.manifest.index_id:
-            raise InputError(f"{self.path}: another index has replaced it; open it again")
+        if manifest.index_id != self.manifest.index_id or self._file() != self._opened:
+            raise self._replaced()
         # Another process may have changed the data type.
         self.manifest = manifest
         self.vectors.dtype = manifest.dtype
+
+    def _replaced(self) -> InputError:
+        return InputError(f"{self.path}: another index has replaced it; open it again")
 
     def passages(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the number and the fields of each passage in the order of rows, inside :meth:`read`.
