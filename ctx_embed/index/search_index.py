@@ -458,6 +458,8 @@ class SearchIndex(Collection):
     def delete(self, ids: Id | Sequence[Id] | None = None, *, where: str | None = None) -> int:
         """Delete documents; the change is on disk when this returns.
 
+        A document of a followed folder comes back when its file has changed.
+
         Args:
             ids: an id or several; ids that the index does not have are skipped.
             where: instead of ids, a metadata filter, see :mod:`ctx_embed.index.storage.filters`.
@@ -473,12 +475,17 @@ class SearchIndex(Collection):
             raise InputError("give delete either ids or where")
         if where is not None:
             condition = parse_filter(where)
-            with self.writer.editing() as edit:
-                return edit.delete(edit.store.ids_matching(condition))
         single = isinstance(ids, str | numbers.Integral)
-        listed: Sequence[Any] = [ids] if single else as_list(ids, "ids", "an id or a list of ids")
+        listed: Sequence[Any] = [ids] if single or ids is None else as_list(ids, "ids", "an id or a list of ids")
+        from ctx_embed.index.following import records
+
         with self.writer.editing() as edit:
-            return edit.delete(listed)
+            if where is not None:
+                listed = edit.store.ids_matching(condition)
+            deleted = edit.delete(listed)
+            if records.folders(edit.store):
+                records.remove_origins(edit.store, listed)
+            return deleted
 
     def update_metadata(self, ids: Id | Sequence[Id], changes: dict[str, Any]) -> int:
         """Change metadata fields of documents; the change is on disk when this returns.

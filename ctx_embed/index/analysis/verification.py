@@ -154,14 +154,15 @@ def _rows(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iter
 
 
 def _origins(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> Iterator[str]:
-    """Yield a problem if the record of a followed folder names documents or files that do not exist."""
+    """Yield a problem if documents of a followed folder name a file that does not exist."""
     with store.reporting_errors():
         connection = store.connection
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'origins'").fetchone() is None:
             return
         (lost,) = connection.execute(
-            "SELECT count(*) FROM origins WHERE id NOT IN (SELECT id FROM documents) "
-            "OR file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
+            # Version 0.1 kept the origin of a deleted document, which does no harm.
+            "SELECT count(*) FROM origins WHERE id IN (SELECT id FROM documents) "
+            "AND file NOT IN (SELECT file FROM files WHERE folder IN (SELECT folder FROM folders))"
         ).fetchone()
     if lost:
         yield f"{store.path}: {lost} documents of followed folders have lost their file"

@@ -570,3 +570,27 @@ def test_dates_and_numbers_of_any_size(folder, tmp_path, hash_model):
                 build_index(tmp_path / name, path, model=hash_model, mode="overwrite")
         else:
             build_index(tmp_path / name, path, model=hash_model, mode="overwrite")
+
+
+@pytest.mark.parametrize("chosen", [{"ids": ["sub/b.txt", "table.csv:2"]}, {"where": "source = 'sub/b.txt' or n = 1"}])
+def test_deleted_documents_come_back_when_their_file_changes(index, folder, chosen):
+    index.sync(folder)
+    assert index.delete(**chosen) == 2
+    assert index.verify() == []
+    assert index.sync(folder).unchanged == 6
+    left = [identifier for identifier in IDS if identifier not in ("sub/b.txt", "table.csv:2")]
+    assert ids(index) == left
+    (folder / "sub/b.txt").write_text("another text")
+    (folder / "table.csv").write_text("text,n\nfirst again,1\nsecond,2\n")
+    synced = index.sync(folder)
+    assert (synced.changed, synced.documents) == (2, 3)
+    assert ids(index) == IDS
+    assert index.verify() == []
+
+
+def test_the_origin_of_a_deleted_document_is_no_damage(index, folder):
+    index.sync(folder)
+    index.delete("sub/b.txt")
+    with closing(DocumentStore(index.path / "documents.sqlite")) as store, store.writing():
+        store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1)")
+    assert index.verify() == []
