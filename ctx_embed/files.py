@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 
 from ctx_embed.errors import InputError, UnwritableError
@@ -319,19 +320,31 @@ def _exchanged(left: Path, right: Path) -> bool:
 
 def remove_folder(folder: Path) -> None:
     """Remove a folder: its name in one step, then its contents."""
-    shutil.rmtree(_removed(folder), ignore_errors=True)
-    folder.replace(_removed(folder))
+    _remove_contents(gone := _removed(folder))
+    numbers = count(2)
+    while gone.exists():
+        # Files of another user are there, and stay.
+        gone = folder.with_name(f".{folder.name}.removed{next(numbers)}")
+    folder.replace(gone)
     fsync_folder(folder.parent)
-    shutil.rmtree(_removed(folder), ignore_errors=True)
+    _remove_contents(gone)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Clean up after a process that was killed while it removed or replaced a folder of this name."""
-    shutil.rmtree(_removed(folder), ignore_errors=True)
+    _remove_contents(_removed(folder))
     old = _replaced(folder)
     if old.exists() and not folder.exists():
         old.replace(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove_contents(old)
+
+
+def _remove_contents(folder: Path) -> None:
+    """Remove a folder as far as possible, with folders in it that are read-only."""
+    for home, _, _ in os.walk(folder):
+        with suppress(OSError):
+            os.chmod(home, stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _removed(folder: Path) -> Path:

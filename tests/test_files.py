@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -377,3 +378,21 @@ def test_a_sync_that_fails_names_its_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"Input/output error: '.*file.*'"), replaced_file(tmp_path / "file") as beside:
         beside.write_text("new")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_does_not_keep_its_name(tmp_path, monkeypatch):
+    folder, modes = tmp_path / "folder", []
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **_: modes.extend(p.stat().st_mode for p in path.rglob("sub")))
+    for _ in range(3):
+        (folder / "sub").mkdir(parents=True)
+        (folder / "sub").chmod(0o500)
+        files.remove_folder(folder)
+        assert not folder.exists()
+    # Read-only folders were made writable before.
+    assert modes
+    assert all(mode & 0o200 for mode in modes)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".folder.removed",
+        ".folder.removed2",
+        ".folder.removed3",
+    ]

@@ -803,6 +803,8 @@ class SearchIndex(Collection):
         Raises:
             InputError: ``count`` is below 1, or the index is damaged.
         """
+        if count is not None:
+            checked_count("count", count, 1)
         from ctx_embed.index.analysis.topics import find_topics
 
         self._require_open()

@@ -150,6 +150,8 @@ def test_a_hit_is_explained(client):
         ("duplicates", {"most": 10**12}, 400),
         ("documents", {"limit": 10**6}, 400),
         ("topics", {"count": 10**7}, 400),
+        ("topics", {"count": -1}, 400),
+        ("topics", {"count": 0}, 400),
         ("topics", {"count": 2, "seed": 2**40}, 200),
     ],
 )
