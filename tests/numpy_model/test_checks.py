@@ -176,6 +176,10 @@ HOSTILE: dict[str, tuple[Change, str]] = {
         lambda folder: os.truncate(folder / "tokenizer.json", (1 << 26) + 1),
         "must have at most 67,108,864 bytes, got 67,108,865",
     ),
+    "enormous weights": (
+        lambda folder: os.truncate(folder / WEIGHTS, (1 << 40) + 1),
+        "must have at most 1,099,511,627,776 bytes, got 1,099,511,627,777",
+    ),
     "a path outside": (of_module(0, path="../other"), "must lie inside the folder, got the path '../other'"),
     "an absolute path": (of_module(1, path="/etc"), "must lie inside the folder, got the path '/etc'"),
     "a path outside on Windows": (of_module(1, path="..\\etc"), "must lie inside the folder"),

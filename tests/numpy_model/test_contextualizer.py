@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctx_embed.cli.demo import standard_library_docstrings
-from ctx_embed.numpy_model import Embedder
+from ctx_embed.numpy_model import Embedder, contextualizer
 from ctx_embed.numpy_model.contextualizer import EntryProducts, bags, similar_sizes
 
 
@@ -63,6 +63,15 @@ def test_many_tokens_of_few_entries(texts):
     state = embedder.state()
     state.add("a cat sat " * 3000)
     assert np.abs(embedder.encode("a cat sat " * 3000) - state.embedding()).max() <= 1e-6
+
+
+def test_sums_over_blocks_are_those_over_all_entries(monkeypatch):
+    made = Embedder.load().contextualizer
+    entries = np.arange(2000, 5000)
+    counts = 1 + entries % 3
+    blocks = made.counted(entries, counts, made.c0)
+    monkeypatch.setattr(contextualizer, "BLOCK_TOKENS", 1 << 20)
+    assert np.abs(made.counted(entries, counts, made.c0) - blocks).max() <= 1e-5 * np.abs(blocks).max()
 
 
 def test_texts_of_similar_size_are_grouped_with_little_padding():

@@ -234,6 +234,18 @@ def test_many_texts_are_embedded_as_each_alone():
         np.testing.assert_allclose(many[place], embedder.encode(texts[place]), atol=1e-6)
 
 
+def test_batches_are_full_and_hold_every_text():
+    embedder = Embedder.load()
+    texts = [f"text {number}" for number in range(10)]
+    slices = [(part.start, part.stop) for part in embedder._batches(texts, 4)]
+    assert slices == [(0, 4), (4, 8), (8, 10)]
+    assert [(part.start, part.stop) for part in embedder._batches(texts, 10)] == [(0, 10)]
+    long = ["a" * 600_000, "b" * 600_000, "c"]
+    parts = [(part.start, part.stop) for part in embedder._batches(long, 9)]
+    assert parts[0] == (0, 1)
+    assert parts[-1][1] == 3
+
+
 def test_calls_share_threads_and_answer_in_order():
     lock, at_work, most = threading.Lock(), 0, 0
 

@@ -92,3 +92,18 @@ def test_autocast_and_other_dtypes_are_left_to_torch():
         assert affine(x, W).dtype == torch.bfloat16
     assert affine(x.double(), W.double()).dtype == torch.float64
     assert affine(x.bfloat16(), W.bfloat16()).dtype == torch.bfloat16
+
+
+def test_only_many_rows_are_padded_for_onednn(monkeypatch):
+    shapes = []
+
+    def product(x, W, b, *_):
+        shapes.append(tuple(x.shape))
+        return F.linear(x, W, b)
+
+    monkeypatch.setattr(products, "_onednn", lambda: product)
+    W, b = drawn((2 * ROWS, 16), (2 * ROWS,))
+    for n in (1, ROWS - 1, ROWS, ROWS + 1):
+        (x,) = drawn((n, 16))
+        torch.testing.assert_close(affine(x, W, b), F.linear(x, W, b))
+    assert shapes == [(ROWS, 16), (2 * ROWS, 16)]

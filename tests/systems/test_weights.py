@@ -8,7 +8,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 import ctx_embed
 from ctx_embed.errors import InputError
-from ctx_embed.second_order import shares_of_steps
+from ctx_embed.second_order import contributions_of_steps, shares_of_steps
 from tests.conftest import SENTENCES
 from tests.systems.references import gru_states, position, san_weights
 
@@ -164,6 +164,9 @@ def test_shares_where_the_tokens_bring_about_nothing(make):
     contexts = torch.zeros(3, 3, 8, dtype=torch.float64)
     shares = shares_of_steps(torch.zeros(5, 8).double(), offsets, contexts, module.attention.parameters_of_steps)
     assert shares.tolist() == [[0.5, 0.5, 1 / 3, 1 / 3, 1 / 3]] * 2
+    parameters = module.attention.parameters_of_steps
+    for contributions in contributions_of_steps(torch.zeros(5, 8).double(), offsets, contexts, parameters):
+        assert contributions.isfinite().all()
 
 
 # Others

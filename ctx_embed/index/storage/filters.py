@@ -86,7 +86,7 @@ class Among:
 
     path: Path
     values: tuple[Value, ...]
-    negated: bool = False
+    negated: bool
 
 
 @dataclass(frozen=True)

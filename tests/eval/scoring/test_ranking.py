@@ -139,3 +139,11 @@ def test_the_figures_of_bm25(name, data):
 def test_nothing_relevant():
     with pytest.raises(InputError, match=r"^at least one query must have a relevant document"):
         score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), [("q", "d", "0")])
+
+
+def test_two_different_values_are_a_ranking():
+    assert spearman([0.1, 0.2, 0.1, 0.2], [1.0, 2.0, 1.0, 2.0]) == pytest.approx(100)
+    assert spearman([0.1, 0.2], [2.0, 1.0]) == pytest.approx(-100)
+    for cosines, scores, what in (([0.1, 0.1], [1.0, 2.0], "cosine"), ([0.1, 0.2], [1.0, 1.0], "score")):
+        with pytest.raises(InputError, match=f"all 2 pairs have the same {what}"):
+            spearman(cosines, scores)

@@ -141,3 +141,18 @@ def test_a_failed_change_leaves_everything_as_it_was(tmp_path, hash_model, monke
 
 def _full(*arguments) -> None:
     raise InputError("the disk is full")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scores_are_those_of_the_stored_vectors(indexes, model, dtype):
+    folder = IndexFolder(indexes[dtype])
+    queries = model.encode_query(TEXTS[:2])
+
+    def compared(snapshot):
+        for shard in snapshot.shards:
+            rows = np.arange(shard.first, shard.first + shard.rows)
+            stored = folder.vectors.gather(snapshot.shards, rows)
+            np.testing.assert_allclose(folder.vectors.scores(shard, queries), queries @ stored.T, atol=1e-5)
+
+    folder.read(compared)
+    folder.documents.close()

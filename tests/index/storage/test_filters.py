@@ -124,6 +124,14 @@ def test_filters_of_other_types_and_depths():
         parse_filter("not " * 60 + "a = 1")
 
 
+def test_limits_of_filters_are_allowed(index):
+    values = ", ".join(["1999"] * 10_000)
+    assert index.search("text", where=f"not year in ({values})")
+    assert index.search("text", where=f"not year = 0.{'1' * 998}")
+    with pytest.raises(InputError, match="has 1,001 characters"):
+        index.search("text", where=f"year = 0.{'1' * 999}")
+
+
 def test_long_filters(index):
     values = ", ".join(str(number) for number in range(9_999))
     hits = index.search("text", where=f"year in ({values})")

@@ -11,6 +11,7 @@ from ctx_embed import InputError, SearchIndex
 from ctx_embed.documents.blocks import markdown, python
 from ctx_embed.index.writing.chunking import (
     Passages,
+    _joined,
     _offsets,
     checked_chunk,
     chunker,
@@ -38,6 +39,13 @@ def test_sentences():
     ]
     assert parts(sentences, "") == [""]
     assert parts(sentences, "  \n\n ") == ["  \n\n "]
+
+
+def test_tokens_of_one_word_touch_and_are_letters_or_digits():
+    for text, joined in (("ab", True), (" a1", True), ("-ab", True), ("a-", False), ("-a", False)):
+        middle = len(text) - 1
+        assert _joined(text, (middle - 1, middle), (middle, len(text))) is joined
+    assert not _joined("a b", (0, 1), (2, 3))
 
 
 def test_tokens_are_cut_between_words():
