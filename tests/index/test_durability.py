@@ -6,6 +6,7 @@ import random
 import shutil
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -182,6 +183,23 @@ def test_a_second_writer_is_refused(tmp_path, hash_model):
         message = f"{path}: another process is writing to this index; try again when it has finished"
         assert str(caught.value) == message
         assert index.add(["a"]) == [0]
+
+
+def test_a_second_writer_waits_for_a_short_change(tmp_path, hash_model):
+    path = tmp_path / "index"
+    begun = threading.Event()
+
+    def change():
+        with closing(DocumentStore(path / "documents.sqlite")) as store, store.writing():
+            begun.set()
+            time.sleep(0.4)
+
+    with SearchIndex.create(path, hash_model) as index:
+        other = threading.Thread(target=change)
+        other.start()
+        assert begun.wait(10)
+        assert index.add(["a"]) == [0]
+        other.join()
 
 
 def test_an_index_replaced_meanwhile_is_neither_written_to_nor_mixed(tmp_path, hash_model):
