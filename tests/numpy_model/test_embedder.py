@@ -223,7 +223,7 @@ def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):
 def test_what_is_finished_is_checked_too(embedder):
     contexts, lengths = np.ones((2, embedder.dimension), np.float32), np.array([1, 1])
     for options in ({"precision": "int4"}, {"truncate_dim": 0}):
-        with pytest.raises(InputError, match="unknown precision|truncate_dim must be"):
+        with pytest.raises(InputError, match=r"unknown precision|truncate_dim must be"):
             embedder.finished(contexts, lengths, **options)
 
 

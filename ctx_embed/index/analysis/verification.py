@@ -123,7 +123,9 @@ def _shards(folder: IndexFolder, store: DocumentStore, snapshot: Snapshot) -> It
 def _shard(folder: IndexFolder, shard: Shard) -> Iterator[str]:
     path = folder.vectors.folder / shard.name
     try:
-        lengths = np.concatenate([np.linalg.norm(block, axis=1) for block in folder.vectors.blocks([shard])])
+        # Damaged numbers may be huge.
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.concatenate([np.linalg.norm(block, axis=1) for block in folder.vectors.blocks([shard])])
     except InputError as error:
         yield str(error)
     except OSError as error:
@@ -197,6 +199,7 @@ def _vectors_of_texts(
         # The other checks report this.
         return
     again = embedder.documents([passages[int(row)].embedded(folder.manifest.titled) for row in rows])
-    apart = int((np.linalg.norm(stored - again, axis=1) > LARGEST_DISTANCE).sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = int((~(np.linalg.norm(stored - again, axis=1) <= LARGEST_DISTANCE)).sum())
     if apart:
         yield f"{folder.path}: {apart} of {len(rows)} passages, embedded again, differ from their stored vectors"
