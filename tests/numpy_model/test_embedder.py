@@ -164,6 +164,10 @@ def test_normalize_truncate_and_precision(model, embedder):
     raw = embedder.encode(SENTENCES, normalize=False)
     features = model[0].forward(model[0].preprocess(SENTENCES))["sentence_embedding"].detach().numpy()
     assert np.abs(raw - features).max() <= 1e-5 * np.abs(features).max()
+    # Without normalisation, a text without tokens keeps its first context, also beside others.
+    first = embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.array([0]))[0]
+    assert np.array_equal(embedder.encode(["", SENTENCES[0]], normalize=False)[0], first)
+    assert not embedder.encode(["", SENTENCES[0]])[0].any()
     small = embedder.encode(SENTENCES, precision="int8")
     assert small.dtype == np.int8
     assert np.abs(small).max(1).tolist() == [127] * len(SENTENCES)

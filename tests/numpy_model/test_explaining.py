@@ -54,8 +54,9 @@ def test_a_prompt_counts_as_the_rest(embedder):
     other.prompts = {"query": "search: "}
     vector = embedder.encode("a dull film")
     found = other.explain("the film", vector, "query")
-    assert [token.text for token in found.tokens] == [
-        token.text for token in embedder.explain("the film", vector).tokens
+    alone = embedder.explain("the film", vector).tokens
+    assert [(token.text, token.start, token.stop) for token in found.tokens] == [
+        (token.text, token.start, token.stop) for token in alone
     ]
     assert found.cosine == pytest.approx(float(embedder.encode("search: the film") @ vector), abs=2e-5)
 

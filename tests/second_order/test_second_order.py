@@ -154,6 +154,8 @@ def test_sums_of_blocks_are_the_sums_of_the_whole():
 def test_the_cheaper_form_multiplies_less():
     assert second_order.cheapest_sums(100_000, m=128, u=1041, K=5) == "moments"
     assert second_order.cheapest_sums(100_000, m=256, u=16, K=2) == "projected"
+    # n m + m K u = 10 + 1000 against 2 n K u = 200, and 10,000 + 1000 against 200,000.
+    assert [second_order.cheapest_sums(n, m=10, u=100, K=1) for n in (1, 1000)] == ["projected", "moments"]
     # m = 4, K u = 8: direct 64 n multiplications, moments 16 n + 128; equal at n = 128 / 48.
     assert second_order.sums_pay_from(4, 4, 2) == pytest.approx(128 / 48)
     assert second_order.sums_pay_from(256, 16, 2) == float("inf")

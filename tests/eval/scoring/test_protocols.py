@@ -40,6 +40,8 @@ def test_our_protocols_choose_among_powers_of_ten():
     standard, quick = PROTOCOLS["standard"], PROTOCOLS["quick"]
     assert standard.grid == standard.test_grid == (1e-4, 1e-3, 0.01, 0.1, 1, 10)
     assert quick.grid == quick.test_grid == (0.01,)
+    for protocol, folds in ((standard, 10), (quick, 5)):
+        assert (protocol.folds, protocol.inner_folds, protocol.fold_seed, protocol.by_length) == (folds, 5, None, False)
 
 
 def problem(y: list[str], dimension: int = 10) -> np.ndarray:
