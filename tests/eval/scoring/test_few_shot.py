@@ -42,7 +42,7 @@ def test_the_score_of_a_task(amazon, drawn, tmp_path):
     first, again = (evaluate([encoder, "tfidf"], tasks, DataReader(amazon), cache=tmp_path / "cache") for _ in range(2))
     score = first.scores["drawn", "MTEB-AmazonCounterfactual"]
     assert score.mean > 90
-    assert (len(score.folds), score.seeds, len(score.right)) == (10, 10, 30)
+    assert (len(score.folds), score.seeds, len(score.right), set(score.Cs)) == (10, 10, 30, {1.0})
     # Each row counts its correct draws, so both sums are the same.
     assert score.mean == pytest.approx(100 * np.mean(score.hits))
     low, high = score.interval

@@ -113,6 +113,8 @@ def test_the_mean_over_folds_of_other_sizes_is_not_that_over_rows():
     assert best_rounded_mean(right, sizes) == 0
     # Alike in two digits: the first.
     assert best_rounded_mean(np.array([[0.999999, 1.0]]), np.array([1.0])) == 0
+    assert best_rounded_mean(np.array([[0.5, 0.50004999]]), np.array([1.0])) == 0
+    assert best_rounded_mean(np.array([[0.5, 0.5000501]]), np.array([1.0])) == 1
 
 
 def plain_network(X, y, n_classes, decay, valid, valid_y, hidden, generator):

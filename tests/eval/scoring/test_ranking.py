@@ -106,7 +106,7 @@ def test_blocks_of_queries_give_the_same():
 def test_measures_by_hand():
     queries = np.eye(3)
     documents = np.array([[1.0, 0.1, 0], [0.9, 0.5, 0], [0, 1.0, 0.2], [0, 0, 1.0]])
-    judgements = [("q1", "b", "1"), ("q1", "d", "2"), ("q2", "c", "1"), ("q3", "a", "0")]
+    judgements = [("q1", "b", "1"), ("q1", "d", "2"), ("q1", "a", "0"), ("q2", "c", "1"), ("q3", "a", "0")]
     score = score_retrieval(["q1", "q2", "q3"], queries, ["a", "b", "c", "d"], documents, judgements)
     # q1 finds a, b, d, c: 1 / log2(3) + 2 / log2(4) of 2 + 1 / log2(3). q3 has nothing relevant and does not count.
     expected = 100 * (1 / math.log2(3) + 1) / (2 + 1 / math.log2(3))
