@@ -227,6 +227,11 @@ def test_a_hostile_folder_is_one_line(hostile, name, load):
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize("load", [Embedder.load, ctx_embed.load], ids=["numpy", "torch"])
+def test_words_may_be_as_long_as_the_limit(hostile, load):
+    assert np.isfinite(load(hostile(of_model(max_input_chars_per_word=1000))).encode(["a cat"])).all()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -61,6 +61,15 @@ def test_a_prompt_counts_as_the_rest(embedder):
     assert found.cosine == pytest.approx(float(embedder.encode("search: the film") @ vector), abs=2e-5)
 
 
+def test_the_default_prompt_counts_too(embedder):
+    other = Embedder.load()
+    other.prompts, other.default_prompt_name = {"search": "search: "}, "search"
+    vector = embedder.encode("a dull film")
+    expected = float(other.encode("the film") @ vector)
+    assert expected != pytest.approx(float(embedder.encode("the film") @ vector), abs=1e-3)
+    assert other.explain("the film", vector).cosine == pytest.approx(expected, abs=2e-5)
+
+
 @pytest.mark.parametrize("options", [{"positions": "absolute"}, {"positions": "relative", "scale": "sum"}])
 def test_positions_and_scales(options, tokenizer, tmp_path, sentences):
     from tests.conftest import make_model
