@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ctx_embed import InputError
 from ctx_embed.errors import DamagedError
 from ctx_embed.index.storage import dtypes
+from ctx_embed.index.storage import shards as module
 from ctx_embed.index.storage.shards import FEW_TIMES, Shard, ShardFolder
 
 
@@ -101,6 +102,15 @@ def test_rows_are_the_same_however_often_they_are_read(tmp_path, dtype):
     rows = np.random.default_rng(1).integers(0, 3000, 200)
     for _ in range(FEW_TIMES + 2):
         np.testing.assert_array_equal(folder.gather(shards, rows), stored[rows])
+
+
+def test_blocks_begin_at_any_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "READ_ROWS", 7)
+    vectors = np.arange(60, dtype=np.float32).reshape(30, 2)
+    folder = ShardFolder(tmp_path, 2)
+    shards = [folder.write(0, [vectors[:17]], 17), folder.write(17, [vectors[17:]], 13)]
+    for start in range(30):
+        np.testing.assert_array_equal(np.concatenate(list(folder.blocks(shards, start))), vectors[start:])
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
