@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
+import struct
 import sys
 import tempfile
 import time
@@ -26,6 +28,12 @@ from ctx_embed.serving.settings import Settings
 GRACE = 30
 # Seconds that the last accepted connections get to send their request.
 LAST = 3.0
+# Seconds that clients get to finish opening the last connections.
+HANDSHAKE = 0.2
+# Linux's socket option for a filter, and a filter that drops the packets that open connections: those with TCP's SYN
+# flag, which is bit 1 of byte 13.
+SO_ATTACH_FILTER = 26
+DROP_SYN = [(0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
 # Maximum number of connections that wait to be accepted.
 BACKLOG = 2048
 # Seconds after which a worker that does not answer is restarted; loading a model on a busy machine takes long.
@@ -68,12 +76,15 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept the waiting connections, then stop listening and finish the running requests."""
         self.lifespan.state["draining"] = True
+        for listening in sockets or []:
+            drop_new_connections(listening)
+        await asyncio.sleep(HANDSHAKE)
         waiting = []
         for listening in sockets or []:
             with contextlib.suppress(OSError):
                 while True:
                     waiting.append(listening.accept()[0])
-        # Stop listening at once: connections that arrive now were not accepted, and the system resets them.
+        # Stop listening at once: without a filter, connections that arrive now are reset.
         for server in self.servers:
             server.close()
         for listening in sockets or []:
@@ -219,6 +230,18 @@ def _run(settings: Settings, port: int, workers: int) -> None:
         listening = _socket(settings.host, port, shared=True)
     sockets = [OwnSocket(settings.host, port) if SPREADS else listening]
     Workers(config, sockets, announce, note_death).run()
+
+
+def drop_new_connections(listening: socket.socket) -> None:
+    """Let no more connections arrive at a socket, so that none is reset when it closes.
+
+    The client tries again after a second, when the port is closed. Other systems than Linux have no such filter.
+    """
+    if sys.platform == "linux":
+        code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in DROP_SYN))
+        with contextlib.suppress(OSError):
+            program = struct.pack("@HP", len(DROP_SYN), ctypes.addressof(code))
+            listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
 
 def _socket(host: str, port: int, shared: bool = False) -> socket.socket:

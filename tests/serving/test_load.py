@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import pytest
 
 from ctx_embed import SearchIndex
 from ctx_embed.serving.gate import MOST_BRACKETS, MOST_COMMAS
+from ctx_embed.serving.running import drop_new_connections
 from tests.serving.server import Server, get, make_index, post, serving, serving_settings
 
 WORDS = ["prices", "rise", "faster", "than", "wages", "cat", "sat", "mat", "film", "joy", "scene", "dull", "garden"]
@@ -286,6 +288,33 @@ def test_a_stop_under_load_loses_no_request(tmp_path, workers):
             closes = answer.headers.get("Connection") == "close"
         assert server.process.wait(40) == 0
         assert wrong == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the filter")
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_no_connection_arrives_at_a_socket_about_to_close(family, host):
+    with socket.socket(family) as listening, socket.socket(family) as first, ThreadPoolExecutor(1) as pool:
+        try:
+            listening.bind((host, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {host}")
+        listening.listen()
+        address = listening.getsockname()[:2]
+        first.connect(address)
+        drop_new_connections(listening)
+        late = pool.submit(socket.create_connection, address, timeout=20)
+        # Those that came before are served.
+        first.sendall(b"asked")
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.recv(5) == b"asked"
+            with pytest.raises(TimeoutError):
+                late.result(timeout=0.3)
+            listening.close()
+            accepted.sendall(b"answered")
+            assert first.recv(8) == b"answered"
+        with pytest.raises(ConnectionRefusedError):
+            late.result()
 
 
 def test_a_worker_that_dies_is_logged_counted_and_replaced(tmp_path):
