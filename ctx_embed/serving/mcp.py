@@ -12,7 +12,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from ctx_embed import __version__
-from ctx_embed.errors import InputError
+from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.documents import Id
 
@@ -29,6 +29,15 @@ def _reported() -> Iterator[None]:
         yield
     except InputError as error:
         raise ToolError(str(error)) from None
+
+
+def _warning(index: SearchIndex, query: str) -> str | None:
+    """Return why an index does not find a query by meaning; None if it does."""
+    try:
+        known = index.embedder.queries([query]).any()
+    except OtherModelError as error:
+        return f"Found by words alone, not by meaning: {error}"
+    return None if known else "The model knows no word of the query."
 
 
 def create_server(index: SearchIndex) -> MCPServer:
@@ -69,7 +78,7 @@ def create_server(index: SearchIndex) -> MCPServer:
                 raise InputError(f"no document has the field {field!r}; fields are {', '.join(known) or 'none'}")
             hits = index.search(query, k, mode=mode, where=where, min_relevance=min_relevance, highlight=True)
             sources = [index.source(hit) for hit in hits]
-            is_known = mode == "words" or bool(index.embedder.queries([query]).any())
+            warning = None if mode == "words" else _warning(index, query)
         found = [
             {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata}
             | ({} if hit.relevance is None else {"relevance": round(hit.relevance, 2)})
@@ -78,7 +87,7 @@ def create_server(index: SearchIndex) -> MCPServer:
             | ({} if source is None else {"source": source.label})
             for hit, source in zip(hits, sources, strict=True)
         ]
-        return {"hits": found} | ({} if is_known else {"warning": "The model knows no word of the query."})
+        return {"hits": found} | ({} if warning is None else {"warning": warning})
 
     @server.tool(annotations=reads)
     def get(

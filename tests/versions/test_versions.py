@@ -18,6 +18,7 @@ from ctx_embed.fingerprint import fingerprint
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.manifest import MANIFEST
 from ctx_embed.serving.client import Client
+from tests.index.support.child import ENVIRONMENT
 from tests.serving.server import serving
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.gz"))
@@ -136,3 +137,22 @@ class TestAnIndexOfAnotherDefaultModel:
             assert index.search("dull film")[0].id == "s3"
             with pytest.raises(InputError, match="index reembed"):
                 index.search("dull film", mode="dense")
+            subprocess.run([*COMMAND, "index", "reembed", other], check=True, capture_output=True)
+            # The server goes on, and finds the new index in its place.
+            assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
+
+    def test_an_assistant_finds_words_and_is_told_why(self, other):
+        anyio = pytest.importorskip("anyio")
+        mcp = pytest.importorskip("mcp")
+        server = mcp.StdioServerParameters(
+            command=sys.executable, args=[*COMMAND[1:], "mcp", str(other)], env=ENVIRONMENT
+        )
+
+        async def found(**options: str) -> dict:
+            async with mcp.Client(mcp.stdio_client(server)) as client:
+                answer = await client.call_tool("search", {"query": "dull film", **options})
+                return json.loads(answer.content[0].text)
+
+        answer = anyio.run(found)
+        assert answer["hits"][0]["id"] == "s3"
+        assert "index reembed" in answer["warning"]
