@@ -143,7 +143,7 @@ def test_a_signal_ends_it_quietly(number):
 
 def test_a_terminal_shows_colours_and_the_best_hits_so_far(tree):
     pty = pytest.importorskip("pty")
-    (tree / "large.txt").write_text("The weather was fine and nothing else happened that day.\n\n" * 150_000)
+    (tree / "large.txt").write_text("The weather was fine and nothing else happened that day.\n\n" * 600_000)
     main, terminal = pty.openpty()
     process = subprocess.Popen([*COMMAND, "passwords", "."], stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)

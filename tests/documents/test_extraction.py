@@ -39,7 +39,7 @@ def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
 def test_a_file_that_takes_too_long_is_named_and_the_next_one_is_read(tmp_path, monkeypatch):
     slow, good = tmp_path / "slow.html", tmp_path / "good.eml"
     eml(good)
-    slow.write_text("<p>some words of a page</p>" * 300_000)
+    slow.write_text("<p>some words of a page</p>" * 1_500_000)
     with Extraction(workers=1, seconds=2) as extraction:
         found = [result for _, result in extraction.read([(0, str(slow)), (1, str(good))])]
     assert str(found[0]) == "takes longer than 2 s"

@@ -40,7 +40,7 @@ def test_products_are_dropped_when_they_are_too_many(texts):
         held = few.of(some)
         assert len(held.of_steps) == 60
         for found, expected in zip(held.rows(some), computed.computed(some), strict=True):
-            assert np.abs(found - expected).max() <= 1e-5
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert len(few.of(ids).of_steps) == len(np.unique(ids))
 
 

@@ -31,7 +31,9 @@ def test_duplicates_are_all_pairs_above_the_threshold(tmp_path, hash_model, fact
         index.add(TEXTS)
         find = partial(find_duplicates, IndexFolder(index.path), 0.8, rows_at_once=32, neighbours=4, few_rows=0)
         pairs = find(10_000)
-        assert index.duplicates(0.8, 10_000) == pairs
+        usual = {(pair.left, pair.right): pair.score for pair in index.duplicates(0.8, 10_000)}
+        # Blocks of another size may change the last bit of a score.
+        assert usual == pytest.approx({(pair.left, pair.right): pair.score for pair in pairs}, abs=1e-6)
         expected = expected_pairs(TEXTS, 0.8)
         assert len(expected) > 50
         assert {(pair.left, pair.right) for pair in pairs} == set(expected)
