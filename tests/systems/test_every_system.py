@@ -132,12 +132,13 @@ def test_save_and_load(case, make, tmp_path):
     assert type(loaded[0]) is type(module) is SYSTEMS[name]
     assert loaded[0].get_config_dict() == module.get_config_dict()
     assert loaded.get_embedding_dimension() == module.get_embedding_dimension()
-    np.testing.assert_array_equal(loaded.encode(TEXTS), model.encode(TEXTS))
+    # Where a loaded tensor lies in memory may change the last bit.
+    np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), atol=1e-6)
     for dtype, most in (("bfloat16", 0.2), ("float16", 0.02)):
         low = load(tmp_path / "model", dtype=dtype).encode(TEXTS)
         assert np.abs(low - model.encode(TEXTS)).max() < most, dtype
     direct = SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, device="cpu")
-    np.testing.assert_array_equal(direct.encode(TEXTS), model.encode(TEXTS))
+    np.testing.assert_allclose(direct.encode(TEXTS), model.encode(TEXTS), atol=1e-6)
 
 
 def test_one_training_step_lowers_the_loss(case, make):
