@@ -111,12 +111,14 @@ class Group(click.Group):
 
     Attributes:
         aliases: for each alias, the command that it stands for, perhaps with options.
+        removed: for each command that there was, what to use instead.
     """
 
     context_class = Context
     command_class = CliCommand
     group_class = type
     aliases: Mapping[str, Sequence[str]] = {}
+    removed: Mapping[str, str] = {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -127,6 +129,8 @@ class Group(click.Group):
         if name not in known and name in self.aliases:
             args = [*self.aliases[name], *rest]
         elif name not in known and not ctx.resilient_parsing:
+            if name in self.removed:
+                raise click.UsageError(f"the command {name!r} was removed: {self.removed[name]}", ctx)
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
             others = self.others(ctx)

@@ -27,7 +27,6 @@ COMMANDS = {
     "similar": ("query", "similar"),
     "sync": ("sync", "sync"),
     "topics": ("explore", "topics"),
-    "tune": ("maintain", "tune"),
     "verify": ("maintain", "verify"),
 }
 
@@ -51,6 +50,8 @@ class IndexGroup(Group):
         "clusters": ["topics"],
         "check": ["verify"],
     }
+
+    removed = {"tune": "`auto` measures recall itself when it writes FAISS's file; see ctx-embed index info"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""

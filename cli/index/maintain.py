@@ -1,9 +1,8 @@
-"""`ctx-embed index info`, `tune`, `verify`, `reembed` and `compact`: inspect and maintain an index."""
+"""`ctx-embed index info`, `verify`, `reembed` and `compact`: inspect and maintain an index."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import click
 
@@ -34,31 +33,6 @@ def info(path: str, as_json: bool) -> None:
         click.echo(
             f"Most vectors belong to deleted documents: ctx-embed index compact {path} frees their space.", err=True
         )
-
-
-@command()
-@click.argument("path", metavar="INDEX")
-@click.option("--recall", default=0.95, type=click.FloatRange(0, 1, min_open=True), help="The recall@10 to reach.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
-def tune(path: str, recall: float, as_json: bool) -> None:
-    """Set the smallest search effort of INDEX that reaches a recall@10, measured against exact search.
-
-    Stored passages are the queries. nprobe or efSearch grows until the recall is reached, and is then stored.
-
-    Example: ctx-embed index tune reviews.index --recall 0.98
-    """
-    from ctx_embed.index import SearchIndex
-
-    with SearchIndex.open(path) as index:
-        tuning = index.tune(recall)
-    if as_json:
-        click.echo(json.dumps(asdict(tuning), indent=2))
-        return
-    click.echo(f"{tuning.parameter:>8}  recall@10  ms a query")
-    for step in tuning.steps:
-        click.echo(f"{step['value']:8.0f}  {step['recall']:9.4f}  {step['milliseconds']:10.2f}")
-    reached = "set" if tuning.reached else f"set, recall {recall} is out of reach"
-    click.echo(f"{path}: {tuning.parameter} {tuning.value} {reached}")
 
 
 @command()

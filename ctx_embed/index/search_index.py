@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from ctx_embed.index.analysis.fields import Field
     from ctx_embed.index.analysis.topics import Topic
     from ctx_embed.index.analysis.verification import Problems
-    from ctx_embed.index.ann.tuning import Tuning
     from ctx_embed.index.following.location import Location
     from ctx_embed.index.following.report import Synced
     from ctx_embed.index.model import Model
@@ -678,22 +677,6 @@ class SearchIndex(Collection):
                 for of_query, texts, of_texts in zip(hits, asked, vectors, strict=True)
             ]
         return hits
-
-    def tune(self, recall: float = 0.95) -> Tuning:
-        """Set the smallest FAISS search effort that reaches a recall@10, measured against exact search.
-
-        Args:
-            recall: the recall@10 to reach, above 0 and at most 1.
-
-        Returns:
-            The measurements and the value set, which is the largest value if no value reaches the recall.
-
-        Raises:
-            InputError: search is exact anyway, the kind of index has nothing to tune, or another process is writing.
-        """
-        if isinstance(recall, bool) or not isinstance(recall, numbers.Real) or not 0 < recall <= 1:
-            raise InputError(f"the recall must be a number above 0 and at most 1, got {recall!r}")
-        return self.writer.tune(float(recall))
 
     def compact(self, dtype: str | None = None) -> int:
         """Remove the rows of deleted documents, as one commit; then free disk space and rebuild FAISS's file.

@@ -97,8 +97,7 @@ def test_one_thing_has_one_option_name():
 
 
 def test_ranges_in_words():
-    shown = " ".join(HELP["index tune"].split() + HELP["index duplicates"].split() + HELP["serve"].split())
-    assert "--recall X The recall@10 to reach. [default: 0.95; above 0, at most 1]" in shown
+    shown = " ".join(HELP["index duplicates"].split() + HELP["serve"].split())
     assert "--threshold X The lowest cosine of a pair. [default: 0.9; -1 to 1]" in shown
     assert "--workers N Processes that share the port. [default: 1]" in shown
 

@@ -12,7 +12,7 @@ from typing import Any
 from ctx_embed.documents.blocks import Block
 from ctx_embed.errors import InputError
 from ctx_embed.index.ann import factories
-from ctx_embed.index.ann.tuning import AUTO_RECALL, Tuning, tune
+from ctx_embed.index.ann.tuning import AUTO_RECALL, tune
 from ctx_embed.index.ann.vector_index import VectorIndex
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.relevance import KeptUnanswered
@@ -165,12 +165,6 @@ class Writer:
                 )
                 self._reported = True
             return False
-
-    def tune(self, recall: float) -> Tuning:
-        """Tune the search effort, see :meth:`SearchIndex.tune`."""
-        path = self.folder.path / DOCUMENTS
-        with self._changing, self._searching, closing(DocumentStore(path)) as store, store.writing():
-            return tune(self.index, store.snapshot(), recall, store)
 
     def compact(self, dtype: str | None = None) -> int:
         """Compact the index, see :meth:`SearchIndex.compact`."""

@@ -181,8 +181,7 @@ def test_several_queries(index, tmp_path):
         (["query", "index", "x", "--mode", "fuzzy"], "'fuzzy' is not one of 'hybrid', 'dense', 'words'"),
         (["query", "index", "x", "--threshold", "2"], "2.0 is not in the range -1<=x<=1"),
         (["build", "a", "index", "--append", "--upsert"], "--append and --upsert cannot be combined"),
-        (["tune", "index", "--recall", "0"], "0.0 is not in the range 0<x<=1"),
-        (["tune", "index", "--recall", "2"], "2.0 is not in the range 0<x<=1"),
+        (["tune", "index"], "the command 'tune' was removed: `auto` measures recall itself"),
         (["duplicates", "index", "--threshold", "7"], "7.0 is not in the range -1<=x<=1"),
         (["topics", "index", "-k", "0"], "0 is not in the range x>=1"),
         (["delete", "index"], "give either IDs or --where FILTER"),
@@ -239,18 +238,6 @@ def test_export(index, tmp_path):
     assert np.load(tmp_path / "out.npy").shape == (8, 16)
 
 
-def test_tune(tmp_path, index):
-    assert fails("tune", index) == f"{index}: search is exact (recall 1), so there is nothing to tune"
-    source = tmp_path / "many.txt"
-    source.write_text("".join(f"the cat sat on mat {number}\n" for number in range(400)))
-    path = tmp_path / "many.index"
-    succeeds("build", source, path, "--factory", "IVF4,Flat")
-    lines = succeeds("tune", path, "--recall", "1").splitlines()
-    assert lines[0].split() == ["nprobe", "recall@10", "ms", "a", "query"]
-    assert lines[-1].startswith(f"{path}: nprobe ")
-    assert json.loads(succeeds("tune", path, "--json"))["reached"]
-
-
 def test_duplicates_and_topics(index, sentences):
     lines = succeeds("duplicates", index, "--threshold", "-1", "-k", "2").splitlines()
     assert len(lines) == 4
@@ -269,7 +256,7 @@ def test_topics_are_listed_in_a_file(index, tmp_path):
     assert len({row["topic"] for row in rows}) == 2
 
 
-@pytest.mark.parametrize("command", ["get", "delete", "export", "tune", "verify", "compact", "duplicates", "topics"])
+@pytest.mark.parametrize("command", ["get", "delete", "export", "verify", "compact", "duplicates", "topics"])
 def test_every_help_text_has_an_example(command):
     assert f"Example: ctx-embed index {command}" in succeeds(command, "--help")
     assert "no such index; make one with" in fails(

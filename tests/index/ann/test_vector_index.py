@@ -221,36 +221,6 @@ def test_a_memory_mapped_index_answers_the_same(tmp_path, hash_model, factory):
         assert index.search("more 7", k=1, mode="dense")[0].text == "more 7"
 
 
-def test_tuning_reaches_the_wanted_recall(tmp_path, hash_model):
-    with created(tmp_path / "index", hash_model, "IVF16,SQ8") as index:
-        index.add([f"text {number}" for number in range(2000)])
-        low, high = index.tune(0.5), index.tune(0.99)
-        assert low.reached
-        assert high.reached
-        assert low.value < high.value
-        assert low.recall < high.recall
-        assert index.describe()["tuned"]["IndexIVFScalarQuantizer 16"]["nprobe"] == high.value
-        for wrong in (0, 1.5, True, "high"):
-            with pytest.raises(InputError, match=f"the recall must be a number above 0 and at most 1, got {wrong!r}"):
-                index.tune(wrong)
-
-
-@pytest.mark.parametrize(
-    ("factory", "message"),
-    [
-        ("Flat", "search is exact (recall 1), so there is nothing to tune"),
-        ("SQ8", "the factory 'SQ8' has neither nprobe nor efSearch to tune"),
-    ],
-)
-def test_what_cannot_be_tuned(tmp_path, hash_model, factory, message):
-    path = tmp_path / "index"
-    with created(path, hash_model, factory) as index:
-        index.add(TEXTS)
-        with pytest.raises(InputError) as caught:
-            index.tune()
-    assert str(caught.value) == f"{path}: {message}"
-
-
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [
