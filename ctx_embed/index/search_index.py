@@ -419,8 +419,7 @@ class SearchIndex(Collection):
 
         Files whose size and time of change are those of the last run are not read. Only documents that came from this
         folder are replaced or removed. Files are committed in steps of a few seconds, each file as a whole, so another
-        run continues after an interruption. The options are stored; None takes those of the last run. If a folder of
-        the index is gone and most of its files are in this folder, it counts as moved here.
+        run continues after an interruption. The options are stored; None takes those of the last run.
 
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.

@@ -103,12 +103,6 @@ def follow(store: DocumentStore, path: str, prefix: str, options: FolderOptions)
     return next(folder for folder in folders(store) if folder.path == path)
 
 
-def move(store: DocumentStore, folder: FollowedFolder, path: str) -> None:
-    """Record the new path of a folder that was moved; call it inside :meth:`Database.writing`."""
-    with store.reporting_errors():
-        store.connection.execute("UPDATE folders SET path = ? WHERE folder = ?", (path, folder.number))
-
-
 def recorded(store: DocumentStore, folder: FollowedFolder) -> Iterator[RecordedFile]:
     """Yield the files of a folder sorted by source; the caller may change records that were already yielded."""
     after = ""

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
 CHANGED = "changed while it was read"
-# A missing folder counts as moved if another folder has most of its first files; this is their maximum number.
-MOVED_FILES = 256
 
 
 class _TryAgainError(UnreadableFileError):
@@ -160,26 +158,9 @@ def require_source_folder(folder: str | Path) -> str:
 
 
 def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | None:
-    """Return the record of a folder, even if the folder has been moved; None if the index does not follow it."""
+    """Return the record of a folder; None if the index does not follow it."""
     path = os.path.realpath(folder)
-    followed = records.folders(store)
-    known = next((known for known in followed if known.path == path), None)
-    return known or next((known for known in followed if _has_moved(store, known, path)), None)
-
-
-def _has_moved(store: DocumentStore, known: FollowedFolder, path: str) -> bool:
-    """Return whether a folder is gone and most of its first files are in another."""
-    if os.path.lexists(known.path):
-        return False
-    files = list(islice(records.recorded(store, known), MOVED_FILES))
-    return 2 * sum(_size(os.path.join(path, file.source)) == file.size for file in files) > len(files)
-
-
-def _size(path: str) -> int | None:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return None
+    return next((known for known in records.folders(store) if known.path == path), None)
 
 
 def _globs(name: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -192,12 +173,10 @@ def _followed(
     store: DocumentStore, known: FollowedFolder | None, path: str, options: FolderOptions, prefixed: bool
 ) -> FollowedFolder:
     """Return the record of a folder after bringing its path and options up to date."""
-    if known is not None and (known.path, known.options) == (path, options):
+    if known is not None and known.options == options:
         return known
     prefix = known.prefix if known else _prefix(store, path, prefixed)
     with store.writing():
-        if known is not None and known.path != path:
-            records.move(store, known, path)
         followed = records.follow(store, path, prefix, options)
         if known is not None and _makes_others(options, known.options):
             records.forget_contents(store, followed)

@@ -336,17 +336,6 @@ def test_a_second_folder_is_named(index, folder, tmp_path):
         index.sync(third)
 
 
-def test_a_moved_folder_is_followed(index, folder, tmp_path):
-    index.sync(folder)
-    moved = tmp_path / "elsewhere"
-    folder.rename(moved)
-    (moved / "sub" / "b.txt").unlink()
-    synced = index.sync(moved)
-    assert (synced.added, synced.changed, synced.removed) == (0, 0, 1)
-    assert ids(index) == [identifier for identifier in IDS if identifier != "sub/b.txt"]
-    assert index.source("a.md").path == moved / "a.md"
-
-
 def test_a_folder_that_is_gone_is_no_other_folder(index, folder, tmp_path):
     index.sync(folder)
     folder.rename(tmp_path / "unmounted")
