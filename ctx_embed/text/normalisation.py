@@ -1,0 +1,151 @@
+"""The one reading of texts: what stands for the same is written the same way before words are made of it.
+
+The model's words, full text, highlights and deduplication all read :func:`normalised` texts; what is stored and shown
+stays as it was written.
+
+- Compatibility characters become what they stand for (Unicode's NFKC): ligatures, fullwidth and mathematical letters,
+  presentation forms, unit signs. Raised and encircled signs and fractions become words of their own, as 10⁶ is not
+  106 and 2⅓ is not 21/3. Latin-1 and the ellipsis stay, as ordinary texts have them and vocabularies know them.
+- Composed characters are written as one (NFC).
+- Control characters become spaces, but for tabs and line ends, and so do the wide spaces beyond Latin-1.
+- Soft hyphens, zero-width and direction marks, variation selectors and tags are removed. Joiners (U+200C, U+200D) stay
+  after letters of scripts that write with them and after emoji, tags after the black flag; a zero-width space becomes a
+  space in the scripts of South-East Asia, which separate words by it.
+- Lone surrogates become U+FFFD.
+
+Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technical Standard 51, Unicode Emoji.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.texts import well_formed
+
+# Indexes and fingerprints name it; it rises when any text reads differently.
+VERSION = 1
+
+# Characters that stay as they are next to any other of them; texts of these alone need nothing.
+_PLAIN_CHARACTERS = (
+    "\t\n\r -~\xa0-\xac\xae-\u0131\u0134-\u013e\u0141-\u0148\u014a-\u017e\u0180-\u01c3\u01cd-\u01f0\u01f4-\u02af"
+    "\u0388-\u038a\u038e-\u03ce\u0400-\u0481\u048a-\u052f\u2012-\u2015\u2018-\u2022\u2026\u2030\u20ac"
+    "\u3001\u3002\u3041-\u3096\u30a1-\u30fa\u30fc\u4e00-\u9fff\uac00-\ud7a3"
+)
+_PLAIN, _ODD = re.compile(f"[{_PLAIN_CHARACTERS}]*"), re.compile(f"[^{_PLAIN_CHARACTERS}]+")
+_INVISIBLE = re.compile(
+    "[\xad\u034f\u061c\u180b-\u180f\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff]"
+)
+_TAGS = "[\U000e0020-\U000e007f]"
+_SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+# What stays only in its context comes first, with the context; the rest is removed.
+_DEPENDENT = re.compile(f"[\u200b-\u200d]|{_TAGS}")
+_CONTEXT = re.compile(
+    f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
+    f"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|[\u200b-\u200d]|{_TAGS}"
+)
+# A removed character, while positions are still those of the unread text.
+_REMOVED = "\xad"
+# Marks, and the vowels and final consonants of Hangul, may be composed with what stands before them.
+_COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")
+
+
+def _read(character: str) -> str:
+    """Return what a character stands for, whatever its neighbours."""
+    category = unicodedata.category(character)
+    if character in "\t\n\r":
+        return character
+    if category == "Cc":
+        return " "
+    if _INVISIBLE.match(character):
+        return ""
+    if character < "\u0100" or character == "…":
+        return character
+    if character in "\u2028\u2029":
+        return "\n"
+    if character.isspace():
+        return " "
+    if character in "\u2010\u2011":
+        return "-"
+    meaning = unicodedata.normalize("NFKC", character)
+    if meaning == unicodedata.normalize("NFC", character) or meaning.startswith(" "):
+        return character
+    kind = unicodedata.decomposition(character).split(" ", 1)[0]
+    if kind == "<circle>":
+        return f" {meaning} "
+    if kind == "<fraction>" or (kind == "<super>" and category != "Lm"):
+        return " " + meaning.replace("\u2044", "/")
+    return meaning
+
+
+class _Readings(dict[int, str]):
+    """What each character stands for, by its code; filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        return self.setdefault(code, _read(chr(code)))
+
+
+_READINGS = _Readings()
+
+
+def _in_context(found: re.Match[str]) -> str:
+    if found["kept"]:
+        return found[0]
+    return f"{found[0][0]} " if found["space"] else _REMOVED
+
+
+def normalised(text: str) -> str:
+    """Return ``text`` as all parts of ctx-embed read it; the same object if it needs nothing, which is seen quickly."""
+    if _PLAIN.fullmatch(text):
+        return text
+    read = _ODD.sub(lambda found: found[0].translate(_READINGS), well_formed(text))
+    if _DEPENDENT.search(read):
+        read = _CONTEXT.sub(_in_context, read).replace(_REMOVED, "")
+    return unicodedata.normalize("NFC", read)
+
+
+def all_normalised(texts: Sequence[str]) -> Sequence[str]:
+    """Return texts as :func:`normalised` does each; the same object if none needs anything."""
+    return texts if _PLAIN.fullmatch("".join(texts)) else [normalised(text) for text in texts]
+
+
+def with_places(text: str) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the normalised text, and where the original of each of its characters starts and stops.
+
+    Args:
+        text: any text; positions count its characters, a pair of surrogates as one.
+
+    Returns:
+        The M characters of the normalised text, and their starts (M,) and stops (M,) in the original: the characters
+        from a up to b of the normalised text are those from ``starts[a]`` up to ``stops[b - 1]`` of the original.
+    """
+    if _PLAIN.fullmatch(text):
+        starts = np.arange(len(text))
+        return text, starts, starts + 1
+    original = well_formed(text)
+    parts = [_READINGS[ord(character)] for character in original]
+    read = _CONTEXT.sub(_in_context, "".join(parts))
+    ends = np.cumsum([0, *map(len, parts)]).tolist()
+    parts = [read[start:end].replace(_REMOVED, "") for start, end in pairwise(ends)]
+    # Groups of characters that NFC may compose: each is a part and what may be composed with it.
+    groups: list[tuple[str, int, int]] = []
+    for place, part in enumerate(parts):
+        if not part:
+            continue
+        composing = _COMPOSING.match(part) or unicodedata.category(part[0]).startswith("M")
+        if composing and groups:
+            before, start, _ = groups[-1]
+            groups[-1] = (before + part, start, place + 1)
+        else:
+            groups.append((part, place, place + 1))
+    composed = [(unicodedata.normalize("NFC", part), start, stop) for part, start, stop in groups]
+    counts = [len(part) for part, _, _ in composed]
+    bounds = np.array([(start, stop) for _, start, stop in composed], np.int64).reshape(-1, 2)
+    starts, stops = np.repeat(bounds, counts, axis=0).T
+    return "".join(part for part, _, _ in composed), starts, stops

@@ -1,0 +1,132 @@
+# ruff: noqa: RUF001
+"""What stands for the same is read the same way, whatever signs it is written with."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ctx_embed.text.normalisation import _PLAIN, _read, all_normalised, normalised, with_places
+
+ODD = ["e", "\u0301", "ﬁ", "\xad", "\u200b", "\u200d", "\u200c", "म", "\u094d", "👩", "🏴", "\U000e0067", "\ufe0f", "ก"]
+ODD += [
+    "\u1112",
+    "\u1161",
+    "\u11ab",
+    "ｶ",
+    "\uff9e",
+    "①",
+    "⅓",
+    "\u2000",
+    "\ud800",
+    "\udc00",
+    " ",
+    "\x0c",
+    "\x85",
+    "ſ",
+    "\u0307",
+]
+odd_texts = st.text(st.one_of(st.sampled_from(ODD), st.characters()))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("The ﬁrst ﬁnancial oﬃce", "The first financial office"),
+        ("Ｆｕｌｌｗｉｄｔｈ，１２３", "Fullwidth,123"),
+        ("𝐛𝐨𝐥𝐝 𝒾𝓉𝒶𝓁𝒾𝒸 𝔣𝔯𝔞𝔨𝔱𝔲𝔯 𝟙𝟚𝟛", "bold italic fraktur 123"),
+        ("ﾊﾟｿｺﾝ", "パソコン"),
+        ("H₂O at 20℃, 5㎏", "H2O at 20°C, 5kg"),
+        ("1ᵉʳ Straſſe", "1er Strasse"),
+        ("cafe\u0301 \u1112\u1161\u11ab", "café 한"),
+        ("one\x0ctwo\x0bthree\x85four\x97five\x00six\x1fseven\x7feight", "one two three four five six seven eight"),
+        ("a\u2003b\u202fc\u3000d", "a b c d"),
+        ("a\u2028b\u2029c", "a\nb\nc"),
+        (
+            "photo\xadvoltaic photo\u200bvoltaic\ufeff \u202ephoto\u2060voltaic",
+            "photovoltaic photovoltaic photovoltaic",
+        ),
+        ("non\u2011breaking", "non-breaking"),
+        ("Product\u2122 ①apple 10⁶ 2⅓ x⁻¹", "Product TM  1 apple 10 6 2 1/3 x \u2212¹"),
+        ("half \ud800 an emoji \ud83d\ude00", "half \ufffd an emoji 😀"),
+    ],
+)
+def test_what_stands_for_the_same_reads_the_same(written, read):
+    assert normalised(written) == read
+    assert normalised(read) == read
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Plain English, of course: \t5 < 6\r\n",
+        "“Quotes” – dashes — and… ½ cup of crème brûlée, 20 m² at 5 °C for 3 €; don´t",
+        "naïve façade Łódź İstanbul groß Æneas œuvre",
+        "Кошка спит на диване. Η γάτα κοιμάται.",
+        "北京今天下雨。東京タワー 한국어",
+        "क्\u200dष क्\u200cष می\u200cخواهم",
+        "👩\u200d👩\u200d👧 👋🏽 🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+    ],
+)
+def test_ordinary_texts_stay(text):
+    assert normalised(text) == text
+
+
+def test_joiners_stay_only_where_scripts_and_emoji_need_them():
+    assert normalised("pa\u200dss\u200cword") == "password"
+    assert normalised("❤\ufe0f\u200d🔥 ❤\ufe0f") == "❤\u200d🔥 ❤"
+    assert normalised("hi\U000e0068\U000e0069") == "hi"
+    assert normalised("ภาษา\u200bไทย") == "ภาษา ไทย"
+
+
+def test_a_text_that_needs_nothing_is_returned_itself():
+    text = "Plain text.\n"
+    texts = [text, "…and “more”"]
+    assert normalised(text) is text
+    assert all_normalised(texts) is texts
+    assert all_normalised([text, "ﬁ"]) == [text, "fi"]
+
+
+def test_plain_characters_are_those_that_stay():
+    for code in range(0x110000):
+        character = chr(code)
+        if _PLAIN.fullmatch(character):
+            assert _read(character) == unicodedata.normalize("NFC", character) == character
+
+
+@given(odd_texts)
+@example("❤\ufe0f\u200d🔥")
+@example("a\ufe0f\u200d")
+@example("\u2000①\u200d")
+def test_reading_twice_changes_nothing(text):
+    read = normalised(text)
+    assert normalised(read) == read
+    read.encode()
+    assert not any(unicodedata.category(character) == "Cc" and character not in "\t\n\r" for character in read)
+
+
+@given(odd_texts)
+def test_each_character_knows_its_original(text):
+    read, starts, stops = with_places(text)
+    assert read == normalised(text)
+    assert len(starts) == len(stops) == len(read)
+    original = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    assert all((starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])) if len(read) else True
+    assert all((starts < stops) & (stops <= len(original)))
+
+
+def test_places_point_into_the_original():
+    text = "The oﬃce of pho\xadto\u200bs: cafe\u0301s"
+    read, starts, stops = with_places(text)
+
+    def original(word: str) -> str:
+        start = read.index(word)
+        return text[starts[start] : stops[start + len(word) - 1]]
+
+    assert original("office") == "oﬃce"
+    assert original("photos") == "pho\xadto\u200bs"
+    assert original("cafés") == "cafe\u0301s"
+    assert original("The") == "The"
