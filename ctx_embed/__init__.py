@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from ctx_embed.index import Hit, SearchIndex
     from ctx_embed.loading import load, path
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
-    from ctx_embed.serving.client import Client
     from ctx_embed.systems.weights import attention_weights
     from ctx_embed.training.supervised.classifier import TextClassifier
 
 __version__ = "0.1.0"
 __all__ = [
-    "Client",
     "Contextualizer",
     "ContextualizerPooling",
     "Hit",
@@ -35,7 +33,6 @@ __all__ = [
 
 # Public names by the module that defines them, imported at first use: `import ctx_embed` loads no torch.
 _HOMES = {
-    "Client": "ctx_embed.serving.client",
     "Contextualizer": "ctx_embed.modules",
     "ContextualizerPooling": "ctx_embed.modules",
     "Hit": "ctx_embed.index",

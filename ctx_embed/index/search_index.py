@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -21,7 +22,6 @@ from ctx_embed.files import replaced_folder
 from ctx_embed.index.ann import factories
 from ctx_embed.index.ann.vector_index import FEW_ROWS, VectorIndex
 from ctx_embed.index.arguments import as_list, checked_count
-from ctx_embed.index.collection import Collection
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.bm25 import Bm25
 from ctx_embed.index.searching.corrections import Corrections
@@ -48,7 +48,7 @@ from ctx_embed.texts import Document
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from ctx_embed.index.analysis.duplicates import Pair
     from ctx_embed.index.analysis.explaining import Similarity
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from ctx_embed.index.writing.writer import Writer
 
 
-class SearchIndex(Collection):
+class SearchIndex:
     """A searchable collection of documents; get one from :meth:`create` or :meth:`open`. It is a context manager.
 
     An index has one writer at a time and any number of readers, in threads and processes. A reader sees a change
@@ -839,6 +839,43 @@ class SearchIndex(Collection):
             self._folder.documents.close()
             self._folder.vectors.forget_unlisted([])
             self._index.forget()
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self.count()
+
+    def __contains__(self, identifier: object) -> bool:
+        """Return whether a document has this id."""
+        return isinstance(identifier, str | int) and self.get(identifier) is not None
+
+    def __getitem__(self, identifier: Id) -> Document:
+        """Return the document with an id.
+
+        Raises:
+            KeyError: there is none.
+        """
+        found = self.get(identifier)
+        if found is None:
+            raise KeyError(identifier)
+        return found
+
+    def __iter__(self) -> Iterator[Document]:
+        """Return an iterator over all documents in the order they were added."""
+        return self.documents()
+
+    def __bool__(self) -> bool:
+        """Return True, even for an index without documents."""
+        return True
+
+    def __enter__(self) -> Self:
+        """Return the index."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the index."""
+        self.close()
 
     def _require_open(self) -> None:
         if self._closed:

@@ -54,17 +54,23 @@ NEAREST = "assert found == texts[1], found\n"
 # Starts the server that the blocks over HTTP call, and stops it when the program ends.
 SERVER = """
 import atexit, subprocess, sys
-server = subprocess.Popen(
+process = subprocess.Popen(
     [sys.executable, "-m", "ctx_embed", "serve"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
 )
-atexit.register(server.wait)
-atexit.register(server.kill)
-assert "http://127.0.0.1:8080" in server.stdout.readline()
+atexit.register(process.wait)
+atexit.register(process.kill)
+assert "http://127.0.0.1:8080" in process.stdout.readline()
 expected = ctx_embed.load().encode(texts)
 """
 SAME = "import numpy as np\nnp.testing.assert_allclose(found, expected, atol=2e-5)\n"
 
 USES = {
+    "Plain HTTP": SERVER
+    + """
+answer = server.post("/embeddings", json={"model": "default", "input": texts}).json()
+found = [row["embedding"] for row in answer["data"]]
+"""
+    + SAME,
     "OpenAI's API": SERVER
     + """
 found = [row.embedding for row in client.embeddings.create(model="default", input=texts).data]

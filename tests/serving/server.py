@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -50,6 +51,11 @@ class Server:
         """Stop the server as a service manager does and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(40)
+
+
+def asking(server: Server, name: str) -> Callable[..., dict[str, Any]]:
+    """Return a function that sends a body to a route of an index and returns the JSON of the answer."""
+    return lambda route, **body: post(f"{server.url}/v1/indexes/{name}/{route}", json=body).json()
 
 
 @contextmanager

@@ -157,10 +157,10 @@ def test_an_answer_has_a_largest_size(narrow):
     answer = post(f"{narrow.url}{NAME}/search", json={"query": "film", "k": 10_000})
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "answer_too_large")
     # Lists of documents go on where the answer was full.
-    from ctx_embed import Client
-
-    with Client(narrow.url) as index:
-        assert len(list(index.documents())) == 10_000
+    listed = 0
+    while found := post(f"{narrow.url}{NAME}/documents", json={"offset": listed, "limit": 1000}).json()["documents"]:
+        listed += len(found)
+    assert listed == 10_000
 
 
 def memory(server: Server) -> int:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import numpy as np
 import pytest
 
-from ctx_embed import Client, InputError, SearchIndex
+from ctx_embed import InputError, SearchIndex
 from ctx_embed.serving.service import Service
 from ctx_embed.serving.settings import Settings
-from tests.serving.server import get, post, serving
+from tests.serving.server import asking, get, post, serving
 
 TEXTS = ["great food", "lovely staff", "cold soup", "rude waiter"]
 LABELS = ["good", "good", "bad", "bad"]
@@ -78,29 +79,29 @@ def test_a_cross_encoder_reranks(cross_encoder, reranking, index_path):
     model, folder = cross_encoder
     texts, query = ["the cat sat on the mat", "prices rise faster than wages", "a dull film"], "inflation"
     scores = model.predict([(query, text) for text in texts], show_progress_bar=False)
-    with Client(reranking.url) as index:
-        body = {"query": query, "documents": texts, "model": "cross", "return_documents": True}
-        found = post(f"{reranking.url}/v1/rerank", json=body).json()
-        order = np.argsort(-scores, kind="stable").tolist()
-        assert [result["index"] for result in found["results"]] == order
-        expected = pytest.approx([float(scores[place]) for place in order], abs=1e-5)
-        assert [result["relevance_score"] for result in found["results"]] == expected
-        assert found["results"][0]["document"] == {"text": texts[order[0]]}
-        with SearchIndex.open(index_path) as local:
-            expected = local.search(query, 3, rerank=model)
-        hits = index.search(query, 3, rerank="cross")
-        assert [hit.id for hit in hits] == [hit.id for hit in expected]
-        assert [hit.reranked for hit in hits] == pytest.approx([hit.reranked for hit in expected], abs=1e-5)
-        several = index.search([query, "pets"], 3, rerank="cross")
-        assert [hit.id for hit in several[0]] == [hit.id for hit in hits]
-        assert index.search(query, 3, rerank="cross", fuse=True)[0].id == hits[0].id
-        assert index.search(query, 3)[0].reranked is None
-        # A path in a request would load whatever is there.
-        with pytest.raises(InputError, match=r"unknown reranker '.*': known are cross"):
-            index.search(query, rerank=str(folder))
-        assert post(f"{reranking.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
-        listed = get(f"{reranking.url}/v1/models").json()["data"]
-        assert "cross" in [facts["id"] for facts in listed if facts.get("reranks")]
+    search = asking(reranking, "notes.index")
+    body = {"query": query, "documents": texts, "model": "cross", "return_documents": True}
+    found = post(f"{reranking.url}/v1/rerank", json=body).json()
+    order = np.argsort(-scores, kind="stable").tolist()
+    assert [result["index"] for result in found["results"]] == order
+    expected = pytest.approx([float(scores[place]) for place in order], abs=1e-5)
+    assert [result["relevance_score"] for result in found["results"]] == expected
+    assert found["results"][0]["document"] == {"text": texts[order[0]]}
+    with SearchIndex.open(index_path) as index:
+        expected = index.search(query, 3, rerank=model)
+    hits = search("search", query=query, k=3, rerank="cross")["hits"]
+    assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+    assert [hit["reranked"] for hit in hits] == pytest.approx([hit.reranked for hit in expected], abs=1e-5)
+    several = search("search", query=[query, "pets"], k=3, rerank="cross")["hits"]
+    assert [hit["id"] for hit in several[0]] == [hit["id"] for hit in hits]
+    assert search("search", query=query, k=3, rerank="cross", fuse=True)["hits"][0]["id"] == hits[0]["id"]
+    assert search("search", query=query, k=3)["hits"][0]["reranked"] is None
+    # A path in a request would load whatever is there.
+    said = search("search", query=query, rerank=str(folder))["error"]["message"]
+    assert re.match(r"unknown reranker '.*': known are cross", said)
+    assert post(f"{reranking.url}/v1/rerank", json={**body, "model": "crass"}).status_code == 404
+    listed = get(f"{reranking.url}/v1/models").json()["data"]
+    assert "cross" in [facts["id"] for facts in listed if facts.get("reranks")]
 
 
 def test_minilm_reranks(reranking):
@@ -110,13 +111,12 @@ def test_minilm_reranks(reranking):
     texts, query = ["the cat sat on the mat", "prices rise faster than wages"], "inflation"
     model = SentenceTransformer(str(package.get_model_path()))
     vectors = model.encode([query, *texts])
-    with Client(reranking.url) as index:
-        body = {"query": query, "documents": texts, "model": "minilm"}
-        best, other = post(f"{reranking.url}/v1/rerank", json=body).json()["results"]
-        assert (best["index"], other["index"]) == (1, 0)
-        assert best["relevance_score"] == pytest.approx(float(vectors[2] @ vectors[0]), abs=1e-5)
-        (hit,) = index.search(query, 1, mode="dense", rerank="minilm")
-        assert (hit.id, hit.reranked) == (1, pytest.approx(best["relevance_score"], abs=1e-5))
+    body = {"query": query, "documents": texts, "model": "minilm"}
+    best, other = post(f"{reranking.url}/v1/rerank", json=body).json()["results"]
+    assert (best["index"], other["index"]) == (1, 0)
+    assert best["relevance_score"] == pytest.approx(float(vectors[2] @ vectors[0]), abs=1e-5)
+    (hit,) = asking(reranking, "notes.index")("search", query=query, k=1, mode="dense", rerank="minilm")["hits"]
+    assert (hit["id"], hit["reranked"]) == (1, pytest.approx(best["relevance_score"], abs=1e-5))
 
 
 @pytest.mark.parametrize(
@@ -133,5 +133,4 @@ def test_what_cannot_rerank_is_one_line(names, said):
 
 def test_without_rerankers_a_search_says_how_to_have_one(server):
     said = "the server has no rerankers; start it with --reranker MODEL"
-    with Client(server.url) as index, pytest.raises(InputError, match=said):
-        index.search("x", rerank="minilm")
+    assert asking(server, "notes.index")("search", query="x", rerank="minilm")["error"]["message"] == said

@@ -14,11 +14,12 @@ from typing import Any
 
 import psutil
 
-from ctx_embed import Client, SearchIndex
+from ctx_embed import SearchIndex
 from ctx_embed.errors import BusyError
 from tests.serving.server import Server, serving
 from tests.soak.child import ChildIndex
 from tests.soak.ledger import MEMBERS, Ledger, text_of, version_of
+from tests.soak.remote import Remote
 
 MODES = ("words", "dense", "hybrid", "get")
 SAMPLES = 120
@@ -62,9 +63,9 @@ class Soak:
             stack.callback(lambda: self._writer.close())
             indexes: list[Callable[[], Any]] = [
                 lambda: shared,
-                lambda: Client(steady.url),
+                lambda: Remote(steady.url),
                 lambda: self._writer,
-                self._client_of_killed,
+                self._remote_of_killed,
             ]
             works: list[tuple[Callable[..., None], ...]] = [
                 *((self._write, index_of, place, len(indexes)) for place, index_of in enumerate(indexes)),
@@ -97,8 +98,8 @@ class Soak:
             self.failures.append(error)
             self._over.set()
 
-    def _client_of_killed(self) -> Client:
-        return Client(self._killed_server.url)
+    def _remote_of_killed(self) -> Remote:
+        return Remote(self._killed_server.url)
 
     def _write(self, index_of: Callable[[], Any], place: int, writers: int) -> None:
         """Change the groups of one writer until the time is over."""
@@ -141,10 +142,10 @@ class Soak:
                 index = index or index_of()
                 work(index)
                 continue
-            if isinstance(index, Client):
+            if isinstance(index, Remote):
                 index.close()
             index = None
-        if isinstance(index, Client):
+        if isinstance(index, Remote):
             index.close()
 
     @contextmanager

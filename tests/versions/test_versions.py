@@ -17,9 +17,8 @@ from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.manifest import MANIFEST
-from ctx_embed.serving.client import Client
 from tests.index.support.child import ENVIRONMENT
-from tests.serving.server import serving
+from tests.serving.server import post, serving
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.gz"))
 INDEXES = ("default", "sentences", "hnsw", "float16", "int8", "notes", "tiny")
@@ -132,14 +131,17 @@ class TestAnIndexOfAnotherDefaultModel:
             assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
 
     def test_a_server_answers_by_words(self, other):
-        with serving(other) as server, Client(server.url) as index:
-            assert index.search("dull film", mode="words")[0].id == "s3"
-            assert index.search("dull film")[0].id == "s3"
-            with pytest.raises(InputError, match="index reembed"):
-                index.search("dull film", mode="dense")
+        with serving(other) as server:
+
+            def answer(query: str, **options: str) -> dict:
+                return post(f"{server.url}/v1/indexes/{other.name}/search", json={"query": query, **options}).json()
+
+            assert answer("dull film", mode="words")["hits"][0]["id"] == "s3"
+            assert answer("dull film")["hits"][0]["id"] == "s3"
+            assert "index reembed" in answer("dull film", mode="dense")["error"]["message"]
             subprocess.run([*COMMAND, "index", "reembed", other], check=True, capture_output=True)
             # The server goes on, and finds the new index in its place.
-            assert index.search("a boring movie", mode="dense")[0].id in ("s2", "s3")
+            assert answer("a boring movie", mode="dense")["hits"][0]["id"] in ("s2", "s3")
 
     def test_an_assistant_finds_words_and_is_told_why(self, other):
         anyio = pytest.importorskip("anyio")

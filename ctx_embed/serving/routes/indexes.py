@@ -110,12 +110,6 @@ class WhereBody(Body):
     where: Where | None = None
 
 
-class FilterBody(Body):
-    """A metadata filter."""
-
-    where: Where
-
-
 class AddBody(Body):
     """Documents; `ids` (null: the next integer), `metadata` and `embeddings` have an element for each text."""
 
@@ -281,12 +275,6 @@ async def facets(served: Served, body: FacetsBody) -> Answer:
         return served.json_list({"value": value, "documents": count} for value, count in found)
 
     return Answer(b'{"values":%b}' % await served.analyse(counted))
-
-
-@router.post("/{name}/unknown_fields", summary="Check the fields of a filter")
-async def unknown_fields(served: Served, body: FilterBody) -> Answer:
-    """Return the fields of a filter that no document has, each with the fields that documents do have."""
-    return Answer({"fields": await served.read(lambda index: index.unknown_fields(body.where))})
 
 
 @router.post("/{name}/add", summary="Add documents")
