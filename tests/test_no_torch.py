@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("no torch")
     (folder / "notes").mkdir()
     (folder / "notes" / "a.md").write_text("# A cat\n\nIt sat on the mat.\n")
-    (folder / "notes" / "b.eml").write_text("Subject: wages\n\nThey rise.\n")
+    (folder / "notes" / "b.txt").write_text("Wages\n\nThey rise.\n")
     (folder / "texts.txt").write_text("the cat sat on the mat\nprices rise\nwages do not rise\nthe dog sat\n" * 2)
 
     def run(*arguments: str) -> tuple[str, set[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from email.message import EmailMessage
 from pathlib import Path
 
 TITLE = "Harbour report"
@@ -135,32 +134,4 @@ def ipynb(path: Path) -> None:
     path.write_text(json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
 
 
-def mail(subject: str = TITLE, text: str = f"{FIRST}\n\n{SECOND}\n") -> EmailMessage:
-    message = EmailMessage()
-    message["Subject"], message["From"], message["To"] = subject, "Ana <ana@example.org>", "Bo <bo@example.org>"
-    message["Date"] = "Tue, 03 Mar 2020 10:00:00 +0100"
-    message.set_content(text)
-    message.add_alternative(f"<p>{text}</p>", subtype="html")
-    message.add_attachment(b"\0\1", maintype="application", subtype="octet-stream", filename="x.bin")
-    return message
-
-
-def eml(path: Path) -> None:
-    path.write_bytes(mail().as_bytes())
-
-
-def srt(path: Path) -> None:
-    path.write_text(
-        f"1\n00:00:01,000 --> 00:00:03,000\n<i>{FIRST}</i>\n\n2\n00:00:03,500 --> 00:00:05,000\nYes.\n\n"
-        f"3\n00:01:00,000 --> 00:01:02,000\n{SECOND}\n"
-    )
-
-
-def vtt(path: Path) -> None:
-    path.write_text(
-        f"WEBVTT\n\n00:01.000 --> 00:03.000\n{FIRST}\n\n00:03.500 --> 00:05.000\nYes.\n\n"
-        f"01:00.000 --> 01:02.000\n{SECOND}\n"
-    )
-
-
-WRITERS = {function.__name__: function for function in (html, rst, pdf, docx, pptx, odt, epub, ipynb, eml, srt, vtt)}
+WRITERS = {function.__name__: function for function in (html, rst, pdf, docx, pptx, odt, epub, ipynb)}

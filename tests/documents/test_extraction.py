@@ -14,7 +14,7 @@ import pytest
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
-from tests.documents.samples import FIRST, eml, ipynb
+from tests.documents.samples import FIRST, ipynb, odt
 
 
 def workers() -> list[psutil.Process]:
@@ -25,8 +25,8 @@ def workers() -> list[psutil.Process]:
 def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
     paths = []
     for number in range(40):
-        path = tmp_path / f"{number}.{'eml' if number % 3 else 'txt'}"
-        eml(path) if number % 3 else path.write_text(f"text {number}")
+        path = tmp_path / f"{number}.{'odt' if number % 3 else 'txt'}"
+        odt(path) if number % 3 else path.write_text(f"text {number}")
         paths.append(str(path))
     paths[5:5] = [None]
     with Extraction(workers=2) as extraction:
@@ -37,8 +37,8 @@ def test_files_are_read_in_order_in_and_out_of_workers(tmp_path):
 
 
 def test_a_file_that_takes_too_long_is_named_and_the_next_one_is_read(tmp_path, monkeypatch):
-    slow, good = tmp_path / "slow.html", tmp_path / "good.eml"
-    eml(good)
+    slow, good = tmp_path / "slow.html", tmp_path / "good.odt"
+    odt(good)
     slow.write_text("<p>some words of a page</p>" * 1_500_000)
     with Extraction(workers=1, seconds=2) as extraction:
         found = [result for _, result in extraction.read([(0, str(slow)), (1, str(good))])]
@@ -59,8 +59,8 @@ def test_a_file_that_takes_too_much_memory(tmp_path):
 
 
 def test_a_reader_that_crashes(tmp_path):
-    path = tmp_path / "a.eml"
-    eml(path)
+    path = tmp_path / "a.odt"
+    odt(path)
     with Extraction(workers=1) as extraction:
         list(extraction.read([(0, str(path))]))
         (worker,) = workers()
@@ -72,13 +72,13 @@ def test_a_reader_that_crashes(tmp_path):
 
 
 def test_leaving_early_ends_all_workers(tmp_path):
-    slow = tmp_path / "slow.eml"
+    slow = tmp_path / "slow.odt"
     os.mkfifo(slow)
     begun = time.monotonic()
     reading = None
     with suppress(KeyboardInterrupt), Extraction(workers=2) as extraction:
-        good = tmp_path / "good.eml"
-        eml(good)
+        good = tmp_path / "good.odt"
+        odt(good)
         reading = extraction.read((path, str(path)) for path in [good] + [slow] * 100)
         # Both workers are at work when this comes back.
         assert next(reading)[0] == good
@@ -88,8 +88,8 @@ def test_leaving_early_ends_all_workers(tmp_path):
 
 
 def test_a_worker_imports_nothing_heavy(tmp_path):
-    path = tmp_path / "a.eml"
-    eml(path)
+    path = tmp_path / "a.odt"
+    odt(path)
     script = (
         "import io, json, sys\n"
         "from ctx_embed.documents import worker\n"

@@ -12,7 +12,7 @@ from ctx_embed.documents.blocks import python
 from ctx_embed.documents.extracted import MOST_BYTES, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import extract
-from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, mail, pdf
+from tests.documents.samples import FIRST, SECOND, TITLE, WRITERS, pdf
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_a_file_of_each_format(tmp_path, name):
     texts = list(extract(str(path)))
     assert FIRST in texts[0].text
     assert SECOND in texts[0].text
-    assert texts[0].title == (None if name in ("srt", "vtt") else TITLE)
+    assert texts[0].title == TITLE
     if name in ("html", "rst", "docx", "odt", "epub", "ipynb"):
         assert "## Markets\n\n" in texts[0].text
     for unwanted in ("Home", "alert", "color", "rights", "root:", "secret", "<i>", "\0"):
@@ -57,9 +57,6 @@ def test_what_is_special_about_formats(tmp_path):
     assert "- cod\n\n| cod | 3 euros |" in read("odt")[0].text
     assert "```\na\n  b\n```" in read("epub")[0].text
     assert "```python\nx = 1\n```" in read("ipynb")[0].text
-    assert read("srt")[0].text == read("vtt")[0].text == f"{FIRST}\nYes.\n\n{SECOND}"
-    (message,) = read("eml")
-    assert message.metadata == {"from": "Ana <ana@example.org>", "date": "2020-03-03T10:00:00+01:00"}
 
 
 REST = """\
@@ -141,15 +138,6 @@ def test_restructured_text_keeps_its_lines(tmp_path):
     assert found.line == 1
 
 
-def test_a_message_in_html_alone(tmp_path):
-    message = mail()
-    message.clear_content()
-    message.set_content("<p>One<br>two</p><script>x</script><p>three</p>", subtype="html")
-    (tmp_path / "a.eml").write_bytes(message.as_bytes())
-    (text,) = extract(str(tmp_path / "a.eml"))
-    assert text.text == f"# {TITLE}\n\nOne\ntwo\n\nthree"
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -187,7 +175,7 @@ def test_broken_files_have_a_reason(tmp_path, extraction, name):
             assert "\n" not in str(found)
         # Formats that are text may still find some.
         elif found:
-            assert name in ("html", "rst", "eml", "srt", "vtt", "md", "py", "pdf"), found
+            assert name in ("html", "rst", "md", "py", "pdf"), found
 
 
 def test_reasons(tmp_path):

@@ -49,7 +49,6 @@ _PYTHON = Format("Python", "plain:python", apart=False)
 _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
 _HTML = Format("HTML", "web:html", "trafilatura")
-_SUBTITLES = Format("subtitles", "subtitles:subtitles", "pysubs2")
 # SVG counts as an image: it is text, but not for people to read.
 _IMAGE = Format("image", "plain:binary", apart=False)
 
@@ -72,8 +71,6 @@ FORMATS: dict[str, Format] = {
     ".odt": Format("OpenDocument", "office:odt"),
     ".epub": Format("EPUB", "web:epub"),
     ".ipynb": Format("notebook", "markup:notebook"),
-    ".eml": Format("e-mail", "mail:message"),
-    **dict.fromkeys([".srt", ".vtt"], _SUBTITLES),
     ".svg": _IMAGE,
     ".parquet": Format("Parquet", "plain:records", apart=False),
 }
