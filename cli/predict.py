@@ -21,7 +21,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.texts import Document, well_formed
 
 if TYPE_CHECKING:
-    from ctx_embed.training.supervised.predictor import Predictor
+    from ctx_embed.classify.predictor import Predictor
 
 # Number of texts that are read and predicted at a time.
 AT_ONCE = 8192
@@ -126,10 +126,10 @@ def predict(
         raise click.UsageError("--label-field needs --evaluate")
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
+    from ctx_embed.classify.labelled import Labelled
+    from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
     from ctx_embed.rows import read_documents, source_name
-    from ctx_embed.training.supervised.labelled import Labelled
-    from ctx_embed.training.supervised.predictor import Predictor
 
     if output:
         require_file(output)
@@ -158,7 +158,7 @@ def predict(
     else:
         deque(rows, maxlen=0)
     if data:
-        from ctx_embed.training.supervised.report import as_text, report
+        from ctx_embed.classify.report import as_text, report
 
         result = report(found, data, predictor.head.labels)
         click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))

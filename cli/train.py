@@ -101,8 +101,8 @@ def train(
                 read_labelled_rows(file, field, label_field, several=job["multi_label"], encoding=job["encoding"]), None
             )
 
+    from ctx_embed.classify.report import as_text
     from ctx_embed.training.supervised.job import train as trained
-    from ctx_embed.training.supervised.report import as_text
 
     of_system = chosen_options(encoder, encoder_options, score)
     if encoder != "contextualizer":

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.loading import load
 from ctx_embed.modules.token_encoder import fast_tokenizer
-from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.vocabulary import read_tokenizer
 from papers.experiment import Settings
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.index.searching.reranking import reranker_of
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model.saved import DEFAULT_NAME
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.observing import BATCHES, TEXTS, TOKENS
-from ctx_embed.training.supervised.predictor import Predictor
 
 # Maximum number of requests in a batch, and of characters in a short request. Longer requests run one by one in another
 # thread, so that short ones do not wait for them.

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.scoring.probes import ProbeScore, check_classes, folds_of, majority_floor
 from ctx_embed.eval.scoring.score import Examples
 from ctx_embed.progress import Meter
 from ctx_embed.systems import SYSTEMS
-from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ctx_embed import TextClassifier
+from ctx_embed.classify.predictor import Predictor
 from ctx_embed.cli.predict import predicted_rows
 from ctx_embed.texts import Document
-from ctx_embed.training.supervised.predictor import Predictor
 from tests.helpers.cli import Command
 
 COMMAND = Command("predict")

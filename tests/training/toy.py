@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from sentence_transformers import SentenceTransformer
 
-from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.supervised.train import new_encoder

@@ -10,6 +10,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
+from ctx_embed.classify.head import FEW_TEXTS
+from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.classify.predictor import Predictor, fitted_predictor
+from ctx_embed.classify.report import report
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.fingerprint import fingerprint, identity
@@ -21,12 +26,7 @@ from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.labelled_texts import are_known, warning
 from ctx_embed.training.options import takes
 from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
-from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.training.supervised.head import FEW_TEXTS
-from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
 from ctx_embed.training.supervised.options import SupervisedOptions, TrainingJob
-from ctx_embed.training.supervised.predictor import Predictor, fitted_predictor
-from ctx_embed.training.supervised.report import report
 from ctx_embed.training.supervised.train import architecture_of, best_epochs, new_encoder, train_classifier
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def train(
         ``best_epochs``, one for each run; ``valid_accuracy``, which without ``valid`` is the runs' mean accuracy on the
         texts that each held out; and ``valid_floor``, that of always answering the most frequent training label.
         A frozen encoder has no ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also
-        ``test_accuracy``, ``test_floor`` and ``test``, see :func:`ctx_embed.training.supervised.report.report`.
+        ``test_accuracy``, ``test_floor`` and ``test``, see :func:`ctx_embed.classify.report.report`.
 
     Raises:
         InputError: a file, name or value that cannot be used, or another model is there.

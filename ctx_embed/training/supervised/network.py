@@ -13,10 +13,10 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 
+from ctx_embed.classify.head import Floats, Head, logistic
+from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.texts import length_batches
-from ctx_embed.training.supervised.head import Floats, Head, logistic
-from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
 
 
 class ClassifierNetwork(nn.Module):

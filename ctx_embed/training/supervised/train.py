@@ -15,6 +15,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor
 from torch.nn import functional as F
 
+from ctx_embed.classify.head import ClassWeight, class_weights
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.loading import load, require_device
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
@@ -24,8 +26,6 @@ from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.divergence import require_finite
 from ctx_embed.training.labelled_texts import hashes_of, joined
 from ctx_embed.training.supervised.compact_tables import compact_tables
-from ctx_embed.training.supervised.head import ClassWeight, class_weights
-from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
@@ -94,7 +94,7 @@ def train_classifier(
         valid: texts whose accuracy chooses the epoch; None: each run holds out another stratified part of ``train``.
         options: how to train.
         checkpoint: stores the state after each epoch; None stores nothing.
-        class_weight: weights of the classes in the loss, see :func:`ctx_embed.training.supervised.head.class_weights`.
+        class_weight: weights of the classes in the loss, see :func:`ctx_embed.classify.head.class_weights`.
         progress: show a bar on stderr.
 
     Returns:

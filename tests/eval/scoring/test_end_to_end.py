@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
 from ctx_embed.eval.encoders import Encoder, as_encoder
 from ctx_embed.eval.evaluation import evaluate
@@ -19,7 +20,6 @@ from ctx_embed.eval.tasks.catalogue import find_tasks
 from ctx_embed.eval.tasks.data import DataReader
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import untrained
-from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model

@@ -7,8 +7,8 @@ from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.training.supervised.head import PROBE_C
-from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.classify.head import PROBE_C
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork, embedded
 from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier

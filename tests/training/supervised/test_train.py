@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import BoW
 from torch.nn import functional as F
 
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.training.batches import seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
+from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights, fitted_head
+from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model.checks import modules_of
-from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.training.supervised.head import ClassWeight, Floats, Head, class_weights, fitted_head
-from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
 
 
 @dataclass(frozen=True, eq=False)

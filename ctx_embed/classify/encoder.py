@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from ctx_embed.classify.head import Floats
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from ctx_embed.text.unknown import tokenizer_of
-from ctx_embed.training.supervised.head import Floats
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

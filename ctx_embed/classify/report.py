@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
+from ctx_embed.classify.labelled import Labelled, label_accuracy
 
 # A wider confusion matrix is shown as a list of the most frequent mistakes.
 WIDEST_MATRIX = 20

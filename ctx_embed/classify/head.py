@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.errors import InputError
-from ctx_embed.training.supervised.labelled import Labelled
 from ctx_embed.vectors import unit_rows
 
 Floats = NDArray[Any]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from ctx_embed.training.supervised.head import PROBE_C, Head, class_weights, fitted_head, logistic
-from ctx_embed.training.supervised.labelled import Labelled
+from ctx_embed.classify.head import PROBE_C, Head, class_weights, fitted_head, logistic
+from ctx_embed.classify.labelled import Labelled
 from ctx_embed.vectors import unit_rows
 from tests.helpers.errors import error
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctx_embed.training.supervised.labelled import Labelled, label_accuracy
+from ctx_embed.classify.labelled import Labelled, label_accuracy
 from tests.helpers.errors import error
 from tests.training.toy import forty_texts
 

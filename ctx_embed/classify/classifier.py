@@ -15,13 +15,13 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from typing_extensions import Self
 
+from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
+from ctx_embed.classify.head import FEW_TEXTS, ClassWeight
+from ctx_embed.classify.labelled import SEVERAL, Labelled
+from ctx_embed.classify.predictor import Predictor, fitted_predictor
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
 from ctx_embed.texts import as_texts
-from ctx_embed.training.supervised.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.training.supervised.head import FEW_TEXTS, ClassWeight
-from ctx_embed.training.supervised.labelled import SEVERAL, Labelled
-from ctx_embed.training.supervised.predictor import Predictor, fitted_predictor
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -1,0 +1,1 @@
+"""Text classifiers: a linear head over a sentence encoder, without torch."""
