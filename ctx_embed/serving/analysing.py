@@ -1,11 +1,10 @@
-"""Analyses of an index: computed once for each state of it, in a separate process that ends when nobody waits."""
+"""Analyses of an index: computed once for each state of it; topics in a process that ends when nobody waits."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +28,19 @@ def topics(path: Path, most_bytes: int, count: int | None, seed: int) -> bytes:
     return json_list(shown, most_bytes)
 
 
-def duplicates(path: Path, most_bytes: int, threshold: float, most: int) -> bytes:
-    """Return the pairs of near-duplicates of an index as JSON."""
-    with SearchIndex.open(path) as index:
-        return json_list(map(asdict, index.duplicates(threshold, most)), most_bytes)
-
-
 def _start() -> None:
-    """Do nothing: calling this starts the process that the next analysis uses."""
+    """Do nothing: calling this starts the process that the next topics use."""
 
 
 class Analyses:
     """The results of analyses, shared by all requests for the same one."""
 
     def __init__(self) -> None:
-        self._running: OrderedDict[Hashable, asyncio.Task[Any]] = OrderedDict()
+        self._running: OrderedDict[Hashable, asyncio.Task[bytes]] = OrderedDict()
         self._waiting: dict[Hashable, int] = {}
         self._limiter = anyio.CapacityLimiter(1)
 
-    async def shared(self, key: Hashable, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def shared(self, key: Hashable, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the result of work, which runs once per key and is cancelled when all who wait have left."""
         if (task := self._running.get(key)) is None:
             task = self._running[key] = asyncio.ensure_future(work())
@@ -62,21 +55,13 @@ class Analyses:
                 task.cancel()
                 if task.cancelled() or not task.done() or task.exception() is not None:
                     self._running.pop(key, None)
-            self._forget()
+            # Drop the results that were requested longest ago.
+            done = [key for key, task in self._running.items() if task.done() and key not in self._waiting]
+            for old in done[: max(len(done) - KEPT, 0)]:
+                del self._running[old]
 
-    def _forget(self) -> None:
-        """Drop the results that were requested longest ago."""
-        done = [key for key, task in self._running.items() if task.done() and key not in self._waiting]
-        for key in done[: max(len(done) - KEPT, 0)]:
-            del self._running[key]
-
-    async def in_process(self, key: Hashable, work: Callable[..., bytes], *arguments: Any) -> bytes:
-        """Return the result of a function of this module, computed in another process."""
-
-        async def run() -> bytes:
-            # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
-            await asyncio.shield(asyncio.ensure_future(anyio.to_process.run_sync(_start, limiter=self._limiter)))
-            return await anyio.to_process.run_sync(work, *arguments, cancellable=True, limiter=self._limiter)
-
-        found: bytes = await self.shared((key, work.__name__, arguments), run)
-        return found
+    async def in_process(self, work: Callable[..., bytes], *arguments: Any) -> bytes:
+        """Return the result of a function of this module, computed in another process, which a cancellation kills."""
+        # Start the process in a task of its own: cancelling a task during the start would leave the process behind.
+        await asyncio.shield(asyncio.ensure_future(anyio.to_process.run_sync(_start, limiter=self._limiter)))
+        return await anyio.to_process.run_sync(work, *arguments, cancellable=True, limiter=self._limiter)

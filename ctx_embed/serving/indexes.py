@@ -19,7 +19,7 @@ from ctx_embed.index.searching.corrections import respelled
 from ctx_embed.index.searching.hits import Hit, Hits, snippets
 from ctx_embed.index.storage.manifest import read_manifest
 from ctx_embed.numpy_model import Embedder
-from ctx_embed.serving.analysing import Analyses, duplicates, topics
+from ctx_embed.serving.analysing import Analyses, topics
 from ctx_embed.serving.batching import Batcher
 from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.json import json_list
@@ -215,17 +215,15 @@ class ServedIndex:
             )
             return self.json_list(fields)
 
-        found: bytes = await self._analyses.shared((await self._state(), most), lambda: self.analyse(listed))
-        return found
+        return await self._analyses.shared((await self._state(), most), lambda: self.analyse(listed))
 
     async def topics(self, count: int | None, seed: int) -> bytes:
         """Return the topics as JSON; they are computed once for each state of the index."""
-        return await self._analyses.in_process(await self._state(), topics, self.path, self._most, count, seed)
 
-    async def duplicates(self, threshold: float, most: int) -> bytes:
-        """Return the pairs of near-duplicates as JSON; they are computed once for each state of the index."""
-        options = threshold, most
-        return await self._analyses.in_process(await self._state(), duplicates, self.path, self._most, *options)
+        async def computed() -> bytes:
+            return await self._analyses.in_process(topics, self.path, self._most, count, seed)
+
+        return await self._analyses.shared((await self._state(), count, seed), computed)
 
     async def _state(self) -> Hashable:
         return await self.read(lambda index: (self._readable.place, index.describe()["generation"]))

@@ -187,9 +187,7 @@ def test_metadata_and_vectors_are_changed_and_documents_listed(client):
     assert answer("facets", field="year", where="year >= 2021", limit=1)["values"] == [{"value": 2022, "documents": 2}]
 
 
-def test_near_duplicates_and_topics(client):
-    pairs = client.post("/indexes/notes.index/duplicates", json={"threshold": 0.2, "most": 1}).json()["pairs"]
-    assert [(pair["left"], pair["right"]) for pair in pairs] == [("cat", "dog")]
+def test_topics(client):
     topics = client.post("/indexes/notes.index/topics", json={"count": 3}).json()["topics"]
     assert sum(topic["size"] for topic in topics) == 6
     assert {"film", "cat"} <= {word for topic in topics for word in topic["words"]}
@@ -220,7 +218,6 @@ def test_a_hit_is_explained(client):
     [
         ("search", {"query": "x", "k": 10_001}, 400),
         ("search", {"query": "x", "mmr": 0.5, "candidates": 10**9}, 400),
-        ("duplicates", {"most": 10**12}, 400),
         ("documents", {"limit": 10**6}, 400),
         ("topics", {"count": 10**7}, 400),
         ("topics", {"count": -1}, 400),

@@ -130,7 +130,6 @@ def test_reading_writes_nothing(tmp_path):
         for route, body in {
             "search": search,
             "topics": {"count": 2},
-            "duplicates": {},
             "explain": {"query": "cat", "id": "cat"},
             "documents": {},
             "facets": {"field": "year"},

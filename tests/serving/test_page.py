@@ -393,7 +393,7 @@ def test_the_lowest_relevance_hides_what_answers_nothing(visit):
     assert max(shown) < 0.9
 
 
-# Topics, near-duplicates, several indexes
+# Topics, several indexes
 
 
 def test_topics_lead_to_searches(visit):
@@ -407,17 +407,6 @@ def test_topics_lead_to_searches(visit):
     page.locator(".topic h3 button").first.click()
     hits(page, 10)
     assert len(asked(page)["q"][0].split()) == 5
-
-
-def test_near_duplicates_mark_what_differs(visit):
-    page = visit("/?view=duplicates")
-    pair = page.locator(".pair-of", has_text="Bread dough")
-    expect(pair.locator("mark")).to_have_text(["refrigerator", "fridge"])
-    expect(page.locator(".pair-of")).to_have_count(3)
-    page.get_by_label("Similar by at least").select_option("0.98")
-    expect(page.locator(".pair-of")).to_have_count(1)
-    page.locator(".twin").first.get_by_role("button", name="More like this").click()
-    hits(page, 10)
 
 
 def test_indexes_are_chosen_and_stand_in_the_address(visit):
@@ -490,7 +479,6 @@ VIEWS = [
     "/",
     "/?q=the+boiler+is+broken&mode=hybrid",
     "/?view=topics",
-    "/?view=duplicates",
     "/?q=script&mode=words&where=year+>=",
 ]
 
@@ -498,7 +486,7 @@ VIEWS = [
 @pytest.mark.parametrize("view", VIEWS)
 def test_each_view_is_readable_named_and_fits(visit, view):
     page = visit(view, forgiving=["status of 400"])
-    page.locator("#suggestions li, .hit, .topic, .pair-of, .notice").first.wait_for()
+    page.locator("#suggestions li, .hit, .topic, .notice").first.wait_for()
     if "boiler" in view:
         page.locator(".explain").first.click()
         page.locator(".sides").wait_for()

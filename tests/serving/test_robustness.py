@@ -18,7 +18,7 @@ from tests.serving.server import get, make_index, post, serving, serving_setting
 
 JSON = {"Content-Type": "application/json"}
 NAME = "/v1/indexes/notes.index"
-OF_INDEXES = ("search", "get", "ids", "count", "add", "upsert", "delete", "duplicates", "topics", "explain")
+OF_INDEXES = ("search", "get", "ids", "count", "add", "upsert", "delete", "topics", "explain")
 ROUTES = ["/v1/embeddings", "/v1/rerank", "/v1/classify", *(f"{NAME}/{route}" for route in OF_INDEXES)]
 DEEP = b"[" * 50_000 + b"]" * 50_000
 BODIES = {

@@ -1,30 +1,28 @@
-// The views that need no query: topics, and pairs of documents that say nearly the same.
+// The view that needs no query: topics.
 
 import { ofIndex } from "./api.js";
 import { button, counted, el } from "./dom.js";
-import { differences, highlighted } from "./text.js";
 
 const SHOWN_TEXT = 280;
 const TOPIC_COUNTS = ["", "5", "10", "20", "40"];
-const THRESHOLDS = ["0.98", "0.95", "0.9", "0.85", "0.8"];
-const choice = { topics: "", duplicates: "0.9" };
+let chosen = "";
 
 const shortened = (text) => (text.length > SHOWN_TEXT ? `${text.slice(0, SHOWN_TEXT).replace(/\s+\S*$/, "")} …` : text);
 
-function chooser(view, label, values, name, again) {
+function chooser(again) {
   return el(
     "label.chooser",
     {},
-    label,
+    "How many",
     el(
       "select",
       {
         onchange: (event) => {
-          choice[view] = event.target.value;
+          chosen = event.target.value;
           again();
         },
       },
-      values.map((value) => el("option", { value, selected: choice[view] === value }, name(value))),
+      TOPIC_COUNTS.map((value) => el("option", { value, selected: chosen === value }, value || "automatic")),
     ),
   );
 }
@@ -54,58 +52,15 @@ function topicCard(topic, largest, actions) {
 
 /** Return the nodes of the topics of an index. */
 export async function topicsView(index, actions, signal) {
-  const count = choice.topics ? Number(choice.topics) : null;
+  const count = chosen ? Number(chosen) : null;
   const { topics } = await ofIndex(index, "topics", { count }, signal);
   const largest = Math.max(...topics.map(({ size }) => size), 1);
-  const head = chooser("topics", "How many", TOPIC_COUNTS, (value) => value || "automatic", actions.again);
   return {
     summary: counted(topics.length, "topic"),
     nodes: [
-      el("div.view-head", {}, el("h2", {}, "Topics"), head),
+      el("div.view-head", {}, el("h2", {}, "Topics"), chooser(actions.again)),
       el("p.lead", {}, "Documents that speak of the same things, with the words typical of each group. Choose a group to search it."),
       el("ul.topics", {}, topics.map((topic) => topicCard(topic, largest, actions))),
-    ],
-  };
-}
-
-function side(id, text, ranges, actions) {
-  return el(
-    "div.twin",
-    {},
-    el("p", { dir: "auto" }, ranges ? highlighted(text, [0, text.length], ranges, null) : shortened(text)),
-    el(
-      "div.actions",
-      {},
-      el("span.hint", {}, `id ${id}`),
-      button("More like this", () => actions.like({ id, text }), { class: "link", "aria-label": `More like this: document ${id}` }),
-    ),
-  );
-}
-
-function pairItem(pair, actions) {
-  const [left, right] = [pair.left_text.trim(), pair.right_text.trim()];
-  const [first, second] = differences(left, right) ?? [null, null];
-  const same = first?.length === 0 && second?.length === 0;
-  return el(
-    "li.pair-of",
-    {},
-    el("p.score", {}, el("span.hidden-label", {}, "Similarity "), el("span.number", {}, pair.score.toFixed(2)), same && el("span.hint", {}, "same words")),
-    el("div.twins", {}, side(pair.left, left, first, actions), side(pair.right, right, second, actions)),
-  );
-}
-
-/** Return the nodes of the near-duplicates of an index. */
-export async function duplicatesView(index, actions, signal) {
-  const { pairs } = await ofIndex(index, "duplicates", { threshold: Number(choice.duplicates), most: 100 }, signal);
-  const head = chooser("duplicates", "Similar by at least", THRESHOLDS, (value) => value, actions.again);
-  return {
-    summary: counted(pairs.length, "pair"),
-    nodes: [
-      el("div.view-head", {}, el("h2", {}, "Near-duplicates"), head),
-      pairs.length > 0
-        ? el("p.lead", {}, `${counted(pairs.length, "pair")} of documents that say nearly the same, the most similar first. Words that only one of them has are marked.`)
-        : el("p.lead", {}, "No two documents are that similar. Choose a lower similarity to see more."),
-      el("ol.pairs-of", {}, pairs.map((pair) => pairItem(pair, actions))),
     ],
   };
 }

@@ -3,7 +3,7 @@
 import { ApiError, hasKey, ofIndex, request, setKey, whenBusy } from "./api.js";
 import { announce, button, byId, counted, el, tell } from "./dom.js";
 import { explained } from "./explain.js";
-import { duplicatesView, topicsView } from "./explore.js";
+import { topicsView } from "./explore.js";
 import { asField, chosenCount, showFilters } from "./facets.js";
 import { hitItems } from "./hits.js";
 import { addressOf, filtersOf, FIRST_HITS, stateOf } from "./state.js";
@@ -54,7 +54,7 @@ function show() {
   byId("layout").classList.toggle("wide", !searching);
   byId("filters").hidden = !searching;
   byId("filters-toggle").hidden = !searching;
-  document.title = [state.query || (state.view === "search" ? "Search" : state.view === "topics" ? "Topics" : "Near-duplicates"), state.index].filter(Boolean).join(" · ");
+  document.title = [state.query || (state.view === "search" ? "Search" : "Topics"), state.index].filter(Boolean).join(" · ");
   return run();
 }
 
@@ -79,9 +79,8 @@ async function run() {
       drawFilters();
       await searchView(mine);
     } else {
-      const view = state.view === "topics" ? topicsView : duplicatesView;
-      waiting = setTimeout(() => showProgress(state.view), SLOW);
-      const { nodes, summary } = await view(state.index, { ...actions, again: run }, mine.signal);
+      waiting = setTimeout(showProgress, SLOW);
+      const { nodes, summary } = await topicsView(state.index, { ...actions, again: run }, mine.signal);
       if (running === mine) {
         results.replaceChildren(...nodes);
         announce(summary);
@@ -103,12 +102,11 @@ async function run() {
   }
 }
 
-/** Say what the server is doing while a view is computed. */
-function showProgress(view) {
-  const what = view === "topics" ? "Grouping" : "Comparing";
+/** Say what the server is doing while topics are computed. */
+function showProgress() {
   const documents = described()?.documents;
   results.replaceChildren(
-    el("p.lead", { role: "status" }, `${what} ${documents ? counted(documents, "document") : "the documents"} … This takes a moment, once after each change of the index.`),
+    el("p.lead", { role: "status" }, `Grouping ${documents ? counted(documents, "document") : "the documents"} … This takes a moment, once after each change of the index.`),
   );
 }
 
@@ -200,7 +198,7 @@ async function welcome(where, mine) {
       {},
       el("h1", {}, `Search ${state.index}`),
       el("p", {}, line),
-      documents > 0 && el("p", {}, "Or look at its ", viewLink("topics", "topics"), " and its ", viewLink("duplicates", "near-duplicates"), "."),
+      documents > 0 && el("p", {}, "Or look at its ", viewLink("topics", "topics"), "."),
       el("div", { id: "suggestions" }),
     ),
   );

@@ -1,7 +1,7 @@
 // What the page shows, and its form in the address, so that a link can be shared.
 
 export const MODES = ["hybrid", "dense", "words"];
-export const VIEWS = ["search", "topics", "duplicates"];
+export const VIEWS = ["search", "topics"];
 export const FIRST_HITS = 10;
 const FIELD = "f.";
 

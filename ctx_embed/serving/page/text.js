@@ -117,26 +117,3 @@ export function highlighted(text, [from, to], marks, best) {
   const [start, stop] = [Math.max(best[0], from), Math.min(best[1], to)];
   return [...pieces(from, start), el("span.best", {}, pieces(start, stop)), ...pieces(stop, to)];
 }
-
-/** Return which words of two texts the other lacks, as ranges of each; null for texts too long to compare. */
-export function differences(left, right) {
-  const [a, b] = [left, right].map((text) => [...text.matchAll(/\S+/g)]);
-  if (a.length * b.length > 250_000) return null;
-  const same = (i, j) => a[i][0].toLowerCase() === b[j][0].toLowerCase();
-  // lengths[i][j] is the longest common subsequence of the words from i and from j on.
-  const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i -= 1) {
-    for (let j = b.length - 1; j >= 0; j -= 1) {
-      lengths[i][j] = same(i, j) ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
-    }
-  }
-  const range = (match) => [match.index, match.index + match[0].length];
-  const found = [[], []];
-  let [i, j] = [0, 0];
-  while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && same(i, j)) [i, j] = [i + 1, j + 1];
-    else if (j === b.length || (i < a.length && lengths[i + 1][j] >= lengths[i][j + 1])) found[0].push(range(a[i++]));
-    else found[1].push(range(b[j++]));
-  }
-  return found;
-}

@@ -44,7 +44,6 @@ QUERY: JsonDict = {
 }
 # Maximum number of documents in an answer, also of hits that include their documents.
 MOST_DOCUMENTS = 1_000
-MOST_PAIRS = 10_000
 UNKNOWN = "The model knows no word of a query: it finds nothing by meaning."
 # SQLite's largest integer.
 MOST_OFFSET = 2**63 - 1
@@ -147,13 +146,6 @@ class UpdateBody(Body):
 
     ids: Listed[Id]
     changes: dict[str, Any]
-
-
-class DuplicatesBody(Body):
-    """Options of the search for near-duplicates."""
-
-    threshold: float = 0.9
-    most: int = Field(100, le=MOST_PAIRS)
 
 
 class TopicsBody(Body):
@@ -305,12 +297,6 @@ async def delete(served: Served, body: DeleteBody) -> Answer:
     """Delete documents by id or by a filter; ids that no document has are skipped."""
     deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
     return await _counted(served, "deleted", deleted, body.where)
-
-
-@router.post("/{name}/duplicates", summary="Find near-duplicates")
-async def duplicates(served: Served, body: DuplicatesBody) -> Answer:
-    """Return the pairs of documents that say nearly the same, most similar first."""
-    return Answer(b'{"pairs":%b}' % await served.duplicates(body.threshold, body.most))
 
 
 @router.post("/{name}/topics", summary="Cluster the documents")
