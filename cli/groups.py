@@ -58,19 +58,37 @@ class CliCommand(click.Command):
 
     Args:
         sections: the names of the options below each title; the last section also gets all other options.
+        removed: for each option that there was, what to use instead.
     """
 
     context_class = Context
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        removed: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
         self.context_settings = {"show_default": True, **self.context_settings}
         self.sections = sections or {"Options": ()}
+        self.removed = removed or {}
         for option in self.params:
             if isinstance(option.type, click.IntRange) and option.type.max is None:
                 option.type = Count(option.type.min, min_open=option.type.min_open)
             if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
                 option.metavar = "N" if isinstance(option.type, click.IntRange) else "X"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments and return the rest; say of a removed option what to use instead."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in self.removed:
+                raise
+            said = f"{error.option_name} was removed: {self.removed[error.option_name]}"
+            raise click.UsageError(said, ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options of each section below its title."""

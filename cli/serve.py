@@ -22,7 +22,11 @@ SECTIONS = {
 }
 
 
-@command(context_settings={"auto_envvar_prefix": PREFIX}, sections=SECTIONS)
+@command(
+    context_settings={"auto_envvar_prefix": PREFIX},
+    sections=SECTIONS,
+    removed={"--drain": "take the server out of its balancer before SIGTERM, see docs/operations.md"},
+)
 @click.argument("indexes", metavar="[INDEX]...", nargs=-1, type=click.Path(path_type=Path), envvar=f"{PREFIX}_INDEXES")
 @click.option("--port", default=8080, type=click.IntRange(0, 65535), help="Port; 0 takes a free one.")
 @click.option("--workers", default=1, type=click.IntRange(min=1), help="Processes that share the port.")

@@ -24,7 +24,7 @@ from ctx_embed import __version__
 from ctx_embed.numpy_model.contextualizer import blas
 from ctx_embed.serving.errors import HANDLERS, ErrorBody
 from ctx_embed.serving.gate import Gate
-from ctx_embed.serving.observing import Observer, forget_process
+from ctx_embed.serving.observing import Observer
 from ctx_embed.serving.routes import embeddings, indexes, models, operation
 from ctx_embed.serving.sending import Sender
 from ctx_embed.serving.service import Service
@@ -74,7 +74,6 @@ def create_app(settings: Settings) -> FastAPI:
         with one_blas_thread():
             yield
         service.close()
-        forget_process(os.getpid())
 
     app = FastAPIOffline(
         redoc_url=None,

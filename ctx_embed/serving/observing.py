@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import re
-import signal
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
@@ -31,7 +32,6 @@ AT_WORK = Gauge("ctx_embed_requests_at_work", "Requests at work.", multiprocess_
 TEXTS = Counter("ctx_embed_texts", "Texts embedded, classified or reranked.")
 TOKENS = Counter("ctx_embed_tokens", "Tokens read.")
 BATCHES = Histogram("ctx_embed_batch_requests", "Requests in a batch.", ["work"], buckets=(1, 2, 4, 8, 16, 32, 64, 128))
-DEATHS = Counter("ctx_embed_worker_deaths", "Worker processes that ended by themselves.", ["status"])
 
 METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 # The form of request ids that clients may choose; other characters could forge lines in logs.
@@ -44,7 +44,7 @@ LOG_CONFIG: dict[str, Any] = {
     "formatters": {"json": {"()": "ctx_embed.serving.observing.JsonFormatter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
     "loggers": {
-        "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+        "uvicorn": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
         "ctx_embed": {"handlers": ["stderr"], "level": "INFO", "propagate": False},
         "py.warnings": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
     },
@@ -89,22 +89,20 @@ def metrics(indexes: Iterable[dict[str, Any]]) -> bytes:
     registry.register(IndexMetrics(indexes))
     if SHARED_METRICS not in os.environ:
         return generate_latest() + generate_latest(registry)
+    for path in Path(os.environ[SHARED_METRICS]).glob("gauge_live*.db"):
+        # A worker that died has no requests at work.
+        if not _runs(pid := int(path.stem.rpartition("_")[2])):
+            multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
     multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return generate_latest(registry)
 
 
-def forget_process(pid: int) -> None:
-    """Remove the running requests of a process from the shared metrics; call this when the process ends."""
-    if SHARED_METRICS in os.environ:
-        multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
-
-
-def note_death(pid: int, status: int) -> None:
-    """Log and count a worker process that ended by itself; a negative status is that of a signal."""
-    said = signal.Signals(-status).name if status < 0 else str(status)
-    LOG.error({"message": f"worker {pid} died ({said}); another one takes its place", "pid": pid, "status": said})
-    DEATHS.labels(said).inc()
-    forget_process(pid)
+def _runs(pid: int) -> bool:
+    """Return whether a process runs."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
 
 
 class Observer:

@@ -18,7 +18,7 @@ class Config(uvicorn.Config):
     """uvicorn's configuration, with the settings of the server.
 
     Args:
-        settings: limits on connections, and how the server stops.
+        settings: limits on connections.
         app, options: arguments of ``uvicorn.Config``.
     """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctx_embed.serving.errors import RETRY_AFTER, error_response
@@ -40,12 +39,6 @@ class Sender:
         start: Any = None
         refused = False
 
-        async def closing(message: Any) -> None:
-            # A server about to stop closes its connections, so that clients open new ones to another server.
-            if message["type"] == "http.response.start" and scope["state"].get("draining"):
-                MutableHeaders(raw=message["headers"])["Connection"] = "close"
-            await send(message)
-
         async def sent(message: Any) -> None:
             nonlocal start, refused
             if message["type"] == "http.response.start":
@@ -55,10 +48,10 @@ class Sender:
             if start is not None and len(body) > PIECE and self._size + len(body) > self._most:
                 refused = True
                 busy = error_response(429, "too many answers are being sent; ask again", "busy", RETRY_AFTER)
-                await busy(scope, receive, closing)
+                await busy(scope, receive, send)
             elif not refused:
                 with anyio.move_on_after(self._seconds):
-                    await self._pieces(start, body, message.get("more_body", False), closing)
+                    await self._pieces(start, body, message.get("more_body", False), send)
             start = None
 
         await self.app(scope, receive, sent)

@@ -76,14 +76,6 @@ class Settings:
     timeout: float = option(
         60.0, "Time limit for a request, and again for sending its answer.", above=0, section=RUNNING, metavar="SECONDS"
     )
-    drain: float = option(
-        1.0,
-        "Time to keep serving after SIGTERM, while /readyz answers 503.",
-        least=0,
-        section=RUNNING,
-        metavar="SECONDS",
-    )
-
     head_seconds: float = option(10.0, "Time for the head of a request to arrive.", above=0, command=False)
     read_seconds: float = option(
         10.0, "Time after which a client that reads nothing loses its connection.", above=0, command=False

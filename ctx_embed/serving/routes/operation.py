@@ -10,7 +10,6 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from ctx_embed import __version__
 from ctx_embed.serving import observing
-from ctx_embed.serving.errors import ApiError
 from ctx_embed.serving.gate import sent_key
 from ctx_embed.serving.json import Answer
 from ctx_embed.serving.service import service_of
@@ -38,9 +37,7 @@ async def healthz() -> Answer:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Say that models and indexes can be read")
 async def readyz(request: Request) -> Answer:
-    """Open each index. A server that is about to stop answers 503, so that a balancer asks another one."""
-    if request.scope["state"].get("draining"):
-        raise ApiError(503, "the server is about to stop", "draining")
+    """Open each index."""
     await service_of(request).facts()
     return Answer({"status": "ready"})
 
