@@ -6,6 +6,7 @@ characters, which needs no counting of words.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +17,10 @@ from numpy.typing import NDArray
 
 from ctx_embed.index.searching.bm25 import K1, LEAST_WEIGHT, MOST_WORDS, B, content_words, phrases
 from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.texts import well_formed
+from ctx_embed.text.words import indexed
+
+# Characters next to which a lower-case text is indexed by other words than its own.
+_RENAMED = re.compile(r"[^\0-\x7f]|\w\+\+|[a-z]#|\.net|\w-\s*\n")
 
 
 class WordCounts:
@@ -53,7 +57,7 @@ class WordCounts:
         """
         self.passages += len(texts)
         self.characters += sum(map(len, texts))
-        rows = [(row, well_formed(text)) for row, text in enumerate(texts) if self._may_have(text)]
+        rows = [(row, indexed(text)) for row, text in enumerate(texts) if self._may_have(text)]
         if not rows:
             return [], np.empty((0, len(self._places)))
         self._insert(rows)
@@ -86,8 +90,8 @@ class WordCounts:
     def _may_have(self, text: str) -> bool:
         """Return whether a passage may have a word; reading it as SQLite does takes 20 times as long."""
         lowered = text.lower()
-        # SQLite also removes accents.
-        return not lowered.isascii() or any(start in lowered for start in self._starts)
+        # Other words than those written may be indexed: without accents, joined at line ends, by another name.
+        return bool(_RENAMED.search(lowered)) or any(start in lowered for start in self._starts)
 
     def _insert(self, rows: Any) -> None:
         self._connection.execute("INSERT INTO words (words) VALUES ('delete-all')")

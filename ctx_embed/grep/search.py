@@ -16,7 +16,6 @@ from ctx_embed.documents.blocks import KINDS
 from ctx_embed.errors import InputError, described
 from ctx_embed.grep.counting import WordCounts
 from ctx_embed.grep.reading import Sources, Text, batches
-from ctx_embed.index.searching.bm25 import words_of
 from ctx_embed.index.searching.highlights import highlights
 from ctx_embed.index.searching.hits import Hit, counted
 from ctx_embed.index.searching.options import Mode, Options
@@ -26,6 +25,7 @@ from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.writing.chunking import passages_of
 from ctx_embed.numpy_model.contextualizer import blas
+from ctx_embed.text.words import words as words_of
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ stays as it was written.
   106 and 2⅓ is not 21/3. Latin-1 and the ellipsis stay, as ordinary texts have them and vocabularies know them.
 - Composed characters are written as one (NFC).
 - Control characters become spaces, but for tabs and line ends, and so do the wide spaces beyond Latin-1.
-- Soft hyphens, zero-width and direction marks, variation selectors and tags are removed. Joiners (U+200C, U+200D) stay
-  after letters of scripts that write with them and after emoji, tags after the black flag; a zero-width space becomes a
-  space in the scripts of South-East Asia, which separate words by it.
+- Soft hyphens, zero-width and direction marks, variation selectors and tags are removed. But a soft hyphen at the end
+  of a line is a hyphen, joiners (U+200C, U+200D) stay after letters of scripts that write with them and after emoji,
+  tags after the black flag, and a zero-width space becomes a space in the scripts of South-East Asia, which separate
+  words by it.
 - Lone surrogates become U+FFFD.
 
 Source: Unicode Standard Annex 15, Unicode Normalization Forms; Unicode Technical Standard 51, Unicode Emoji.
@@ -39,19 +40,19 @@ _PLAIN_CHARACTERS = (
 )
 _PLAIN, _ODD = re.compile(f"[{_PLAIN_CHARACTERS}]*"), re.compile(f"[^{_PLAIN_CHARACTERS}]+")
 _INVISIBLE = re.compile(
-    "[\xad\u034f\u061c\u180b-\u180f\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "[\u034f\u061c\u180b-\u180f\u200e\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\U0001d173-\U0001d17a\U000e0000-\U000e001f\U000e0080-\U000e0fff]"
 )
 _TAGS = "[\U000e0020-\U000e007f]"
 _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 # What stays only in its context comes first, with the context; the rest is removed.
-_DEPENDENT = re.compile(f"[\u200b-\u200d]|{_TAGS}")
+_DEPENDENT = re.compile(f"[\xad\u200b-\u200d]|{_TAGS}")
 _CONTEXT = re.compile(
     f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
-    f"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|[\u200b-\u200d]|{_TAGS}"
+    f"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<hyphen>\xad(?=[ \t]*[\r\n]))|[\xad\u200b-\u200d]|{_TAGS}"
 )
 # A removed character, while positions are still those of the unread text.
-_REMOVED = "\xad"
+_REMOVED = "\0"
 # Marks, and the vowels and final consonants of Hangul, may be composed with what stands before them.
 _COMPOSING = re.compile("[\u1160-\u11ff\ud7b0-\ud7fb]")
 
@@ -97,7 +98,9 @@ _READINGS = _Readings()
 def _in_context(found: re.Match[str]) -> str:
     if found["kept"]:
         return found[0]
-    return f"{found[0][0]} " if found["space"] else _REMOVED
+    if found["space"]:
+        return f"{found[0][0]} "
+    return "-" if found["hyphen"] else _REMOVED
 
 
 def normalised(text: str) -> str:

@@ -11,6 +11,7 @@ from itertools import islice
 from ctx_embed.errors import BusyError, InputError, UnwritableError
 from ctx_embed.index.storage.database import WORDS
 from ctx_embed.index.storage.documents import DocumentStore
+from ctx_embed.text.words import indexed
 
 # The number of passages whose word lists are made at a time.
 PASSAGES_AT_ONCE = 8192
@@ -26,7 +27,9 @@ def word_problems(store: DocumentStore) -> Iterator[str]:
         with closing(sqlite3.connect(":memory:")) as again:
             again.execute(WORDS)
             again.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, instance)")
-            again.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", part)
+            again.executemany(
+                "INSERT INTO words (rowid, text) VALUES (?, ?)", ((row, indexed(text)) for row, text in part)
+            )
             words += _words_digest(again, "vocabulary")
             lengths += _lengths_digest(again)
             found = _totals(again)

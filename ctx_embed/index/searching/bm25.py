@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from ctx_embed.index.storage.database import TOKENIZER, Database, State
 from ctx_embed.index.storage.documents import Mask
-from ctx_embed.texts import well_formed
+from ctx_embed.text.normalisation import normalised
+from ctx_embed.text.words import words as words_of
 
 # The rows (n,) that have a word, and the score (n,) that the word adds to each.
 Postings: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float64]]
@@ -39,7 +40,6 @@ is it its me my no not of on one or our over s she should so some t than that th
 those to under up us was we were what when where which who whom whose why will with would you your
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
-_WORD = re.compile(r"[^\W_]+")
 # Quotation marks enclose a phrase only at the edges of words; all others are punctuation.
 _PHRASE = re.compile(r'(?<!\S)["\u201c]([^"\u201c\u201d]+)["\u201d](?!\w)')
 # Maximum number of distinct query words to search for; SQLite limits the size of an expression.
@@ -54,11 +54,6 @@ K1, B, LEAST_WEIGHT = 1.2, 0.75, 1e-6
 KEPT_POSTINGS = 8_000_000
 REMEMBERED_TOKENS = 100_000
 LENGTHS_AT_ONCE = 200_000
-
-
-def words_of(query: str) -> list[str]:
-    """Return the words of a query as they are written."""
-    return _WORD.findall(well_formed(query))
 
 
 def content_words(query: str) -> list[str]:
@@ -78,13 +73,13 @@ def expression(query: str) -> str:
 
 def phrases(query: str) -> list[str]:
     """Return the quoted phrases of a query, of two words or more, as FTS5 strings; a passage must contain each one."""
-    found = (_WORD.findall(phrase.lower()) for phrase in _PHRASE.findall(well_formed(query)))
+    found = (words_of(phrase.lower()) for phrase in _PHRASE.findall(normalised(query)))
     return [f'"{" ".join(words)}"' for words in found if len(words) > 1][:MOST_WORDS]
 
 
 def without_phrases(query: str) -> str:
     """Return a query without its quoted phrases."""
-    return _PHRASE.sub(" ", well_formed(query))
+    return _PHRASE.sub(" ", normalised(query))
 
 
 def tokens_of(words: Sequence[str]) -> list[list[str]]:
@@ -92,10 +87,12 @@ def tokens_of(words: Sequence[str]) -> list[list[str]]:
     tokens: list[list[str]] = [[] for _ in words]
     connection, lock = _tokenizer()
     with lock:
-        connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
-        for place, token in connection.execute('SELECT doc, term FROM tokens ORDER BY doc, "offset"'):
-            tokens[place].append(token)
-        connection.rollback()
+        try:
+            connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
+            for place, token in connection.execute('SELECT doc, term FROM tokens ORDER BY doc, "offset"'):
+                tokens[place].append(token)
+        finally:
+            connection.rollback()
     return tokens
 
 
@@ -177,7 +174,7 @@ class Bm25:
                     "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1", (" AND ".join(required),)
                 ).fetchone()
             if found is None:
-                return _PHRASE.sub(lambda phrase: phrase[1], well_formed(query))
+                return _PHRASE.sub(lambda phrase: phrase[1], normalised(query))
         return query
 
     def with_phrases(self, query: str, rows: int) -> Mask:

@@ -13,10 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ctx_embed.errors import OtherModelError
-from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases, words_of
+from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words, tokens_of, without_phrases
 from ctx_embed.index.storage.database import State
 from ctx_embed.index.storage.documents import DocumentStore
 from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.text.words import words as words_of
 
 if TYPE_CHECKING:
     from ctx_embed.index.model import IndexModel
@@ -67,8 +68,8 @@ class Corrections:
         words = dict.fromkeys(content_words(without_phrases(query)))
         corrected: dict[str, str] = {}
         for word in list(words)[:MOST_WORDS]:
-            # Words in capitals are names and abbreviations.
-            skipped = len(word) < SHORTEST or not _LETTERS.fullmatch(word) or word.isupper()
+            # Words in capitals are names and abbreviations; others than those typed stand for signs.
+            skipped = len(word) < SHORTEST or not _LETTERS.fullmatch(word) or word.isupper() or word not in query
             if skipped or len(corrected) == MOST_CORRECTED:
                 continue
             key = word.lower()

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.index.searching.bm25 import content_words
+from ctx_embed.index.searching.bm25 import MOST_WORDS, content_words
 from ctx_embed.index.storage.folder import UNANSWERED
 from ctx_embed.index.storage.shards import Vectors
+from ctx_embed.text.words import indexed
 
 if TYPE_CHECKING:
     from ctx_embed.index.ann.vector_index import VectorIndex
@@ -168,10 +169,12 @@ class Stream:
 
 def word_shares(query: str, texts: Iterable[str]) -> list[float]:
     """Return for each text the share of the query's words that it has, in any form; function words do not count."""
-    stems = {_stem(word.lower()) for word in content_words(query)}
+    stems = {_stem(word.lower()) for word in content_words(query)[:MOST_WORDS]}
     if not stems:
         return [0.0 for _ in texts]
-    return [sum(_has(lowered, stem) for stem in stems) / len(stems) for lowered in map(str.lower, texts)]
+    return [
+        sum(_has(lowered, stem) for stem in stems) / len(stems) for lowered in (indexed(text).lower() for text in texts)
+    ]
 
 
 def _stem(word: str) -> str:

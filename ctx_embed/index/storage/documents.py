@@ -20,6 +20,7 @@ from ctx_embed.index.storage import checksums
 from ctx_embed.index.storage.database import Database
 from ctx_embed.index.storage.filters import Condition
 from ctx_embed.index.storage.manifest import REMEDY
+from ctx_embed.text.words import indexed
 from ctx_embed.texts import well_formed
 
 Id: TypeAlias = str | int
@@ -526,7 +527,8 @@ class DocumentStore(Database):
     def index_words(self, passages: Iterable[tuple[int, str]]) -> None:
         """Add passages, as pairs of row and text, to the word lists."""
         with self.reporting_errors():
-            self.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", passages)
+            rows = ((row, indexed(text)) for row, text in passages)
+            self.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", rows)
 
     def keep_hashes(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Record in which row each text was embedded, as pairs of :func:`text_hash` and row."""
@@ -536,7 +538,7 @@ class DocumentStore(Database):
     def remove(self, documents: Sequence[Stored]) -> None:
         """Delete documents; their rows are not used again before the next compaction."""
         words = [
-            (row, document.text[start:stop])
+            (row, indexed(document.text[start:stop]))
             for document in documents
             for row, (start, stop) in enumerate(self.spans(document), document.row)
         ]

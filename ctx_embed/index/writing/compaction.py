@@ -146,8 +146,8 @@ def _write_words(store: DocumentStore, titled: bool) -> None:
         passages = [
             (row, document.text[start:stop]) for row, (start, stop) in enumerate(store.spans(document), document.row)
         ]
+        store.index_words(passages)
         with store.reporting_errors():
-            store.connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", passages)
             embedded = embedded_texts(document.text, document.metadata, store.spans(document), titled)
             # A passage embedded with a title must not be found by its text alone.
             hashes = [(text_hash(text), row) for (row, text), of in zip(passages, embedded, strict=True) if text == of]

@@ -165,3 +165,49 @@ def test_a_snippet_is_the_part_with_most_matches():
     assert part.startswith("…")
     assert len(part.split()) <= 26
     assert "<b>cat</b>" in snippet("cat", text, "<b>", "</b>")
+
+
+@pytest.mark.parametrize("large", [3, 100])
+@pytest.mark.parametrize(
+    ("query", "text", "marked"),
+    [
+        ("東京", "昨日、東京都で雨が降りました。", "昨日、**東京**都で雨が降りました。"),
+        ("猫", "我的猫很可爱。", "我的**猫**很可爱。"),
+        ("北京今天", "The 北京今天 page", "The **北京今天** page"),
+        ("c++", "Books on C++ and C.", "Books on **C++** and C."),
+        ("C#", "Books on C# and C.", "Books on **C#** and C."),
+        (".net", "Written for .NET users", "Written for **.NET** users"),
+        ("encyclopaedia", "The Encyclopædia of 1771", "The **Encyclopædia** of 1771"),
+        ("strasse", "Die Straße", "Die **Straße**"),
+        ("photovoltaic cells", "a photo-\nvoltaic cell", "a **photo-\nvoltaic** **cell**"),
+        ("voltaic", "a photo-\nvoltaic cell", "a photo-\n**voltaic** cell"),
+        ("photovoltaic", "a photo\u200bvoltaic cell", "a **photo\u200bvoltaic** cell"),
+        ("offices", "an oﬃce", "an **oﬃce**"),
+        ('"photo voltaic cell"', "a photo-\nvoltaic cell", "a **photo**-\n**voltaic** **cell**"),
+    ],
+)
+def test_what_people_search_is_found_and_marked(index, large, query, text, marked):
+    index.add(["C", "the C language, a net of words", text], ids=["c", "language", "text"])
+    index._bm25.large = large
+    for _ in range(2):  # the second search of a large index reads lists
+        assert found(index, query) == ["text"]
+    [hit] = index.search(query, mode="words")
+    assert hit.as_dict(query)["snippet"] == marked
+    assert index.verify() == []
+    index.delete(["text"])
+    assert found(index, query) == []
+    assert index.verify() == []
+
+
+def test_a_query_that_sqlite_would_cut_inside_a_character_leaves_search_working(index):
+    for query in ("日" * 10_923, "é" * 20_000):
+        assert found(index, query) == []
+        index.search(query, mode="hybrid")
+        assert found(index, "cat runs") == [3, 0]
+
+
+def test_a_snippet_is_short_whatever_the_text():
+    for text in ("x" * 100_000 + " cat " + "y" * 100_000, "猫" * 100_000, "cat " * 100_000):
+        part = snippet("cat 猫", text)
+        assert "**" in part
+        assert len(part) < 1000
