@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Contains, Filter, IsNull, Value
 from ctx_embed.stores.columns import (
     EMBEDDING,
     ID,
@@ -25,6 +25,7 @@ from ctx_embed.stores.columns import (
     comparable,
     hit_of,
 )
+from ctx_embed.stores.filters import Condition, translated
 from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 
 if TYPE_CHECKING:
@@ -192,18 +193,19 @@ def condition(name: str, tree: Filter, fields: Mapping[str, str]) -> str:
     Raises:
         InputError: a field has no column.
     """
-    if isinstance(tree, Not):
-        return f"(NOT {condition(name, tree.part, fields)})"
-    if isinstance(tree, Junction):
-        return f"({f' {tree.word.upper()} '.join(condition(name, part, fields) for part in tree.parts)})"
-    column, kind = column_of(name, tree.path, fields)
-    quoted = f"`{column}`"
-    if isinstance(tree, IsNull):
-        return f"({quoted} IS NULL)"
-    if isinstance(tree, Contains):
-        return _containing(quoted, kind, tree.value)
-    assert isinstance(tree, Comparison)
-    return _compared(quoted, kind, tree.operator, tree.value)
+
+    def one(tree: Condition) -> str:
+        column, kind = column_of(name, tree.path, fields)
+        quoted = f"`{column}`"
+        if isinstance(tree, IsNull):
+            return f"({quoted} IS NULL)"
+        if isinstance(tree, Contains):
+            return _containing(quoted, kind, tree.value)
+        return _compared(quoted, kind, tree.operator, tree.value)
+
+    return translated(
+        tree, one, lambda word, parts: f"({f' {word.upper()} '.join(parts)})", lambda part: f"(NOT {part})"
+    )
 
 
 def _compared(quoted: str, kind: str, operator: str, value: Value) -> str:

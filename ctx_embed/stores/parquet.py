@@ -1,7 +1,7 @@
 """A directory of Parquet files: ``part-*.parquet`` with the rows; the names of all other files begin with ``_``.
 
 The directory lies on a disk or in an object store that pyarrow can reach. DuckDB, Polars and Lance read its parts as
-they are. Searching compares the query with every vector: it is exact, and slow for millions.
+they are, and :func:`ctx_embed.stores.indexing.index_parquet` makes a search index of them.
 """
 
 from __future__ import annotations
@@ -17,27 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import fsync_file, fsync_folder, locked
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, paths
+from ctx_embed.index.storage.filters import Filter
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.rows.opening import filesystem, said
-from ctx_embed.stores.columns import (
-    EMBEDDING,
-    ID,
-    LIST,
-    METADATA,
-    TEXT,
-    arrow_table,
-    column_of,
-    comparable,
-    hit_of,
-    metadata_of,
-    vectors_of,
-)
+from ctx_embed.stores.columns import EMBEDDING, ID, METADATA, TEXT, arrow_table, metadata_of, vectors_of
 from ctx_embed.stores.store import COLLECTION, Batch, Floats, Store
 
 if TYPE_CHECKING:
@@ -47,12 +34,10 @@ if TYPE_CHECKING:
     from ctx_embed.index.model import Model
 
 PART, SUFFIX = "part-", ".parquet"
-# Number of vectors that are compared with the queries at a time; 21 MB with 320 dimensions.
+# Rows in a row group, and rows read at a time: 21 MB of vectors with 320 dimensions.
 ROWS_AT_ONCE = 16_384
 # The search for repeated ids holds the hashes of at most this many ids in memory.
 IDS_AT_ONCE = 50_000_000
-
-Mask = NDArray[np.bool_]
 
 
 class Parquet(Store):
@@ -270,40 +255,14 @@ class Parquet(Store):
         else:
             self.fs.delete_file(path)
 
-    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
-        """Return the k nearest rows to each query; always exact."""
-        fields = self.require_collection().fields
-        read_by_filter = [] if tree is None else [column_of(self.name, path, fields)[0] for path in paths(tree)]
-        # The best rows so far for each query: score, file and row.
-        best: list[list[tuple[float, str, int]]] = [[] for _ in queries]
-        for path, first, batch in self._batches([EMBEDDING, *dict.fromkeys(read_by_filter)]):
-            rows = np.arange(batch.num_rows)
-            if tree is not None:
-                rows = rows[_mask(self.name, tree, batch, fields)]
-            vectors = vectors_of(batch.column(EMBEDDING))
-            rows = rows[vectors[rows].any(axis=1)]
-            if not len(rows):
-                continue
-            scores = queries @ vectors[rows].T
-            for number, of_query in enumerate(scores):
-                top = np.argpartition(-of_query, k - 1)[:k] if k < len(of_query) else np.arange(len(of_query))
-                best[number] += [(float(of_query[place]), path, first + int(rows[place])) for place in top]
-                best[number].sort(key=lambda found: (-found[0], found[1], found[2]))
-                del best[number][k:]
-        read = self._read({(path, row) for found in best for _, path, row in found}, list(fields))
-        return [[hit_of(read[path, row], score, fields) for score, path, row in found] for found in best]
+    def _search(self, texts: list[str], k: int, where: str | None, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        raise InputError(
+            f"{self.name}: a directory of Parquet files is not searched; make an index of it with "
+            f"`ctx-embed index build --from-parquet {self.name} INDEX`"
+        )
 
-    def _read(self, places: set[tuple[str, int]], fields: list[str]) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the rows at these places without their vectors, by place."""
-        columns = [ID, TEXT, METADATA, *fields]
-        found = {}
-        for path in sorted({path for path, _ in places}):
-            rows = sorted(row for other, row in places if other == path)
-            with self._opened(path) as file:
-                table = file.read(columns=columns).take(rows)
-                table.validate(full=True)
-            found.update({(path, row): fields for row, fields in zip(rows, table.to_pylist(), strict=True)})
-        return found
+    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        raise NotImplementedError("Parquet files are not searched")
 
 
 def _write_table(stream: Any, table: pyarrow.Table) -> None:
@@ -317,61 +276,3 @@ def _write_table(stream: Any, table: pyarrow.Table) -> None:
 
 def _hash(identifier: str) -> int:
     return int.from_bytes(hashlib.blake2b(identifier.encode(), digest_size=8).digest(), "little")
-
-
-def _mask(name: str, tree: Filter, batch: pyarrow.RecordBatch, fields: Mapping[str, str]) -> Mask:
-    """Return which rows of a batch a filter finds."""
-    if isinstance(tree, Not):
-        opposite: Mask = np.logical_not(_mask(name, tree.part, batch, fields))
-        return opposite
-    if isinstance(tree, Junction):
-        combine = np.logical_and if tree.word == "and" else np.logical_or
-        found: Mask = combine.reduce([_mask(name, part, batch, fields) for part in tree.parts])
-        return found
-    column, kind = column_of(name, tree.path, fields)
-    array = batch.column(column)
-    present: Mask = array.is_valid().to_numpy(zero_copy_only=False)
-    if isinstance(tree, IsNull):
-        return ~present
-    if isinstance(tree, Contains):
-        return _contains(array, kind, tree)
-    assert isinstance(tree, Comparison)
-    return _compare(array, kind, tree)
-
-
-def _true(array: Any) -> Mask:
-    import pyarrow.compute as pc
-
-    found: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
-    return found
-
-
-def _compare(array: Any, kind: str, tree: Comparison) -> Mask:
-    import pyarrow.compute as pc
-
-    if kind.startswith(LIST) or not comparable([tree.value], kind):
-        return np.zeros(len(array), bool)
-    functions = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
-    if kind == "bool":
-        array, value = array.cast("int8"), int(tree.value)
-    else:
-        array, value = _widened(array, kind, tree.value)
-    return _true(functions[tree.operator](array, value))
-
-
-def _widened(array: Any, kind: str, value: Any) -> tuple[Any, Any]:
-    """Return a column and a value, converted to a common type."""
-    return (array.cast("float64"), float(value)) if "float" in (kind, type(value).__name__) else (array, value)
-
-
-def _contains(array: Any, kind: str, tree: Contains) -> Mask:
-    import pyarrow.compute as pc
-
-    found = np.zeros(len(array), bool)
-    if kind.startswith(LIST):
-        inner = _compare(pc.list_flatten(array), kind.removeprefix(LIST), Comparison((), "=", tree.value))
-        found[pc.list_parent_indices(array).to_numpy(zero_copy_only=False)[inner]] = True
-        return found
-    if kind == "string" and isinstance(tree.value, str):
-        return _true(pc.match_substring(array, tree.value))
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import InputError, missing_extra, without_secrets
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
-from ctx_embed.index.storage.filters import Path as FieldPath
+from ctx_embed.index.storage.filters import Contains, Filter, IsNull
+from ctx_embed.stores.filters import Condition, translated
 from ctx_embed.stores.store import COLLECTION, NOTES, Batch, Collection, Database, Floats
 from ctx_embed.texts import well_formed
 
@@ -225,51 +225,35 @@ def _Json(text: str) -> Any:
     return Jsonb(text, dumps=lambda given: given)
 
 
-def _field(path: FieldPath) -> Sql:
-    """Return the JSON value of a field."""
-    return "(metadata" + " -> %s::text" * len(path) + ")", list(path)
-
-
 def condition(tree: Filter) -> Sql:
     """Return a filter as SQL over the column ``metadata``, with its parameters; it is never null."""
-    if isinstance(tree, Not):
-        sql, values = condition(tree.part)
-        return f"(NOT {sql})", values
-    if isinstance(tree, Junction):
-        parts = [condition(part) for part in tree.parts]
-        return f"({f' {tree.word.upper()} '.join(sql for sql, _ in parts)})", [
+
+    def joined(word: str, parts: Sequence[Sql]) -> Sql:
+        return f"({f' {word.upper()} '.join(sql for sql, _ in parts)})", [
             each for _, values in parts for each in values
         ]
-    field, path = _field(tree.path)
+
+    return translated(tree, _one, joined, lambda part: (f"(NOT {part[0]})", part[1]))
+
+
+def _one(tree: Condition) -> Sql:
+    """Return a condition on one field; CASE keeps PostgreSQL from casting a value before its type is checked."""
+    field, path = "(metadata" + " -> %s::text" * len(tree.path) + ")", list(tree.path)
     if isinstance(tree, IsNull):
         return f"(coalesce(jsonb_typeof({field}), 'null') = 'null')", path
+    value = tree.value
     if isinstance(tree, Contains):
-        return _contains(field, path, tree.value)
-    assert isinstance(tree, Comparison)
-    return _compared(field, path, tree)
-
-
-def _typed(value: Value) -> tuple[str, str, Any]:
-    """Return the JSON type that a value is compared with, its SQL type, and the parameter."""
+        sql, values = f"(CASE jsonb_typeof({field}) WHEN 'array' THEN {field} @> %s::jsonb", [json.dumps([value])]
+        if isinstance(value, str):
+            sql += f" WHEN 'string' THEN position(%s::text IN {field} #>> '{{}}') > 0"
+            values += [value, *path]
+        return f"{sql} ELSE false END)", [*path, *path, *values]
+    given: Any = value
     if isinstance(value, bool):
-        return "boolean", "::boolean", value
-    if isinstance(value, str):
-        return "string", ' COLLATE "C"', value
-    return "number", "::numeric", decimal.Decimal(repr(value))
-
-
-def _compared(field: str, path: list[Any], tree: Comparison) -> Sql:
-    kind, cast, value = _typed(tree.value)
-    parameter = "%s::text" if kind == "string" else f"%s{cast}"
-    # Without CASE, PostgreSQL may cast a value before it checks the type.
+        kind, cast, parameter = "boolean", "::boolean", "%s::boolean"
+    elif isinstance(value, str):
+        kind, cast, parameter = "string", ' COLLATE "C"', "%s::text"
+    else:
+        kind, cast, parameter, given = "number", "::numeric", "%s::numeric", decimal.Decimal(repr(value))
     sql = f"(CASE WHEN jsonb_typeof({field}) = '{kind}' THEN ({field} #>> '{{}}'){cast} {tree.operator} {parameter}"
-    return f"{sql} ELSE false END)", [*path, *path, value]
-
-
-def _contains(field: str, path: list[Any], value: Value) -> Sql:
-    sql = f"(CASE jsonb_typeof({field}) WHEN 'array' THEN {field} @> %s::jsonb"
-    values = [*path, *path, json.dumps([value])]
-    if isinstance(value, str):
-        sql += f" WHEN 'string' THEN position(%s::text IN {field} #>> '{{}}') > 0"
-        values += [value, *path]
-    return f"{sql} ELSE false END)", values
+    return f"{sql} ELSE false END)", [*path, *path, given]

@@ -24,8 +24,9 @@ import numpy as np
 
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Junction, Not, Value
+from ctx_embed.index.storage.filters import Comparison, Contains, Filter, IsNull, Value
 from ctx_embed.index.storage.filters import Path as FieldPath
+from ctx_embed.stores.filters import Condition, translated
 from ctx_embed.stores.store import NOTES, Batch, Collection, Database, Floats
 
 if TYPE_CHECKING:
@@ -220,23 +221,25 @@ def condition(name: str, tree: Filter) -> Any:
     """
     from qdrant_client import models
 
-    if isinstance(tree, Not):
-        return models.Filter(must_not=[condition(name, tree.part)])
-    if isinstance(tree, Junction):
-        parts = [condition(name, part) for part in tree.parts]
-        return models.Filter(must=parts) if tree.word == "and" else models.Filter(should=parts)
-    if isinstance(tree, IsNull):
-        present = models.FieldCondition(key="present", match=models.MatchValue(value=".".join(tree.path)))
-        return models.Filter(must_not=[present])
-    plain = _key("metadata", tree.path)
-    if isinstance(tree, Contains):
-        element = _equal(_key("lists", tree.path), tree.value)
-        if not isinstance(tree.value, str):
-            return element
-        words = models.FieldCondition(key=plain, match=models.MatchPhrase(phrase=tree.value))
-        return models.Filter(should=[element, words])
-    assert isinstance(tree, Comparison)
-    return _compared(name, plain, tree)
+    def one(tree: Condition) -> Any:
+        if isinstance(tree, IsNull):
+            present = models.FieldCondition(key="present", match=models.MatchValue(value=".".join(tree.path)))
+            return models.Filter(must_not=[present])
+        plain = _key("metadata", tree.path)
+        if isinstance(tree, Contains):
+            element = _equal(_key("lists", tree.path), tree.value)
+            if not isinstance(tree.value, str):
+                return element
+            words = models.FieldCondition(key=plain, match=models.MatchPhrase(phrase=tree.value))
+            return models.Filter(should=[element, words])
+        return _compared(name, plain, tree)
+
+    return translated(
+        tree,
+        one,
+        lambda word, parts: models.Filter(**{"must" if word == "and" else "should": list(parts)}),
+        lambda part: models.Filter(must_not=[part]),
+    )
 
 
 def _equal(key: str, value: Value) -> Any:

@@ -18,7 +18,6 @@ from ctx_embed.errors import InputError, described, without_secrets
 from ctx_embed.index.model import IndexModel
 from ctx_embed.index.searching.hits import Hit, Hits
 from ctx_embed.index.storage.filters import Filter, parse
-from ctx_embed.stores.plain_filters import plain
 from ctx_embed.texts import well_formed
 
 if TYPE_CHECKING:
@@ -247,7 +246,8 @@ class Store(ABC):
             Hits whose scores are cosines; a list of such lists for several queries.
 
         Raises:
-            InputError: a query is not a string, k is below 1, or the filter cannot be understood by this store.
+            InputError: a query is not a string, k is below 1, the filter cannot be understood by this store, or the
+                store is a directory of Parquet files.
         """
         if isinstance(k, bool) or not isinstance(k, numbers.Integral) or k < 1:
             raise InputError(f"k must be an integer of at least 1, got {k!r}")
@@ -257,7 +257,7 @@ class Store(ABC):
         for place, text in enumerate(texts, 1):
             if not isinstance(text, str):
                 raise InputError(f"query {place} must be a string, got {described(text)}")
-        tree = None if where is None else plain(parse(where))
+        tree = None if where is None else parse(where)
         found = self._search([well_formed(text) for text in texts], int(k), where, tree, exact)
         listed = [Hits(text, hits) for text, hits in zip(texts, found, strict=True)]
         return listed[0] if isinstance(query, str) else listed

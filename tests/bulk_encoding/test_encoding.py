@@ -256,7 +256,7 @@ def test_object_stores_are_read_and_written(corpus, tmp_path, embedder):
     assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
     expected = {identifier.replace(str(corpus), corpus.as_uri()): text for identifier, text in texts_of(corpus).items()}
     require_exact(tmp_path / "out", expected, embedder)
-    assert stores.open((tmp_path / "out").as_uri()).search("cell 5", k=1)[0].text == "cell 5"
+    assert "cell 5" in {row.text for row in stores.open((tmp_path / "out").as_uri()).documents()}
 
 
 @pytest.mark.parametrize("uri", [False, True])

@@ -257,7 +257,6 @@ def _use_parquet(folder: Path, _: str) -> None:
 
     with stores.open(str(folder / "set"), HashModel()) as store:
         store.count()
-        store.search("a cat in the garden", where="n >= 1")
         list(store.documents())
 
 

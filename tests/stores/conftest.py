@@ -16,7 +16,16 @@ numbers = itertools.count()
 @pytest.fixture(params=KINDS, scope="module")
 def new_address(request, tmp_path_factory) -> Callable[[], str]:
     """What gives the address of a new store of the kind."""
-    kind = request.param
+    return made(request.param, request, tmp_path_factory)
+
+
+@pytest.fixture(params=[kind for kind in KINDS if kind != "parquet"], scope="module")
+def searchable(request, tmp_path_factory) -> Callable[[], str]:
+    """Return what gives the address of a new store of a kind that can be searched."""
+    return made(request.param, request, tmp_path_factory)
+
+
+def made(kind, request, tmp_path_factory) -> Callable[[], str]:
     if kind == "postgresql":
         server = request.getfixturevalue("postgresql")
     elif kind == "lancedb":

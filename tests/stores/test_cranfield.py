@@ -41,9 +41,9 @@ def mean_ndcg(rankings, queries, judged) -> float:
     )
 
 
-def test_ndcg_is_the_same_in_every_store(cranfield, new_address, embedder):
+def test_ndcg_is_the_same_in_every_store(cranfield, searchable, embedder):
     found, queries, judged, expected = cranfield
-    with stores.open(new_address()) as store:
+    with stores.open(searchable()) as store:
         store.ensure(stores.Collection.of(embedder))
         store.upsert(found)
         store.finish()
