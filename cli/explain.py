@@ -29,15 +29,22 @@ if TYPE_CHECKING:
 )
 @field_option
 @click.option("--model", default="default", metavar="NAME|PATH", help="A model's name or folder, or a system's name.")
-@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write FILE.html or FILE.png (extra plots) instead.")
+@click.option("-o", "--output", metavar="FILE", type=OUTPUT, help="Write a page, FILE.html, instead.")
+@click.option("--contexts", is_flag=True, help="Show the path of a Contextualizer's context, too: norms and cosines.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects: text, tokens, axes, weights, path.")
 def explain(
-    texts: tuple[str, ...], source: str | None, field: str | None, model: str, output: Path | None, as_json: bool
+    texts: tuple[str, ...],
+    source: str | None,
+    field: str | None,
+    model: str,
+    output: Path | None,
+    contexts: bool,
+    as_json: bool,
 ) -> None:
     """Show what the encoder looks at in each TEXT: the share of each step or head that falls on each token, in %.
 
     For a Contextualizer: the exact share of each token in each update z^k of the context, negative where it works
-    against the others, and the path of the context c^k: norms, and cosines with the previous and the last context.
+    against the others. --contexts adds the path of the context c^k: norms, and cosines with the previous and the last.
     For systems with heads: the attention of each head; for Transformers the mean over the attending tokens (files
     written with -o show all of them).
 
@@ -50,12 +57,12 @@ def explain(
     if bool(texts) == (source is not None):
         raise click.UsageError("give either TEXT or --input FILE")
 
-    from ctx_embed.explanations.writing import require_format
+    from ctx_embed.explanations.writing import require_page
     from ctx_embed.rows import read_documents
     from ctx_embed.texts import require_explainable, well_formed
 
     if output:
-        require_format(output)
+        require_page(output)
     if source is not None:
         texts = tuple(document.text for document in read_documents(source, field))
         if not texts:
@@ -69,7 +76,7 @@ def explain(
     loaded = _loaded(model)
     explanations = [explained(loaded, well_formed(text)) for text in texts]
     if output:
-        write(explanations, output, well_formed(model))
+        write(explanations, output, well_formed(model), contexts=contexts)
         click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")
     elif as_json:
         click.echo(json.dumps([explanation.to_dict() for explanation in explanations], ensure_ascii=False, indent=2))
@@ -82,7 +89,7 @@ def explain(
         for number, explanation in enumerate(explanations):
             if number:
                 console.print()
-            console.print(renderable(explanation))
+            console.print(renderable(explanation, contexts=contexts))
 
 
 def _loaded(name: str) -> Embedder | SentenceTransformer:

@@ -1,4 +1,4 @@
-"""Explanations: how much each token contributes to an embedding, as numbers, pages and pictures."""
+"""Explanations: how much each token contributes to an embedding, as numbers, in the terminal and as a page."""
 
 from __future__ import annotations
 

@@ -51,10 +51,11 @@ small { opacity: 0.65; padding-left: 0.2rem; }
 """
 
 
-def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes:
-    """Return the page, UTF-8; ``model`` is the name to show for the model."""
+def html(explanations: Sequence[Explanation], model: str | None = None, *, contexts: bool = False) -> bytes:
+    """Return the page, UTF-8; ``model`` is the name to show for the model, ``contexts`` adds the context's path."""
     sections = "\n".join(
-        _section(explanation, is_open=number < OPEN_TEXTS) for number, explanation in enumerate(explanations)
+        _section(explanation, is_open=number < OPEN_TEXTS, contexts=contexts)
+        for number, explanation in enumerate(explanations)
     )
     introduction = "" if model is None else f"<p>Model: <strong>{_shown(model)}</strong></p>\n"
     key = PATH_KEY if any(explanation.path is not None for explanation in explanations) else WEIGHT_KEY
@@ -72,10 +73,10 @@ def html(explanations: Sequence[Explanation], model: str | None = None) -> bytes
 
 def fragment(explanation: Explanation) -> str:
     """Return one explanation as a part of a page, for a notebook."""
-    return well_formed(_section(explanation, is_open=True))
+    return well_formed(_section(explanation, is_open=True, contexts=False))
 
 
-def _section(explanation: Explanation, is_open: bool) -> str:
+def _section(explanation: Explanation, *, is_open: bool, contexts: bool) -> str:
     parts = []
     if explanation.tokens:
         rows = [
@@ -89,7 +90,7 @@ def _section(explanation: Explanation, is_open: bool) -> str:
             parts += [_matrix(name, explanation.tokens, weights) for name, weights in explanation.parts()]
     else:
         parts.append(f"<p>{NOTHING}</p>")
-    if explanation.path is not None:
+    if contexts and explanation.path is not None:
         parts.append(_path(explanation.path))
     head = f"<summary><h2>{escape(title(explanation.text))}</h2></summary>"
     body = "\n".join(parts)

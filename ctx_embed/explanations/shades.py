@@ -1,4 +1,4 @@
-"""The colours of weights, shared by the terminal, the page and the plot."""
+"""The colours of weights, shared by the terminal and the page."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 FAINTEST = 0.05
 
 
-def renderable(explanation: Explanation) -> RenderableType:
-    """Return the text, a line of coloured tokens for each step or head, and the path, for ``rich.print``."""
+def renderable(explanation: Explanation, *, contexts: bool = False) -> RenderableType:
+    """Return what ``rich.print`` shows: the text, a line of coloured tokens for each step or head, perhaps the path."""
     # `Text` objects, because rich would interpret markup in strings.
     parts: list[RenderableType] = [Text(title(explanation.text), style="bold")]
     if explanation.tokens:
@@ -32,7 +32,7 @@ def renderable(explanation: Explanation) -> RenderableType:
         parts.append(lines)
     else:
         parts.append(Text(NOTHING))
-    if explanation.path is not None:
+    if contexts and explanation.path is not None:
         parts.append(_path(explanation.path))
     return Group(*parts)
 

@@ -1,60 +1,50 @@
-"""Files of explanations: a page (.html) or a picture (.png)."""
+"""Files of explanations: one HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ctx_embed.errors import InputError, unknown_name
+from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file, require_file
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import Explanation
 
 
-# Imported when called, so that a wrong file name is reported at once.
-def _html(explanations: Sequence[Explanation], model: str | None) -> bytes:
-    from ctx_embed.explanations.page import html
-
-    return html(explanations, model)
-
-
-def _png(explanations: Sequence[Explanation], model: str | None) -> bytes:
-    from ctx_embed.explanations.plot import png
-
-    return png(explanations, model)
-
-
-FORMATS: dict[str, Callable[[Sequence[Explanation], str | None], bytes]] = {".html": _html, ".png": _png}
-
-
-def require_format(path: Path) -> None:
-    """Refuse a file that cannot be written or has an unknown ending.
+def require_page(path: Path) -> None:
+    """Refuse a file that cannot be written or does not end in .html.
 
     Raises:
         InputError: naming the problem.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"{path}: {unknown_name('format', path.suffix, FORMATS)}")
+    if path.suffix.lower() != ".html":
+        raise InputError(f"{path}: explanations are written as a page, got the ending {path.suffix!r}; name FILE.html")
     require_file(path)
 
 
-def write(explanations: Sequence[Explanation], path: str | Path, model: str | None = None) -> None:
-    """Write explanations into one file, atomically.
+def write(
+    explanations: Sequence[Explanation], path: str | Path, model: str | None = None, *, contexts: bool = False
+) -> None:
+    """Write explanations into one page, atomically.
 
     Args:
         explanations: at least one.
-        path: the file: .html (self-contained) or .png (extra ``plots``).
+        path: the file, which ends in .html; it needs no other file.
         model: the name to show for the model.
+        contexts: whether to show the path of a Contextualizer's context, too.
 
     Raises:
-        InputError: there are no explanations, or the file has an unknown ending or cannot be written.
+        InputError: there are no explanations, or the file has another ending or cannot be written.
     """
     path = Path(path)
-    require_format(path)
+    require_page(path)
     if not explanations:
         raise InputError("explanations must not be empty, got none; give at least one")
-    content = FORMATS[path.suffix.lower()](explanations, model)
+    # Imported after the checks, so that a wrong file name is reported at once.
+    from ctx_embed.explanations.page import html
+
+    content = html(explanations, model, contexts=contexts)
     with replaced_file(path) as beside:
         beside.write_bytes(content)

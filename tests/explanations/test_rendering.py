@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import builtins
 import io
 import re
 from dataclasses import replace
@@ -11,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from ctx_embed import explanations
-from ctx_embed.errors import InputError, installation
+from ctx_embed.errors import InputError
 from ctx_embed.explanations import ContextPath, Explanation
 from ctx_embed.explanations.page import html
-from ctx_embed.explanations.plot import png
 from ctx_embed.explanations.shades import percent, shades
 from ctx_embed.explanations.terminal import renderable
 
@@ -28,9 +26,9 @@ BETWEEN = Explanation(
 HOSTILE = Explanation("\x1b[2J\r\n\ud800", ("\x1b[2J", "\ud800"), np.array([[0.5, 0.5]], np.float32), ("head", "token"))
 
 
-def shown(explanation, **options) -> str:
+def shown(explanation, contexts=False, **options) -> str:
     stream = io.StringIO()
-    Console(file=stream, width=100, **options).print(renderable(explanation))
+    Console(file=stream, width=100, **options).print(renderable(explanation, contexts=contexts))
     return stream.getvalue()
 
 
@@ -47,7 +45,7 @@ def test_shades_go_from_minus_one_to_one():
 
 
 def test_terminal():
-    assert [line.rstrip() for line in shown(TWO).splitlines()] == [
+    assert [line.rstrip() for line in shown(TWO, contexts=True).splitlines()] == [
         "a <b> & [red]$c$",
         "step 1  a 50  <b> 75  $[red]$ -25",
         "step 2  a 1  <b> 99  $[red]$ 0",
@@ -56,6 +54,7 @@ def test_terminal():
         "1       5.000  1.500  0.250              0.750",
         "2       6.000  2.500  0.500              1.000",
     ]
+    assert len(shown(TWO).splitlines()) == 3
 
 
 def test_terminal_colours_by_sign_and_not_the_faintest():
@@ -116,7 +115,7 @@ def test_the_page_is_whole_by_itself(explanation):
 
 
 def test_the_page_shows_text_weights_and_path():
-    page = Page(html([TWO, NONE]))
+    page = Page(html([TWO, NONE], contexts=True))
     assert "a <b> & [red]$c$" in page.text
     marks = [attributes["style"] for tag, attributes in page.tags if tag == "mark"][2:]
     assert marks[:3] == [
@@ -126,6 +125,7 @@ def test_the_page_shows_text_weights_and_path():
     ]
     assert "a50.0 <b>75.0 $[red]$-25.0" in page.text
     assert "15.0001.5000.2500.750" in page.text
+    assert "15.0001.5000.2500.750" not in Page(html([TWO])).text
     assert "(empty text)" in page.text
     assert "the model knows no token of this text: nothing to explain" in page.text
     assert [tag for tag, _ in page.tags].count("section") == 2
@@ -179,83 +179,15 @@ def test_tokens_have_tooltips_and_zero_has_no_sign():
     assert percent(-0.004, 1) == "-0.4"
 
 
-# PNG
-
-
-@pytest.fixture
-def picture():
-    """Read a PNG into its pixels."""
-    image = pytest.importorskip("matplotlib.image", reason="a PNG needs the extra plots")
-    return lambda content: image.imread(io.BytesIO(content))
-
-
-@pytest.mark.parametrize("explanation", [TWO, NONE, BETWEEN, HOSTILE, replace(TWO, path=None)])
-def test_the_picture_is_drawn(picture, explanation):
-    pixels = picture(png([explanation]))
-    assert pixels.shape[1] >= 720
-    assert pixels.min() < 0.5
-
-
-def test_the_picture_has_the_colours_of_the_weights(picture):
-    pixels = (picture(png([TWO]))[..., :3] * 255).round().astype(int).reshape(-1, 3)
-
-    def area(red, green, blue) -> int:
-        return int((np.abs(pixels - [red, green, blue]).max(1) <= 2).sum())
-
-    # One cell has the deepest blue; the negative weight is a pale orange. None is deep orange.
-    assert area(102, 170, 209) > 5_000
-    assert area(249, 231, 217) > 5_000
-    assert area(230, 158, 102) < 100
-
-
-@pytest.mark.usefixtures("picture")
-def test_scripts_that_the_font_lacks_and_formulas_are_no_trouble(capfd):
-    for token in ("中文", "$a_$", "$\\frac$"):
-        png([replace(TWO, text=token, tokens=(token,) * 3)])
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_picture_of_several_is_taller(picture):
-    assert picture(png([TWO, TWO])).shape[0] == pytest.approx(2 * picture(png([TWO])).shape[0], abs=2)
-
-
-@pytest.mark.usefixtures("picture")
-def test_too_many_tokens_for_a_picture():
-    long = Explanation("x", ("x",) * 1000, np.full((1, 1000), 1e-3, np.float32), ("head", "token"))
-    with pytest.raises(InputError) as caught:
-        png([long, TWO])
-    assert str(caught.value) == ("1003 tokens in 2 texts are too many for a PNG: explain fewer, or write .html")
-
-
-def test_without_matplotlib(monkeypatch, tmp_path):
-    imported = builtins.__import__
-
-    def lacking(name, *arguments, **options):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return imported(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", lacking)
-    with pytest.raises(InputError) as caught:
-        explanations.write([TWO], tmp_path / "out.png")
-    assert str(caught.value) == f"a PNG needs the extra plots: {installation('plots')}"
-    assert list(tmp_path.iterdir()) == []
-
-
 # Files
 
 
-@pytest.mark.usefixtures("picture")
-def test_the_ending_names_the_format(tmp_path):
-    explanations.write([TWO], tmp_path / "out.HTML")
-    assert (tmp_path / "out.HTML").read_bytes() == html([TWO])
-    explanations.write([TWO], str(tmp_path / "out.png"))
-    assert (tmp_path / "out.png").read_bytes()[1:4] == b"PNG"
-    with pytest.raises(InputError) as caught:
-        explanations.write([TWO], tmp_path / "out.htm")
-    assert str(caught.value) == (
-        f"{tmp_path / 'out.htm'}: unknown format '.htm': did you mean '.html'? known are .html, .png"
-    )
+def test_a_page_is_written_and_nothing_else(tmp_path):
+    explanations.write([TWO], tmp_path / "out.HTML", contexts=True)
+    assert (tmp_path / "out.HTML").read_bytes() == html([TWO], contexts=True)
+    for name in ("out.htm", "out.png"):
+        with pytest.raises(InputError, match=rf"{name}: explanations are written as a page, got .*; name FILE.html"):
+            explanations.write([TWO], tmp_path / name)
     with pytest.raises(InputError, match="explanations must not be empty, got none; give at least one"):
         explanations.write([], tmp_path / "out2.html")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.HTML", "out.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.HTML"]
