@@ -48,7 +48,7 @@ WIDTH_OF_FILES = 200
     "--protocol",
     default="standard",
     metavar="NAME",
-    help="Protocol of the probes: standard, quick, senteval, senteval-adam, senteval-mlp, or paper (end to end).",
+    help="Protocol of the probes: standard, quick, senteval, or paper (end to end).",
 )
 @click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Seed of the folds; repeat for a mean.")
 @click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")

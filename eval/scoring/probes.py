@@ -31,9 +31,8 @@ Indices = NDArray[np.intp]
 Matrix = Any
 # Takes the indices of training rows and of other rows; returns the features of both.
 Features = Callable[[Indices, Indices], tuple[Matrix, Matrix]]
-# (X, y, n_classes, penalties, X_test, y_test, seed) -> the predicted classes of X_test, one array for each penalty. If
-# the first rows of X_test choose the penalty, y_test holds their classes, and they may also stop the training.
-Fit = Callable[[Matrix, Indices, int, Sequence[float], Matrix, Indices | None, int], list[Indices]]
+# (X, y, n_classes, penalties, X_test) -> the predicted classes of X_test, one array for each penalty.
+Fit = Callable[[Matrix, Indices, int, Sequence[float], Matrix], list[Indices]]
 # The number of seeds with which a row was classified correctly, in one character.
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 # The rows of the parts `train`, `test` and, if there is one, `dev`.
@@ -74,7 +73,7 @@ class ProbeScore:
 
     Attributes:
         folds: accuracy in % on each test fold; a single one if the task has a test part.
-        Cs: penalty (C, or the weight decay of an MLP) chosen for each fold.
+        Cs: the penalty C chosen for each fold.
         floor: accuracy in % of always predicting the most frequent class.
         right: a digit for each test row, in the order of the data: the number of seeds with which the row was
             classified correctly (10 is written ``a``).
@@ -165,7 +164,7 @@ class Protocol:
         Args:
             features: the features of n rows.
             y: n labels.
-            seed: seed of the folds and of the fits.
+            seed: seed of the folds and of the sample.
             parts: the rows to train on and to test on; None cross-validates.
             train_size: number of rows to train on, sampled in proportion to the classes; None trains on all.
 
@@ -190,20 +189,12 @@ class Protocol:
         for train, _ in splits:
             check_classes(names[classes[train]].tolist(), folds_inside, "training part: ")
 
-        def predict(train: Indices, test: Indices, penalties: Sequence[float], truth: Indices | None) -> list[Indices]:
-            X, X_test = features(train, test)
-            return self.fit(X, classes[train], len(names), penalties, X_test, truth, seed)
+        def predict(split: tuple[Indices, Indices], penalties: Sequence[float]) -> list[Indices]:
+            X, X_test = features(*split)
+            return self.fit(X, classes[split[0]], len(names), penalties, X_test)
 
         def count_right(split: tuple[Indices, Indices]) -> list[int]:
-            truth = classes[split[1]]
-            return [int(np.count_nonzero(found == truth)) for found in predict(*split, grid, truth)]
-
-        def final(split: tuple[Indices, Indices], penalty: float) -> Indices:
-            train, test = split
-            if dev is None:
-                return predict(train, test, (penalty,), None)[0]
-            # The rows that chose the penalty also stop the training.
-            return predict(train, np.concatenate([dev, test]), (penalty,), classes[dev])[0][len(dev) :]
+            return [int(np.count_nonzero(found == classes[split[1]])) for found in predict(split, grid)]
 
         # Folds run in parallel, each with one BLAS thread: for matrices of this size, several threads would mostly wait
         # for each other.
@@ -218,7 +209,7 @@ class Protocol:
                 right = Meter("penalties", len(flat), "fits", leave=False).each(pool.map(count_right, flat))
                 chosen = [grid[self._pick([next(right) for _ in folds], folds)] for folds in inner]
             meter = Meter("folds", len(splits), "fits", leave=False)
-            predicted = list(meter.each(pool.map(final, splits, chosen)))
+            predicted = list(meter.each(pool.map(lambda split, C: predict(split, (C,))[0], splits, chosen)))
         return _score_of(classes, splits, predicted, chosen, parts)
 
     def _pick(self, right: list[list[int]], folds: list[tuple[Indices, Indices]]) -> int:

@@ -11,26 +11,21 @@ from scipy import sparse
 from sklearn.preprocessing import StandardScaler
 
 from ctx_embed.eval.scoring.logistic import logistic_path
-from ctx_embed.eval.scoring.mlp import mlp
-from ctx_embed.eval.scoring.probes import Fit, Indices, Matrix, Protocol
+from ctx_embed.eval.scoring.probes import Indices, Matrix, Protocol
 
 CS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 QUICK_C = (1e-2,)
 # SentEval's penalties. C is 2^-2..2^3 for data that are cross-validated or have a development part, and 2^-1..2^5 for
-# data with only a training and a test part; the weight decays of its networks are 10^-5..10^-2.
+# data with only a training and a test part.
 SENTEVAL_CS = tuple(2.0**t for t in range(-2, 4))
 SENTEVAL_TEST_CS = tuple(2.0**t for t in range(-1, 6))
-SENTEVAL_DECAYS = tuple(10.0**t for t in range(-5, -1))
 SENTEVAL_SEED = 1111
-SENTEVAL_HIDDEN = 50
 PAPER = "paper"
 # Sparse rows are scaled to the length of a standardised embedding of 256 dimensions, so that one grid suits both.
 SPARSE_LENGTH = 16.0
 
 
-def scaled_logistic(
-    X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Indices | None, seed: int
-) -> list[Indices]:
+def scaled_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
     """Fit logistic regressions on features standardised by the mean and deviation of the training rows.
 
     Sparse features, rows of unit length, are only scaled: centring would make them dense.
@@ -43,9 +38,7 @@ def scaled_logistic(
     return [classifier.predict(X_test) for classifier in logistic_path(X, y, n_classes, Cs)]
 
 
-def liblinear_logistic(
-    X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix, y_test: Indices | None, seed: int
-) -> list[Indices]:
+def liblinear_logistic(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
     """Fit logistic regressions as SentEval did with liblinear: no scaling, a penalty on the intercept, and
     one-against-rest for more than two classes.
     """
@@ -67,20 +60,7 @@ def best_rounded_mean(right: NDArray[np.float64], sizes: NDArray[np.float64]) ->
     return int(np.round(100.0 * (right / sizes[:, None]).mean(axis=0), 2).argmax())
 
 
-def _senteval(title: str, fit: Fit, grid: tuple[float, ...], test_grid: tuple[float, ...]) -> Protocol:
-    return Protocol(
-        f"as SentEval published it: {title}, stratified nested 10-fold, no scaling",
-        fit,
-        grid,
-        test_grid,
-        inner_folds=10,
-        fold_seed=SENTEVAL_SEED,
-        by_length=True,
-        pick=best_rounded_mean,
-    )
-
-
-# Source of the senteval protocols: Conneau and Kiela 2018, arXiv:1803.05449, and validation.py and classifier.py of
+# Source of senteval: Conneau and Kiela 2018, arXiv:1803.05449, and validation.py and classifier.py of
 # github.com/facebookresearch/SentEval.
 PROTOCOLS: dict[str, Protocol] = {
     "standard": Protocol(
@@ -89,16 +69,21 @@ PROTOCOLS: dict[str, Protocol] = {
     "quick": Protocol(
         f"stratified 5-fold, standardised inside the fold, C = {QUICK_C[0]}", scaled_logistic, QUICK_C, QUICK_C, folds=5
     ),
-    "senteval": _senteval("logistic regression", liblinear_logistic, SENTEVAL_CS, SENTEVAL_TEST_CS),
-    "senteval-adam": _senteval("a linear layer trained by Adam", mlp(0), SENTEVAL_DECAYS, SENTEVAL_DECAYS),
-    "senteval-mlp": _senteval(
-        f"one hidden layer of {SENTEVAL_HIDDEN}, by Adam", mlp(SENTEVAL_HIDDEN), SENTEVAL_DECAYS, SENTEVAL_DECAYS
+    "senteval": Protocol(
+        "as SentEval published it: logistic regression, stratified nested 10-fold, no scaling",
+        liblinear_logistic,
+        SENTEVAL_CS,
+        SENTEVAL_TEST_CS,
+        inner_folds=10,
+        fold_seed=SENTEVAL_SEED,
+        by_length=True,
+        pick=best_rounded_mean,
     ),
 }
 PAPER_TITLE = (
     "encoder and linear head trained end to end in each of 10 folds, the best epoch on 10 % of its training part"
 )
-ProtocolName = Literal["standard", "quick", "senteval", "senteval-adam", "senteval-mlp", "paper"]
+ProtocolName = Literal["standard", "quick", "senteval", "paper"]
 PROTOCOL_NAMES = (*PROTOCOLS, PAPER)
 
 

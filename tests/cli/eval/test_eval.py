@@ -143,7 +143,7 @@ def test_mistakes_are_found_before_the_work(tmp_path, reviews):
     assert fails() == "cannot write results/results.json: the output must be a file, got a folder"
     shutil.rmtree(tmp_path / "results")
     assert fails("--task", "nowhere.tsv") == "nowhere.tsv: no such file"
-    known = "paper, quick, senteval, senteval-adam, senteval-mlp, standard"
+    known = "paper, quick, senteval, standard"
     assert fails("--protocol", "senteva") == f"unknown protocol 'senteva': did you mean 'senteval'? known are {known}"
     assert list(tmp_path.iterdir()) == [reviews]
     result = run("--encoder", "defalt")
