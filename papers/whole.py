@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from statistics import fmean
 
-from ctx_embed.eval.reports.html import STYLE, table_as_html
+from ctx_embed.eval.reports.html import table_as_html
 from ctx_embed.files import replaced_file
 from ctx_embed.progress import Meter, duration
 from papers.catalogue import EXPERIMENTS
@@ -23,7 +23,21 @@ from papers.runner import Results, RunOptions, prepared, reproduce
 PAGE = "report.html"
 # Estimated seconds of a part that trains nothing: counting parameters takes less, timing layers more.
 OTHER_SECONDS = 30.0
-IMAGE_STYLE = "img { max-width: 56rem; width: 100%; background: #fff; } .claim { max-width: 56rem; }"
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; margin: 0.5rem 0 1.5rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 0.25rem 0.8rem; text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+thead, tbody + tbody { border-top: 1px solid #bbb; }
+thead th { border-bottom: 1px solid #bbb; }
+tbody + tbody { color: #666; }
+div { overflow-x: auto; }
+@media (prefers-color-scheme: dark) {
+  body { background: #181818; color: #ddd; }
+}
+img { max-width: 56rem; width: 100%; background: #fff; }
+.claim { max-width: 56rem; }
+"""
 
 
 def missing_parts(
@@ -128,7 +142,7 @@ def _page(done: Sequence[tuple[Results, Path]]) -> str:
         f'<li><a href="#{results.experiment.name}">{escape(results.experiment.title)}</a></li>' for results, _ in done
     )
     sections = "".join(_section(results, folder) for results, folder in done)
-    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}{IMAGE_STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style>'
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>\n<h1>{escape(title)}</h1>\n'
         f"<ul>{entries}</ul>\n{sections}</body></html>\n"

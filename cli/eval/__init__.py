@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from ctx_embed.cli.eval.reports import compare, report
+from ctx_embed.cli.eval.compare import compare
 from ctx_embed.cli.eval.run import run
 from ctx_embed.cli.groups import Group
 
 eval = Group(
     "eval",
-    commands=[run, compare, report],
+    commands=[run, compare],
     help="""Evaluate encoders on probe, similarity and retrieval tasks.
 
     Example: ctx-embed eval run --encoder default --task MR
     """,
 )
+eval.removed = {"report": "eval run -o DIR writes results.md and the plots, which any viewer of Markdown shows"}

@@ -1,1 +1,1 @@
-"""The reports of an evaluation: tables, comparisons, plots and pages."""
+"""The reports of an evaluation: tables, comparisons and plots."""

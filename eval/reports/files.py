@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,27 +91,17 @@ def write_report(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-    images = drawn_plots(report, tell)
+    try:
+        images = plots(report)
+    except InputError as error:
+        tell(str(error))
+        images = {}
     files = {
         "results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n",
         "results.md": as_markdown(report, list(images)),
         **images,
     }
-    write_files(folder, files)
-
-
-def drawn_plots(report: dict[str, Any], tell: Callable[[str], None]) -> dict[str, str]:
-    """Return the plots of a report: SVG by file name. Without the extra ``plots``, tell the reason and return none."""
-    try:
-        return plots(report)
-    except InputError as error:
-        tell(str(error))
-        return {}
-
-
-def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts by file name, each file atomically."""
     for name, content in files.items():
         with replaced_file(folder / name) as temporary:
-            # A damaged result may hold halves of surrogate pairs, which no file can; they become question marks.
+            # Names may hold halves of surrogate pairs, which no file can; they become question marks.
             temporary.write_text(content, encoding="utf-8", errors="replace")

@@ -7,9 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.eval.reports.html import CAPTIONS, as_html
 from ctx_embed.eval.reports.plots import plots
-from ctx_embed.eval.reports.tables import tables
 from papers.plotting import bars
 
 
@@ -53,33 +51,6 @@ def test_without_the_extra(report, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"^a plot needs the extra plots: pip install "):
         plots(report)
-
-
-def test_the_page_is_self_contained(report, drawn_plots):
-    report["encoders"][1]["name"] = "<script>"
-    report["failures"] = ["CR: absent & gone"]
-    page = as_html(report, drawn_plots)
-    assert page.count("<svg") == 3
-    assert "<script" not in page
-    assert "CR: absent &amp; gone" in page
-    assert report["tasks"][0]["sha256"] in page
-    # Apart from XML namespaces and licence links, nothing may be fetched.
-    assert not [part for part in ('src="', "@import", "url(http", '<link rel="stylesheet"') if part in page]
-
-
-def test_the_page_says_what_was_measured_and_marks_the_best(report, drawn_plots):
-    page = as_html({**report, "date": "2026-11-22"}, drawn_plots)
-    names = [entry["name"] for entry in report["encoders"]]
-    assert f"<h1>Evaluation of {', '.join(names)}</h1>" in page
-    assert "Measured on 2026-11-22 with ctx-embed." in page
-    for name in drawn_plots:
-        assert CAPTIONS[name] in page
-    scores = tables(report)[0]
-    task = scores.columns[1]
-    values = {row[0]: float(row[1].split()[0]) for row in scores.sections[0]}
-    best = {name for name, value in values.items() if value == max(values.values())}
-    assert {name for name, of in scores.best if of == task} == best
-    assert page.count("<td><b>") == sum(len(table.best) for table in tables(report))
 
 
 @pytest.mark.parametrize("values", [[(51.0, 9.0), (60.0, 3.0)], [(90.0, 0.2), (90.5, 0.1)], [(99.0, 4.0)]])

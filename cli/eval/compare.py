@@ -1,4 +1,4 @@
-"""`ctx-embed eval compare` and `eval report`."""
+"""`ctx-embed eval compare`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT
 
 RESULTS = click.Path(path_type=Path)
 
@@ -54,27 +53,3 @@ def compare(first: Path, second: Path, encoders: tuple[str, ...], as_json: bool)
         low, high = found.interval
         p = f"p {found.p:.3f}" if found.p >= 0.001 else "p < 0.001"
         click.echo(f"{task:<{width}}  {found.value:+6.2f}  [{low:+.2f}, {high:+.2f}]  {p} ({found.test})")
-
-
-@command()
-@click.argument("folder", metavar="DIR", type=RESULTS)
-@click.option("-o", "--output", type=OUTPUT, metavar="PAGE.html", help="The page.  [default: DIR/report.html]")
-def report(folder: Path, output: Path | None) -> None:
-    """Build one HTML page from the results in DIR: tables, plots, sources and hashes in a single file.
-
-    Example: ctx-embed eval report results
-    """
-    from ctx_embed.eval.reports.files import read_results
-    from ctx_embed.files import require_file
-
-    page = output or (folder if folder.is_dir() else folder.parent) / "report.html"
-    require_file(page)
-    results = read_results(folder)
-
-    from ctx_embed.eval.reports.files import damage_named, drawn_plots, write_files
-    from ctx_embed.eval.reports.html import as_html
-
-    with damage_named(folder):
-        content = as_html(results, drawn_plots(results, lambda line: click.echo(line, err=True)))
-    write_files(page.parent, {page.name: content})
-    click.echo(f"{page}")

@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner
 
 from ctx_embed.cli.main import main
-from ctx_embed.errors import installation
 
 TASKS = {"MR": "probe", "STSB": "similarity"}
 
@@ -109,7 +108,6 @@ def test_compare_without_results(tmp_path):
         (("results", 0, "score"), None),
         (("results", 0, "score", "right"), "10"),
         (("results", 0, "task"), "unknown"),
-        (("results", 1, "mean"), "high"),
         (("results", 1, "score", "cosines"), {}),
         (("tasks",), 3),
         (("tasks", 0, "name"), ["MR"]),
@@ -125,20 +123,10 @@ def test_damaged_results_are_one_line(folders, place, value):
         holder = holder[key]
     holder[place[-1]] = value
     file.write_text(json.dumps(report))
-    found = [call("compare", before, after), call("report", before)]
-    assert any(result.exit_code for result in found)
-    for result in found:
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        assert result.stderr.count("\n") == result.exit_code
+    found = call("compare", before, after)
+    assert isinstance(found.exception, SystemExit)
+    assert (found.exit_code, found.stderr.count("\n")) == (1, 1)
     assert call("compare", after, after).exit_code == 0
-
-
-def test_half_a_character_is_written_as_a_question_mark(folders):
-    before, _ = folders
-    file = before / "results.json"
-    file.write_text(file.read_text().replace('"ten folds"', '"\\ud800 folds"'))
-    assert call("report", before).exit_code == 0
-    assert "? folds" in (before / "report.html").read_text()
 
 
 def test_results_of_deep_json_are_one_line(folders):
@@ -149,34 +137,11 @@ def test_results_of_deep_json_are_one_line(folders):
     assert "results.json: not JSON (" in found.stderr
 
 
-def test_report_builds_one_page(folders, tmp_path):
-    pytest.importorskip("matplotlib")
-    before, _ = folders
-    assert call("report", before).stdout == f"{before / 'report.html'}\n"
-    page = (before / "report.html").read_text()
-    assert page.startswith("<!DOCTYPE html>")
-    assert "<td>older</td>" in page
-    assert "<svg" in page
-    found = call("report", before, "-o", tmp_path / "page.html")
-    assert found.exit_code == 0
-    assert (tmp_path / "page.html").read_text() == page
-
-
-def test_report_without_results(tmp_path):
-    found = call("report", tmp_path)
-    assert found.exit_code == 1
-    assert "eval run -o DIR writes such a file" in found.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_report_without_the_extra_for_plots(folders, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    found = call("report", folders[0])
-    assert found.exit_code == 0
-    assert found.stderr == f"a plot needs the extra plots: {installation('plots')}\n"
-    assert "<svg" not in (folders[0] / "report.html").read_text()
-
-
 def test_usage():
-    for command in ("compare", "report"):
-        assert f"Example: ctx-embed eval {command}" in call(command, "--help").stdout
+    assert "Example: ctx-embed eval compare" in call("compare", "--help").stdout
+    gone = call("report", "results")
+    assert (gone.exit_code, gone.stderr.splitlines()[-1]) == (
+        2,
+        "Error: the command 'report' was removed: eval run -o DIR writes results.md and the plots, which any viewer of "
+        "Markdown shows",
+    )
