@@ -204,7 +204,7 @@ class _Cell:
         if self.options.protocol == PAPER:
 
             def keep(fold: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-                return self.store.get(self._key(PAPER, seed, folds, training_options(encoder).described(), fold), make)
+                return self.store.get(self._key(PAPER, seed, folds, vars(training_options(encoder)), fold), make)
 
             return end_to_end(encoder, examples, seed, folds, keep)
         protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)

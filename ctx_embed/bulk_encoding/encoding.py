@@ -183,9 +183,7 @@ def _signature(
     sources: Sequence[Source], fields: Fields, embedder: IndexModel, part_rows: int, encoding: str | None
 ) -> str:
     model = [embedder.fingerprint, embedder.dimension]
-    content = [[asdict(source) for source in sources], asdict(fields), model, part_rows]
-    # Without an encoding the signature equals that of older versions, which had no such option.
-    content += [encoding] if encoding is not None else []
+    content = [[asdict(source) for source in sources], asdict(fields), model, part_rows, encoding]
     return hashlib.sha256(json.dumps(content).encode("utf-8", "replace")).hexdigest()
 
 
@@ -232,8 +230,7 @@ class _Run:
         """Return the totals over all parts."""
         notes = self.parts.values()
         rows, bad = (sum(note[name] for note in notes) for name in ("rows", "bad"))
-        # Parts that older versions stored have no such count.
-        if not self.was_complete and (texts := sum(note.get("unknown", 0) for note in notes)):
+        if not self.was_complete and (texts := sum(note["unknown"] for note in notes)):
             warnings.warn(UnknownTextsWarning(texts, rows), stacklevel=3)
         named = list(islice((line for note in notes for line in note["named"]), NAMED))
         return Encoded(rows, self.store.count(), bad, named, dimension, self.was_complete, unknown)

@@ -16,7 +16,7 @@ from ctx_embed.files import replaced_file
 if TYPE_CHECKING:
     from ctx_embed.eval.results import Evaluation
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 # The keys that reports need.
 KEYS = (
     "protocol",
@@ -48,7 +48,7 @@ def read_results(path: Path) -> dict[str, Any]:
         raise InputError(f"{file}: not JSON ({error})") from None
     found = report.get("format_version") if isinstance(report, dict) else None
     if found != FORMAT_VERSION:
-        raise InputError(f"{file}: the format must be {FORMAT_VERSION}, got {found}; run eval run again")
+        raise InputError(f"{file}: the format must be {FORMAT_VERSION}, got {found}; run `ctx-embed eval run` again")
     if absent := [key for key in KEYS if key not in report]:
         raise InputError(f"{file}: must be a result of eval run, lacks {', '.join(absent)}")
     return report
@@ -68,7 +68,7 @@ def damage_named(*names: object) -> Iterator[None]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise DamagedError(
-            f"{' or '.join(map(str, names))}: must be an unchanged result of eval run ({said:.100}); run eval run again"
+            f"{' or '.join(map(str, names))}: must be an unchanged result of eval run ({said:.100}); run it again"
         ) from error
 
 

@@ -264,10 +264,10 @@ class DocumentState:
         if not unpacker.eof:
             raise ValueError(f"cut short, or more than {largest:,} bytes")
         line, _, packed = content.partition(b"\n")
-        # Version 0.1 did not store whether a token is known.
-        fingerprint, cut, head, tail, known = (*json.loads(line), True)[:5]
-        if [type(value) for value in (fingerprint, cut, head, tail, known)] != [str, bool, str, str, bool]:
-            raise ValueError("its values have the wrong types")
+        values = json.loads(line)
+        if [type(value) for value in values] != [str, bool, str, str, bool]:
+            raise ValueError("its values have the wrong types; if a development version made it, read the text again")
+        fingerprint, cut, head, tail, known = values
         with ZipFile(io.BytesIO(packed)) as archive:
             # Arrays are stored uncompressed, so none can be larger than these bytes.
             if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):

@@ -127,7 +127,7 @@ def _identity(job: TrainingJob, data: _Data) -> str:
     """Return a hash of everything that the model depends on."""
     return identity(
         {
-            **job.training.described(),
+            **vars(job.training),
             "encoder": job.encoder or "contextualizer",
             "architecture": job.scratch_options if job.origin is None else job.architecture,
             "vocabulary_size": job.vocabulary_size,

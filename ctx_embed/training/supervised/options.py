@@ -65,10 +65,6 @@ class SupervisedOptions:
         own: Any = getattr(encoder[0], "first_head", TokenEncoder.first_head)
         return self if self.head else replace(self, head=own)
 
-    def described(self) -> dict[str, Any]:
-        """Return the options by name, without ``runs`` if it is 1: version 0.1 stored checkpoints without it."""
-        return {name: value for name, value in vars(self).items() if name != "runs" or value != 1}
-
     def seed_of(self, run: int) -> int:
         """Return the seed of a run (runs count from 0); the first run has ``seed`` itself."""
         return (self.seed + 7919 * run) % 2**32

@@ -53,7 +53,7 @@ def folders(tmp_path):
             for task, kind in TASKS.items()
         ]
         report = {
-            "format_version": 2,
+            "format_version": 1,
             "protocol": "standard",
             "protocol_title": "ten folds",
             "seeds": [0],

@@ -64,12 +64,12 @@ def test_reading(report, tmp_path):
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ("[]", "the format must be 2, got None; run eval run again"),
+        ("[]", "the format must be 1, got None; run `ctx-embed eval run` again"),
         (
-            '{"format_version": 2, "protocol": "quick"}',
+            '{"format_version": 1, "protocol": "quick"}',
             "must be a result of eval run, lacks protocol_title, seeds",
         ),
-        ('{"format_version": 1}', "the format must be 2, got 1; run eval run again"),
+        ('{"format_version": 2}', "the format must be 1, got 2; run `ctx-embed eval run` again"),
     ],
 )
 def test_what_is_no_result(content, message, tmp_path):

@@ -239,10 +239,10 @@ def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
             embedder.state(packed([embedder.fingerprint, True, "a", "b", True], arrays))
 
 
-def test_a_state_of_version_0_1_is_restored(embedder):
-    ends = [embedder.fingerprint, True, "a cat", " and a dog"]
-    stored = packed(ends, arrays_of(ENTRIES, COUNTS))
-    assert embedder.state(stored).embedding().any()
+def test_a_state_of_a_development_version_is_refused_in_one_line(embedder):
+    stored = packed([embedder.fingerprint, True, "a cat", " and a dog"], arrays_of(ENTRIES, COUNTS))
+    with pytest.raises(InputError, match="if a development version made it, read the text again"):
+        embedder.state(stored)
 
 
 def test_text_without_cuts_is_added_in_linear_time(embedder):

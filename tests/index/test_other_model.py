@@ -1,4 +1,4 @@
-"""What every released version wrote is opened and used by this one; make.py writes the archives."""
+"""An index of another default model answers by words, and one line names the command that brings it up to date."""
 
 from __future__ import annotations
 
@@ -6,32 +6,28 @@ import json
 import re
 import subprocess
 import sys
-import tarfile
 import warnings
 from pathlib import Path
 
 import pytest
 
-from ctx_embed import load
 from ctx_embed.errors import InputError, OtherModelError
-from ctx_embed.fingerprint import fingerprint
 from ctx_embed.index import SearchIndex
 from ctx_embed.index.storage.manifest import MANIFEST
 from tests.index.support.child import ENVIRONMENT
 from tests.serving.server import post, serving
 
-ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.gz"))
-INDEXES = ("default", "sentences", "hnsw", "float16", "int8", "notes", "tiny")
 COMMAND = [sys.executable, "-c", "from ctx_embed.cli.main import main; main()"]
-
-
-@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.gz"))
-def released(request, tmp_path) -> Path:
-    """The folder of what a version wrote."""
-    with tarfile.open(request.param) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (folder,) = tmp_path.iterdir()
-    return folder
+SENTENCES = [
+    "the cat sat on the mat and looked at the dog",
+    "a dog barked at the cat in the garden",
+    "the film was a joy from the first scene to the last",
+    "a dull film without one good idea",
+    "rain fell on the garden and the house all night",
+    "she reads a good book in the house",
+    "the train to the city was late again",
+    "prices in the city rise faster than wages",
+]
 
 
 def made_by(path: Path, fingerprint: str) -> None:
@@ -41,53 +37,13 @@ def made_by(path: Path, fingerprint: str) -> None:
     manifest.write_text(json.dumps(found | {"model_fingerprint": fingerprint}))
 
 
-@pytest.mark.parametrize("name", INDEXES)
-def test_indexes_are_searched_extended_and_embedded_again(released, name):
-    path = released / f"{name}.index"
-    model = str(released / "classifier") if name == "tiny" else None
-    with SearchIndex.open(path) as index:
-        assert index.verify(embed=False) == []
-        count = index.count()
-        assert "dull film" in index.search("dull film", mode="words")[0].text
-    with SearchIndex.open(path, model) as index:
-        assert index.reembed(model) in (0, count)
-        assert index.search("a boring movie", k=count, mode="dense")
-        index.add(["a new document"], ids=["new"])
-        assert index.search("a new document", mode="dense")[0].id == "new"
-        index.delete(["new"])
-        index.compact()
-        assert index.verify() == []
-        assert index.count() == count
-
-
-def test_metadata_of_indexes_is_found(released):
-    with SearchIndex.open(released / "default.index") as index:
-        hits = index.search("film", mode="words", where='label = "b" and number >= 3 and day > "2026-01-01"')
-        assert [hit.id for hit in hits] == ["s3"]
-        assert index.get("s3").metadata == {"label": "b", "number": 3, "day": "2026-04-01"}
-
-
-def test_classifiers_and_data_sets_are_read(released):
-    def run(*arguments: object) -> str:
-        done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=True)
-        return done.stdout
-
-    predicted = json.loads(run("predict", released / "classifier", released / "records.jsonl", "--json"))
-    assert [row["label"] in "ab" for row in predicted] == [True] * 8
-    data_set = [str(part) for part in ("--from-parquet", released / "parquet", released / "new.index")]
-    refused = subprocess.run([*COMMAND, "index", "build", *data_set], capture_output=True, text=True)
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
-    assert refused.stderr.endswith("another version of it made them, so embed the texts again\n")
-    assert not (released / "new.index").exists()
-    record = released / "parquet" / "_collection.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"model_fingerprint": fingerprint(load())}))
-    assert run("index", "build", *data_set).startswith("8 documents")
-
-
 class TestAnIndexOfAnotherDefaultModel:
     @pytest.fixture
-    def other(self, released) -> Path:
-        path = released / "default.index"
+    def other(self, tmp_path) -> Path:
+        path = tmp_path / "default.index"
+        with SearchIndex.create(path) as index:
+            ids = [f"s{number}" for number in range(len(SENTENCES))]
+            index.add(SENTENCES, ids=ids, metadata=[{"number": number} for number in range(len(SENTENCES))])
         made_by(path, "0" * 64)
         return path
 
