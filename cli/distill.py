@@ -109,7 +109,7 @@ def distill(
 
     Run the same command again to resume an interrupted run: the teacher's embeddings and, in OUT.partial, the state of
     the training are stored. A finished run is not repeated, and a model made by another command is replaced only with
-    --overwrite. A recipe may have several sources of texts, with weights, in [[sources]] tables; --corpus replaces
+    --overwrite. A recipe may have several sources of texts in [[sources]] tables; --corpus replaces
     them.
 
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model

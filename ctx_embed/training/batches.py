@@ -40,27 +40,6 @@ class PackedTexts:
         return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
 
 
-def weighted_rows(rows: NDArray[np.int64], weights: NDArray[np.float32], seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the rows of an epoch, each as often as its weight says; fractions are sampled.
-
-    Args:
-        rows: the rows to choose from.
-        weights: (rows,) how often each is shown on average.
-        seed, epoch: these seed the choice.
-
-    Returns:
-        (about the sum of the weights,) rows, some of them several times, in order; the same number in every epoch.
-    """
-    if (weights == 1).all():
-        return rows
-    # Systematic sampling: round the running total of the weights, so that every draw has the same number of rows.
-    start = np.random.default_rng([seed, epoch, 1]).random()
-    running = np.floor(weights.astype(np.float64).cumsum() + start)
-    counts = np.diff(running, prepend=np.floor(start)).astype(np.int64)
-    kept = np.repeat(rows, counts)
-    return kept[: int(weights.astype(np.float64).sum())]
-
-
 def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
     """Yield batches of rows 0..count-1, ordered by seed and epoch; a last batch of one row joins the one before."""
     order = np.random.default_rng([seed, epoch]).permutation(count)

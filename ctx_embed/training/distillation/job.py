@@ -62,7 +62,7 @@ def distill(
     ``training.jsonl`` in the model folder is the log of the training. To resume an interrupted call, repeat it.
 
     Args:
-        sources: files, each a whole source, or sources with sizes and weights.
+        sources: files, each a whole source, or sources with their options.
         output: the model folder.
         teacher: a path or name for :func:`ctx_embed.load`; ``minilm`` is all-MiniLM-L6-v2.
         **options: fields of :class:`.DistillationOptions`, :class:`.DistillationJob` and

@@ -50,7 +50,6 @@ class DistillationOptions:
         0.0, "Loss weight: predict the family of files that a text came from.", least=0, section=OBJECTIVES
     )
     word_weight: float = option(0.0, "Loss weight: predict a text's own words.", least=0, section=OBJECTIVES)
-    words: int = option(8000, "Number of the most frequent entries that are predicted.", least=1, command=False)
     label_weight: float = option(0.3, "Loss weight: predict the labels of labelled texts.", least=0, section=OBJECTIVES)
     label_batch: int = option(64, "Labelled spans per batch.", least=1, command=False)
     labels_from: Literal["all", "spare"] = option(
@@ -135,7 +134,6 @@ class Source:
     texts: int | None = option(None, "About how many of their texts to use, spread over all files; None: all.", least=1)
     passage_lines: int = option(1, "Above 1, join consecutive lines into passages of 2 to this many lines.", least=1)
     span_words: int = option(0, "Above 0, cut each text to a span of 1 to this many words.", least=0)
-    weight: float = option(1.0, "How often an epoch shows each text, on average.", above=0, below=1000)
     fair: bool = option(
         False,
         "Order the texts of all files so that any first part of them is a fair sample, see :func:`.read_fair_blocks`; "

@@ -88,7 +88,7 @@ files = ["a.txt"]
 files = ["b.txt", "c/*.gz"]
 texts = 100
 passage_lines = 8
-weight = 0.5
+fair = true
 """
 
 
@@ -96,7 +96,7 @@ def test_sources_of_a_recipe(toml):
     assert read_recipe(toml(SOURCES), {"sources"}) == {
         "sources": [
             {"files": ["a.txt"]},
-            {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "weight": 0.5},
+            {"files": ["b.txt", "c/*.gz"], "texts": 100, "passage_lines": 8, "fair": True},
         ]
     }
 
@@ -109,10 +109,6 @@ def test_sources_of_a_recipe(toml):
         ("[[sources]]\ntexts = 3", "each source must have files; add files = [...]"),
         ('[[sources]]\nfiles = "a"', "files of a source must be a list of strings, got 'a'"),
         ('[[sources]]\nfiles = ["a"]\ntexts = 1.5', "texts of a source must be a whole number, at least 1, got 1.5"),
-        (
-            '[[sources]]\nfiles = ["a"]\nweight = "x"',
-            "weight of a source must be a finite number, above 0 and below 1000, got 'x'",
-        ),
     ],
 )
 def test_sources_that_are_wrong(toml, content, message):
@@ -121,11 +117,11 @@ def test_sources_that_are_wrong(toml, content, message):
 
 
 def test_an_unknown_option_of_a_source(toml):
-    path = toml('[[sources]]\nfiles = ["a"]\nwheight = 2')
+    path = toml('[[sources]]\nfiles = ["a"]\ntexs = 2')
     assert error(read_recipe, path, {"sources"}) == (
-        f"unknown option of a source in {path} 'wheight': did you mean 'weight'? "
+        f"unknown option of a source in {path} 'texs': did you mean 'texts'? "
         "known are cloze, fair, files, first_words, most_words, passage_lines, second_texts, span_words, taught, "
-        "texts, weight"
+        "texts"
     )
 
 
@@ -233,7 +229,7 @@ def test_sources_phrases_labels_and_pairs_in_an_int8_model(distill, tmp_path, se
     labelled.write_text("".join(f"{number % 2}\t{text}\n" for number, text in enumerate(sentences * 4)))
     pairs.write_text("".join(f"{number}\t{text}\t{sentences[0]}\n" for number, text in enumerate(sentences)))
     summary = distill(
-        sources=[Source(corpus), Source(corpus, texts=10, passage_lines=3, weight=2.0), Source(corpus, span_words=4)],
+        sources=[Source(corpus), Source(corpus, texts=10, passage_lines=3), Source(corpus, span_words=4)],
         labelled=[labelled],
         validation=str(pairs),
         phrases=10,

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+# Number of the most frequent entries that are predicted; others are ignored.
+WORDS = 8000
+
 
 class LabelHead(nn.Module):
     """A linear classifier over the last dimensions of the embedding at unit length; its mean cross-entropy is the loss.
@@ -42,12 +45,11 @@ class WordHead(nn.Module):
     Args:
         dimension: m.
         counts: (vocabulary,) how often each entry occurs in the corpus.
-        most: number of entries that are predicted; others are ignored.
     """
 
-    def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
+    def __init__(self, dimension: int, counts: NDArray[np.int64]) -> None:
         super().__init__()
-        kept = np.argsort(-counts, kind="stable")[:most]
+        kept = np.argsort(-counts, kind="stable")[:WORDS]
         place = np.full(len(counts), -1)
         place[kept] = np.arange(len(kept))
         self.linear = nn.Linear(dimension, len(kept))

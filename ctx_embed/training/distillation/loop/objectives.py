@@ -137,12 +137,12 @@ class Words(Objective):
     """Predict a text's frequent words from its embedding, for the first 64 texts of a batch.
 
     Args:
-        dimension, counts, most: see :class:`ctx_embed.training.distillation.loop.heads.WordHead`.
+        dimension, counts: see :class:`ctx_embed.training.distillation.loop.heads.WordHead`.
     """
 
-    def __init__(self, dimension: int, counts: NDArray[np.int64], most: int) -> None:
+    def __init__(self, dimension: int, counts: NDArray[np.int64]) -> None:
         super().__init__()
-        self.head = WordHead(dimension, counts, most)
+        self.head = WordHead(dimension, counts)
 
     def loss(self, batch: Batch, student: Tensor, more: Tensor) -> Tensor:
         """Return the cross-entropy of the words."""

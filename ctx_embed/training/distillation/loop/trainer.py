@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from ctx_embed.errors import InputError
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
-from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches, weighted_rows
+from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.loop.composition import Composition
 from ctx_embed.training.distillation.loop.contrasts import triples
@@ -104,8 +103,8 @@ class Distillation:
         intervals: how often states and logs are written and weights averaged.
 
     Raises:
-        InputError: fewer texts than two batches, without the held-out and the excluded ones, or weights so small that
-            no text is shown; :meth:`run`: the training diverged.
+        InputError: fewer texts than two batches, without the held-out and the excluded ones; :meth:`run`: the training
+            diverged.
     """
 
     def __init__(
@@ -140,10 +139,8 @@ class Distillation:
         self.step = 0
         self.history: list[dict[str, float]] = []
         order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
-        self.held_out_rows, self.rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
-        self.weights = mixture.weights[self.rows]
-        if self.weights.sum() < 1:
-            raise InputError("the weights of the sources are so small that an epoch shows no text; raise them")
+        self.held_out_rows, rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
+        self.rows = rows[mixture.shown[rows]]
         torch.manual_seed(options.seed)
         self.objectives = self._objectives(mixture, labelled, second)
         self.trained = nn.ModuleDict(
@@ -186,11 +183,11 @@ class Distillation:
             terms["labels"] = Labels(read, spans, options.label_batch), options.label_weight
         if options.word_weight > 0:
             counts = np.bincount(self.packed.ids, minlength=self.student.entries)
-            terms["words"] = Words(dimension, counts, options.words), options.word_weight
+            terms["words"] = Words(dimension, counts), options.word_weight
         if options.genre_weight > 0:
             terms["genres"] = Genres(read, mixture.genres), options.genre_weight
         if options.pair_weight > 0:
-            absent = np.union1d(self.held_out_rows, np.flatnonzero(mixture.weights == 0))
+            absent = np.union1d(self.held_out_rows, np.flatnonzero(~mixture.shown))
             same = np.unique(np.array(mixture.texts, dtype=object), return_inverse=True)[1]
             partners = Partners(
                 self.packed,
@@ -204,7 +201,7 @@ class Distillation:
             )
             terms["partners"] = partners, options.pair_weight
         if options.contrast_weight > 0:
-            shown = mixture.pairs[(mixture.weights[mixture.pairs] > 0).all(1)]
+            shown = mixture.pairs[mixture.shown[mixture.pairs].all(1)]
             contrasts = triples(mixture.texts, shown, mixture.opposed)
             apart = Contrasts(self.student.text_tokenizer, contrasts, options.contrast_batch, options.seed)
             terms["contrasts"] = apart, options.contrast_weight
@@ -225,7 +222,7 @@ class Distillation:
     @property
     def trained_texts(self) -> int:
         """Number of texts that are trained on: neither held out nor excluded."""
-        return int((self.weights > 0).sum())
+        return len(self.rows)
 
     def _teacher_rows(self, rows: NDArray[np.int64]) -> Tensor:
         return F.normalize(torch.from_numpy(self.teacher[rows].astype(np.float32)).to(self.device), dim=1)
@@ -334,21 +331,19 @@ class Distillation:
         if not self.history:
             self._end_epoch(0, progress)
         options = self.options
-        shown = len(weighted_rows(self.rows, self.weights, options.seed, 0))
-        per_epoch = batches_per_epoch(shown, options.batch_size)
+        per_epoch = batches_per_epoch(len(self.rows), options.batch_size)
         total = per_epoch * options.epochs
         log_steps = min(self.intervals.log, max(1, total // FEWEST_LOGGED))
         began, first = time.monotonic(), self.step
         with Meter("distilling", total, "batches", done=self.step, shown=progress) as meter:
             for epoch in range(self.step // per_epoch, options.epochs):
                 self.student.train()
-                rows = weighted_rows(self.rows, self.weights, options.seed, epoch)
                 done = self.step - epoch * per_epoch
-                batches = seeded_batches(shown, options.batch_size, options.seed, epoch)
+                batches = seeded_batches(len(self.rows), options.batch_size, options.seed, epoch)
                 for index, places in enumerate(batches):
                     if index < done:
                         continue
-                    losses = self.train_batch(rows[places], total)
+                    losses = self.train_batch(self.rows[places], total)
                     require_finite(losses["loss"], self.step)
                     meter.update()
                     if self.step % log_steps == 0:

@@ -1,4 +1,4 @@
-"""What a student is trained on: weighted texts of several sources."""
+"""What a student is trained on: the texts of several sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Mixture:
 
     Attributes:
         blocks: the blocks in which they were read.
-        weights: (texts,) how often an epoch shows each, on average; 0: it is excluded.
+        shown: (texts,) whether each is trained on; the others are excluded.
         genres: (texts,) the number of the file family it came from, see :func:`genre`.
         genre_names: the families by number.
         second_blocks: numbers of the blocks that a second teacher embeds as well.
@@ -31,7 +31,7 @@ class Mixture:
     """
 
     blocks: list[Block]
-    weights: NDArray[np.float32]
+    shown: NDArray[np.bool_]
     genres: NDArray[np.int64]
     genre_names: list[str]
     texts: list[str] = field(repr=False)
@@ -63,7 +63,7 @@ class Mixture:
     @property
     def excluded(self) -> int:
         """Number of texts that no epoch shows."""
-        return int((self.weights == 0).sum())
+        return int((~self.shown).sum())
 
 
 def _read_source(source: Source, seed: int, text_field: str | None) -> list[Block]:
@@ -104,7 +104,6 @@ def read_mixture(
     """
     parts = [(source, _read_source(source, seed, text_field)) for source in sources]
     blocks = [block for _, of_source in parts for block in of_source]
-    sizes = np.array([len(block.texts) for block in blocks])
     families = [name for block in blocks for name in block.families or [genre(block.source)] * len(block.texts)]
     names = sorted(set(families))
     number = {name: index for index, name in enumerate(names)}
@@ -124,13 +123,12 @@ def read_mixture(
             known += len(block.texts)
             number_of_block += 1
     texts = [text for block in blocks for text in block.texts]
-    weights = np.repeat([source.weight for source, of_source in parts for _ in of_source], sizes).astype(np.float32)
-    weights[[is_excluded(text, excluded) for text in texts]] = 0
-    if not weights.any():
+    shown = np.array([not is_excluded(text, excluded) for text in texts])
+    if not shown.any():
         raise InputError(f"all {len(texts)} texts are excluded; give texts that are not in the excluded files")
     return Mixture(
         blocks,
-        weights,
+        shown,
         np.array([number[name] for name in families]),
         names,
         texts,

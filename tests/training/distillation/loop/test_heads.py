@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ctx_embed.training.distillation.loop import heads
 from ctx_embed.training.distillation.loop.heads import LabelHead, WordHead
 
 
@@ -21,9 +22,10 @@ def test_the_label_head_reads_the_last_dimensions_alone():
     torch.testing.assert_close(head(embeddings), head(torch.cat([torch.zeros(5, 2), 3 * embeddings[:, 2:]], dim=1)))
 
 
-def test_the_word_head_names_frequent_words():
+def test_the_word_head_names_frequent_words(monkeypatch):
     torch.manual_seed(0)
-    head = WordHead(4, np.array([1, 9, 5, 7]), most=2)  # entries 1 and 3, in this order
+    monkeypatch.setattr(heads, "WORDS", 2)
+    head = WordHead(4, np.array([1, 9, 5, 7]))  # entries 1 and 3, in this order
     embeddings = torch.randn(3, 4)
     log_softmax = head.linear(torch.nn.functional.normalize(embeddings, dim=1) * 2).log_softmax(1)
     # Texts [1, 3, 0], [0, 2], [3, 3]: the second has no frequent word and does not count.

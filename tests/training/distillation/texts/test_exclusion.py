@@ -39,8 +39,8 @@ def test_lines_and_columns_are_read(tmp_path):
 def test_an_excluded_text_is_never_shown(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one two\nthree four\nfive six\n")
-    mixture = read_mixture([Source([file]), Source([file], weight=2.0)], 0, frozenset({"three four"}))
+    mixture = read_mixture([Source([file]), Source([file])], 0, frozenset({"three four"}))
     assert mixture.texts == ["one two", "three four", "five six"] * 2
-    assert mixture.weights.tolist() == [1, 0, 1, 2, 0, 2]
+    assert mixture.shown.tolist() == [True, False, True] * 2
     with pytest.raises(InputError, match=r"^all 3 texts are excluded; give texts that are not in the excluded files$"):
         read_mixture([Source([file])], 0, frozenset({"one two", "three four", "five six"}))

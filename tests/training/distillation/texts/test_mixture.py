@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from ctx_embed.errors import InputError
-from ctx_embed.training.batches import weighted_rows
 from ctx_embed.training.distillation.texts.corpus import passages
 from ctx_embed.training.distillation.texts.mixture import Source, genre, read_mixture
 
@@ -16,16 +14,14 @@ def test_passages_are_of_all_lengths_and_hold_every_line_once():
     assert passages([], 4) == []
 
 
-def test_a_mixture_knows_weights_and_genres(tmp_path):
+def test_a_mixture_knows_genres(tmp_path):
     first, second = tmp_path / "books.00.txt", tmp_path / "news.txt"
     first.write_text("a\nb\nc\n")
     second.write_text("d\ne\n")
-    mixture = read_mixture([Source([first, second]), Source([first], passage_lines=2, weight=0.5)], seed=0)
+    mixture = read_mixture([Source([first, second]), Source([first], passage_lines=2)], seed=0)
     assert sorted(mixture.texts) == ["a", "a b", "b", "c", "c", "d", "e"]
     assert mixture.genre_names == ["books", "news"]
     for row, text in enumerate(mixture.texts):
-        passage = row >= 5
-        assert mixture.weights[row] == (0.5 if passage else 1)
         assert mixture.genres[row] == (text in "de")
     assert genre("books.00.txt.gz") == "books"
     assert genre(".hidden") == ".hidden"
@@ -38,21 +34,9 @@ def test_a_mixture_knows_weights_and_genres(tmp_path):
         ({"texts": 0}, "texts of a source must be at least 1, got 0"),
         ({"passage_lines": 0}, "passage_lines of a source must be at least 1, got 0"),
         ({"span_words": -1}, "span_words of a source must be at least 0, got -1"),
-        ({"weight": 0.0}, "weight of a source must be above 0 and below 1000, got 0.0"),
     ],
 )
 def test_sources_that_cannot_be(tmp_path, options, message):
     with pytest.raises(InputError) as caught:
         Source(**{"files": [tmp_path], **options})
     assert str(caught.value) == message
-
-
-def test_rows_of_an_epoch_follow_their_weights():
-    rows = np.arange(100)
-    weights = np.repeat([0.3, 2.5], 50).astype(np.float32)
-    shown = [weighted_rows(rows, weights, 0, epoch) for epoch in range(200)]
-    assert {len(part) for part in shown} == {int(weights.astype(float).sum())}
-    share = np.bincount(np.concatenate(shown), minlength=100) / 200
-    assert share == pytest.approx(weights, abs=0.15)
-    assert np.array_equal(shown[3], weighted_rows(rows, weights, 0, 3))
-    assert weighted_rows(rows, np.ones(100, np.float32), 0, 0) is rows
