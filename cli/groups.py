@@ -125,37 +125,34 @@ def _readable(text: str) -> str:
 
 
 class Group(click.Group):
-    """A group with aliases of its commands, which suggests the nearest command for an unknown name.
+    """A group that suggests the nearest command for an unknown name.
 
     Attributes:
-        aliases: for each alias, the command that it stands for, perhaps with options.
+        other_names: for names that other programs use, the command that does this here.
         removed: for each command that there was, what to use instead.
     """
 
     context_class = Context
     command_class = CliCommand
     group_class = type
-    aliases: Mapping[str, Sequence[str]] = {}
+    other_names: Mapping[str, str] = {}
     removed: Mapping[str, str] = {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the arguments start with; raise a usage error for an unknown one."""
-        name, *rest = args
-        known = self.list_commands(ctx)
-        if name not in known and name in self.aliases:
-            args = [*self.aliases[name], *rest]
-        elif name not in known and not ctx.resilient_parsing:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not ctx.resilient_parsing:
             if name in self.removed:
                 raise click.UsageError(f"the command {name!r} was removed: {self.removed[name]}", ctx)
             if name.startswith("-"):
                 raise click.NoSuchOption(name, ctx=ctx)
-            others = self.others(ctx)
-            near = difflib.get_close_matches(name.lower(), [*known, *self.aliases, *others], n=1)
+            others = {**self.others(ctx), **self.other_names}
+            near = difflib.get_close_matches(name.lower(), [*known, *others], n=1)
             hint = f"did you mean {others.get(near[0], near[0])!r}? " if near else ""
             raise click.UsageError(f"unknown command {name!r}: {hint}known are {', '.join(known)}", ctx)
-        ctx.meta.setdefault(RUNNING, []).append(args[0])
+        ctx.meta.setdefault(RUNNING, []).append(name)
         return super().resolve_command(ctx, args)
 
     def others(self, ctx: click.Context) -> dict[str, str]:

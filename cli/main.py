@@ -54,7 +54,7 @@ RESUME = {
 class LazyGroup(Group):
     """A group whose commands are modules of ``ctx_embed.cli``, imported at the first use of each."""
 
-    aliases = {"embed": ["encode"]}
+    other_names = {"embed": "encode"}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
@@ -71,8 +71,8 @@ class LazyGroup(Group):
         """Return the commands of `index`, since people often leave out the word `index`."""
         from ctx_embed.cli.index import index
 
-        names = {name: [name] for name in index.list_commands(ctx)} | dict(index.aliases)
-        return {name: " ".join(["index", *command]) for name, command in names.items()}
+        names = {name: name for name in index.list_commands(ctx)} | index.other_names
+        return {name: f"index {command}" for name, command in names.items()}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""

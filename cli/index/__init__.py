@@ -32,23 +32,23 @@ COMMANDS = {
 
 
 class IndexGroup(Group):
-    """The commands of `ctx-embed index`, with the names that other programs use as aliases."""
+    """The commands of `ctx-embed index`."""
 
-    aliases = {
-        "search": ["query"],
-        "find": ["query"],
-        "like": ["similar"],
-        "create": ["build"],
-        "add": ["build", "--append"],
-        "update": ["build", "--upsert"],
-        "list": ["get"],
-        "show": ["get"],
-        "remove": ["delete"],
-        "stats": ["info"],
-        "describe": ["info"],
-        "dedupe": ["duplicates"],
-        "clusters": ["topics"],
-        "check": ["verify"],
+    other_names = {
+        "search": "query",
+        "find": "query",
+        "like": "similar",
+        "create": "build",
+        "add": "build --append",
+        "update": "build --upsert",
+        "list": "get",
+        "show": "get",
+        "remove": "delete",
+        "stats": "info",
+        "describe": "info",
+        "dedupe": "duplicates",
+        "clusters": "topics",
+        "check": "verify",
     }
 
     removed = {"tune": "`auto` measures recall itself when it writes FAISS's file; see ctx-embed index info"}
@@ -66,11 +66,7 @@ class IndexGroup(Group):
         return command
 
 
-@click.group(
-    cls=IndexGroup,
-    epilog="Other names: search and find for query, add for build --append, update for build --upsert, list and show "
-    "for get, remove for delete, stats for info.",
-)
+@click.group(cls=IndexGroup)
 def index() -> None:
     """Build, query and change search indexes.
 

@@ -171,7 +171,7 @@ def test_an_interruption_of_a_subcommand(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ctx_embed.index.building.build.build_index", interrupted)
-    result = run("index", "add", "a.txt", "a.index")
+    result = run("index", "build", "a.txt", "a.index")
     assert result.exit_code == 130
     assert result.stderr == "\nInterrupted; repeat the command with --resume to continue where it stopped.\n"
 
@@ -181,15 +181,22 @@ def test_the_package_runs_as_a_module():
     assert result.stdout == f"ctx-embed, version {ctx_embed.__version__}\n"
 
 
-def test_other_names(monkeypatch):
-    assert run("embed", "--help").stdout == run("encode", "--help").stdout
-    for name, command in (("search", "query"), ("stats", "info"), ("list", "get"), ("add", "build")):
-        arguments = {"add": ["--overwrite", "a", "b"]}.get(name, ["--help"])
-        result = run("index", name, *arguments)
-        if name == "add":
-            assert "--append and --overwrite cannot be combined" in result.stderr
-        else:
-            assert result.stdout == run("index", command, *arguments).stdout
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["embed"], "did you mean 'encode'? "),
+        (["index", "search"], "did you mean 'query'? "),
+        (["index", "stats"], "did you mean 'info'? "),
+        (["index", "list", "a"], "did you mean 'get'? "),
+        (["index", "add", "a", "b"], "did you mean 'build --append'? "),
+    ],
+)
+def test_names_of_other_programs_name_the_command(arguments, hint):
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert (
+        f"Error: unknown command {arguments[min(len(arguments) - 1, 'index' in arguments)]!r}: {hint}" in result.stderr
+    )
 
 
 FLOOD = """

@@ -73,15 +73,15 @@ def test_delete_and_get_by_filter(index):
     assert succeeds("delete", index, "--where", "n >= 5", "--dry-run") == (
         f"3 of 8 documents would be deleted from {index}\n"
     )
-    assert len(succeeds("list", index, "-k", "99").splitlines()) == 8
-    assert succeeds("remove", index, "--where", "n >= 5") == f"3 of 8 documents deleted from {index}\n"
+    assert len(succeeds("get", index, "-k", "99").splitlines()) == 8
+    assert succeeds("delete", index, "--where", "n >= 5") == f"3 of 8 documents deleted from {index}\n"
     assert [json.loads(line)["metadata"]["n"] for line in succeeds("get", index).splitlines()] == [0, 1, 2, 3, 4]
     result = run("delete", index, "--where", "m < 3")
     assert result.stdout == f"0 of 5 documents deleted from {index}\n"
     assert result.stderr == "no document has a field 'm' (fields: n)\n"
     assert run("get", index, "--where", "m < 3").stderr == ("no documents: no document has a field 'm' (fields: n)\n")
     assert fails("delete", index, "--where", "n >").startswith("filter 'n >': ")
-    assert json.loads(succeeds("stats", index, "--json"))["documents"] == 5
+    assert json.loads(succeeds("info", index, "--json"))["documents"] == 5
 
 
 def test_a_query_without_hits_says_why(index, tmp_path):
@@ -190,7 +190,7 @@ def test_several_queries(index, tmp_path):
         (["delete", "index", "-n", "5"], "No such option '-n'"),
         (["get", "index", "--json", "n00006"], "No such option '--json'"),
         (["get", "index", "1", "--where", "n = 1"], "give either IDs or --where"),
-        (["serach", "index", "x"], "unknown command 'serach': did you mean 'search'? known are build, compact,"),
+        (["serach", "index", "x"], "unknown command 'serach': did you mean 'query'? known are build, compact,"),
     ],
 )
 def test_usage_mistakes(arguments, message):

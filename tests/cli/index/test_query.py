@@ -122,7 +122,7 @@ def test_mistakes_are_one_line(index, arguments, message):
 
 
 def test_listing_counting_and_facets(index):
-    listed = run("list", index, "--where", "section = 'sport'", "--offset", 1, "-k", 2)
+    listed = run("get", index, "--where", "section = 'sport'", "--offset", 1, "-k", 2)
     rows = [json.loads(line) for line in listed.stdout.splitlines()]
     assert [row["metadata"]["section"] for row in rows] == ["sport", "sport"]
     assert listed.stderr == "2 of 5 documents\n"
