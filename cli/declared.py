@@ -14,7 +14,7 @@ from ctx_embed.training.options import declared, types_of
 
 
 def options_of(
-    *kinds: Any, but: Iterable[str] = (), cases: Mapping[str, Any] | None = None
+    *kinds: Any, but: Iterable[str] = (), cases: Mapping[str, Any] | None = None, hidden: bool = False
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of dataclasses to a command.
 
@@ -25,6 +25,7 @@ def options_of(
         but: fields that do not become options.
         cases: by name, instances whose defaults the help lists beside each other. The options then default to None, and
             the command chooses the case.
+        hidden: leave the options out of the help.
     """
 
     def add(command: Command) -> Command:
@@ -33,7 +34,7 @@ def options_of(
             for known in reversed([*declared(options)]):
                 if known.name not in but and known.metadata["shown"].get("command", True):
                     default = known.default if isinstance(kind, type) else getattr(kind, known.name)
-                    command = _option(known, types_of(options)[known.name], default, cases)(command)
+                    command = _option(known, types_of(options)[known.name], default, cases, hidden)(command)
         return command
 
     return add
@@ -50,11 +51,11 @@ def section(title: str | None, *classes: type) -> list[str]:
 
 
 def _option(
-    known: Field[Any], kind: Any, default: Any, cases: Mapping[str, Any] | None
+    known: Field[Any], kind: Any, default: Any, cases: Mapping[str, Any] | None, hidden: bool
 ) -> Callable[[Command], Command]:
     shown = known.metadata["shown"]
     flag = shown.get("flag", f"--{known.name.replace('_', '-')}")
-    settings: dict[str, Any] = {"help": known.metadata["meaning"]}
+    settings: dict[str, Any] = {"help": known.metadata["meaning"], "hidden": hidden}
     if kind is bool:
         flag, settings["is_flag"] = (f"{flag}/--no-{known.name}", None) if default is None else (flag, True)
     elif get_origin(kind) is Literal:

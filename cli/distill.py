@@ -13,6 +13,7 @@ from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import (
     OF_RECIPE,
     OUTPUT,
+    REMOVED,
     chosen_options,
     corpus_files,
     data_option,
@@ -38,16 +39,13 @@ SECTIONS = {
         *section(FILES, DistillationJob),
         "plot",
     ),
-    STUDENT: (
-        *("encoder", "encoder_options", *section(None, ContextualizerOptions), "score"),
-        *section(STUDENT, DistillationJob),
-    ),
+    STUDENT: (*section(STUDENT, DistillationJob),),
     TRAINING: (*section(None, DistillationOptions), *section(TRAINING, DistillationJob)),
     OBJECTIVES: section(OBJECTIVES, DistillationOptions, DistillationJob),
     "Other": (),
 }
 # Options of the command that a recipe must not set.
-NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "score", "device"}
+NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "device"}
 
 
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -65,7 +63,7 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
         }
 
 
-@command(sections=SECTIONS)
+@command(sections=SECTIONS, removed=REMOVED)
 @click.option(
     "--corpus",
     multiple=True,
@@ -90,7 +88,8 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 )
 @click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
 @encoder_options
-@options_of(ContextualizerOptions, DistillationJob, DistillationOptions)
+@options_of(ContextualizerOptions, hidden=True)
+@options_of(DistillationJob, DistillationOptions)
 def distill(
     output: Path,
     corpus: tuple[str, ...],
@@ -102,7 +101,6 @@ def distill(
     validation: str | None,
     data: Path | None,
     plot: Path | None,
-    score: str | None,
     **options: Any,
 ) -> None:
     """Train an encoder over a token table to reproduce a teacher's embeddings.
@@ -138,7 +136,7 @@ def distill(
 
     if plot is not None:
         require_matplotlib()
-    options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"], score)
+    options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"])
     for name, value in (("skip", skip), ("validation", validation)):
         options[name] = str(corpus_files((value,), data)[0]) if value else None
     options["exclude"] = corpus_files(exclude, data)

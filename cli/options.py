@@ -68,7 +68,8 @@ def dtype_option(default: str) -> Callable[[Command], Command]:
 
 # The key under which a click context stores the recipe of a command.
 OF_RECIPE = "ctx_embed.recipe"
-SCORES = ["additive", "content", "dot", "general", "location", "scaled-dot"]
+# What to use instead of a removed option.
+REMOVED = {"--score": "give --option score=NAME"}
 
 
 def _value(text: str) -> Any:
@@ -91,31 +92,27 @@ def named_values(context: click.Context, parameter: click.Parameter, given: tupl
 
 
 def encoder_options(command: Command) -> Command:
-    """Add ``--encoder`` and the options of all systems; the Contextualizer's are :class:`.ContextualizerOptions`."""
-    for option in (
-        click.option(
-            "--score", type=click.Choice(SCORES), help="Score of the system `attentive`; same as --option score=NAME."
-        ),
-        click.option(
-            "--option",
-            "encoder_options",
-            multiple=True,
-            callback=named_values,
-            metavar="NAME=VALUE",
-            help="An option of the system, see `ctx-embed systems --json`; may be repeated.",
-        ),
-        click.option(
-            "--encoder",
-            default="contextualizer",
-            metavar="NAME",
-            help="The system to train, see `ctx-embed systems`.",
-        ),
-    ):
-        command = option(command)
-    return command
+    """Add ``--encoder`` and ``--option``, hidden: docs/encoders.md has them."""
+    option = click.option(
+        "--option",
+        "encoder_options",
+        multiple=True,
+        callback=named_values,
+        hidden=True,
+        metavar="NAME=VALUE",
+        help="An option of the system, see `ctx-embed systems --json`; may be repeated.",
+    )
+    encoder = click.option(
+        "--encoder",
+        default="contextualizer",
+        hidden=True,
+        metavar="NAME",
+        help="The system to train, see `ctx-embed systems`.",
+    )
+    return encoder(option(command))
 
 
-def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | None) -> dict[str, Any]:
+def chosen_options(encoder: str, encoder_options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a system: from the command line, else from a recipe for the same system.
 
     Raises:
@@ -128,7 +125,7 @@ def chosen_options(encoder: str, encoder_options: dict[str, Any], score: str | N
     context = click.get_current_context()
     recipe = context.meta.get(OF_RECIPE, {})
     of_recipe = recipe.get("encoder_options", {}) if recipe.get("encoder", "contextualizer") == encoder else {}
-    options = {**of_recipe, **encoder_options, **({"score": score} if score else {})}
+    options = {**of_recipe, **encoder_options}
     require_options(encoder, options)
     if encoder != "contextualizer":
         given = [

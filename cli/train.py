@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from ctx_embed.cli.declared import options_of
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.options import OUTPUT, SEED, chosen_options, encoder_options, field_options
+from ctx_embed.cli.options import OUTPUT, REMOVED, SEED, chosen_options, encoder_options, field_options
 from ctx_embed.progress import duration
 from ctx_embed.training.supervised.options import (
     DIMENSION,
@@ -26,12 +26,12 @@ from ctx_embed.training.supervised.options import (
     TrainingJob,
 )
 
-OF_SYSTEM = ("encoder_options", "score", "dimension", *vars(PAPER))
+OF_SYSTEM = ("encoder_options", "dimension", *vars(PAPER))
 # Flags that have another name than their parameter.
 FLAGS = {"encoder_options": "option"}
 
 
-@command()
+@command(removed=REMOVED)
 @click.argument("train_file", metavar="TRAIN")
 @click.option("-o", "--output", required=True, type=OUTPUT, metavar="OUT", help="The model folder to write.")
 @field_options
@@ -46,8 +46,10 @@ FLAGS = {"encoder_options": "option"}
 @options_of(SupervisedOptions, but=["seed"], cases={"": FINE_TUNING, "from scratch": SupervisedOptions()})
 @click.option("--seed", default=0, type=SEED, help="Seed of the split, the order and the initial weights.")
 @encoder_options
-@click.option("--dimension", default=DIMENSION, type=click.IntRange(min=1), help="Dimension m of the embedding.")
-@options_of(PAPER)
+@click.option(
+    "--dimension", default=DIMENSION, type=click.IntRange(min=1), hidden=True, help="Dimension m of the embedding."
+)
+@options_of(PAPER, hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def train(
     train_file: str,
@@ -59,7 +61,6 @@ def train(
     seed: int,
     encoder: str,
     encoder_options: dict[str, Any],
-    score: str | None,
     **given: Any,
 ) -> None:
     """Train a classifier on labelled texts, starting from the default model.
@@ -69,7 +70,7 @@ def train(
     seconds; with more, the encoder too, and the best epoch of each run on the validation texts counts.
 
     --from scratch trains random weights by the paper's protocol: Adam 1e-4, batches of 32, 10 epochs. Only then do the
-    options of architecture and vocabulary apply; --encoder NAME implies it.
+    options of the vocabulary apply, and those of the architecture, which docs/encoders.md lists.
 
     Run the command again to resume an interrupted run after its last epoch; a finished run is not repeated, and a model
     that another command made is replaced only with --overwrite.
@@ -79,7 +80,6 @@ def train(
     \b
     Example: ctx-embed train reviews.tsv -o reviews-model
     Example: ctx-embed train reviews.csv -o reviews-model --field review --label-field stars
-    Example: ctx-embed train reviews.tsv -o san-model --encoder san --option heads=10
     """
     began = time.monotonic()
     context = click.get_current_context()
@@ -104,7 +104,7 @@ def train(
     from ctx_embed.classify.report import as_text
     from ctx_embed.training.supervised.job import train as trained
 
-    of_system = chosen_options(encoder, encoder_options, score)
+    of_system = chosen_options(encoder, encoder_options)
     if encoder != "contextualizer":
         architecture = {"dimension": architecture["dimension"]}
     from_scratch = _is_from_scratch(job)

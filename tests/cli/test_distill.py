@@ -265,7 +265,7 @@ def test_options_of_a_system(here):
     assert load("model")[0].heads == 3
     assert run_system("--option", "widths=1,2", "--option", "filters=2", encoder="cnn").exit_code == 0
     assert load("model")[0].widths == [1, 2]
-    assert run_system("--score", "additive", encoder="attentive").exit_code == 0
+    assert run_system("--option", "score=additive", encoder="attentive").exit_code == 0
     assert load("model")[0].score == "additive"
 
 
@@ -368,10 +368,11 @@ def test_options_that_a_system_cannot_use(here):
         1,
         "Error: output_dimension must be the student's dimension 8, got 4; leave it out",
     )
-    assert line("--score", "dot", encoder="mean") == (
+    assert line("--option", "score=dot", encoder="mean") == (
         1,
         "Error: unknown option of mean 'score': known are max_seq_length",
     )
+    assert line("--score", "dot") == (2, "Error: --score was removed: give --option score=NAME")
 
 
 def test_a_training_that_diverges_leaves_the_teachers_work_only():
@@ -491,7 +492,7 @@ def test_mistakes_of_usage(arguments, message):
 
 def test_the_help_has_every_option_in_one_section():
     named = [name for names in SECTIONS.values() for name in names]
-    options = [option.name for option in distill.params if isinstance(option, click.Option)]
+    options = [option.name for option in distill.params if isinstance(option, click.Option) and not option.hidden]
     assert sorted(named) == sorted(name for name in options if name != "help")
     shown = COMMAND.succeeds("--help")
     assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")] == [*SECTIONS]

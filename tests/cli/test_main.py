@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -12,6 +13,8 @@ import ctx_embed
 from ctx_embed.cli import main as cli
 from ctx_embed.cli.main import COMMANDS, main
 from ctx_embed.errors import InputError
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str):
@@ -100,6 +103,16 @@ def test_ranges_in_words():
     shown = " ".join(HELP["index duplicates"].split() + HELP["serve"].split())
     assert "--threshold X The lowest cosine of a pair. [default: 0.9; -1 to 1]" in shown
     assert "--workers N Processes that share the port. [default: 1]" in shown
+
+
+@pytest.mark.parametrize("name", ["train", "distill"])
+def test_help_leaves_options_of_the_architecture_to_their_page(name):
+    (each,) = (each for known, each in commands() if known == (name,))
+    hidden = {param.opts[-1] for param in each.params if getattr(param, "hidden", False)}
+    assert {"--encoder", "--option", "--steps", "--rank", "--positions", "--scale", "--initial-context"} <= hidden
+    assert not hidden & set(HELP[name].split())
+    page = (ROOT / "docs" / "encoders.md").read_text(encoding="utf-8")
+    assert all(f"`{option} " in page for option in hidden)
 
 
 def test_no_command():

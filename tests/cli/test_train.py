@@ -228,7 +228,7 @@ def test_options_of_a_system(train_file):
     arguments = ["--encoder", "lama", "--option", "heads=3", "--option", "output_dimension=5"]
     assert run(train_file, "-o", "model", *SYSTEM, *arguments, "--overwrite").exit_code == 0
     assert load("model").encode(["a good film"]).shape == (1, 5)
-    arguments = ["--encoder", "attentive", "--score", "content", "--overwrite"]
+    arguments = ["--encoder", "attentive", "--option", "score=content", "--overwrite"]
     assert run(train_file, "-o", "model", *SYSTEM, *arguments).exit_code == 0
     assert load("model")[0].score == "content"
     message = "unknown option of lama 'head': did you mean 'heads'? "
