@@ -9,10 +9,11 @@ import zlib
 
 from ctx_embed.documents.extracted import MOST_BYTES, SECONDS, UnreadableFileError
 from ctx_embed.files import open_regular
-from ctx_embed.rows.encodings import UTF_8, detected, is_binary, marked
+from ctx_embed.rows.encodings import REPAIR, SAMPLE_BYTES, UTF_8, is_binary, marked, settled, warn_of_wrong_bytes
 from ctx_embed.rows.opening import GZIP_MAGIC
 
 _BLOCK_BYTES = 1 << 20
+_NULS = re.compile("\0+")
 
 
 def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> bytes:
@@ -39,42 +40,42 @@ def read_bytes(path: str, most: int = MOST_BYTES, seconds: float = SECONDS) -> b
     return b"".join(blocks)
 
 
-def decode(raw: bytes, encoding: str | None = None) -> str:
+def read_text(path: str, encoding: str | None = None) -> str:
+    """Return the text of a file, see :func:`decode`.
+
+    Raises:
+        UnreadableFileError: as :func:`read_bytes` and :func:`decode`.
+    """
+    return decode(read_bytes(path), encoding, path)
+
+
+def decode(raw: bytes, encoding: str | None = None, name: str | None = None) -> str:
     r"""Return bytes as text with ``\n`` as line ends.
 
     Args:
         raw: the bytes.
-        encoding: the name of their encoding; None: that of a byte order mark, UTF-8, or one that is detected.
+        encoding: the name of their encoding; None: that of a byte order mark, UTF-8, or one that is detected. A few
+            bytes that are not UTF-8 cost one character each, and so do NUL bytes.
+        name: the name of the file, to warn of such bytes; None: no warning.
 
     Raises:
         UnreadableFileError: they are not text, or not in that encoding.
     """
-    if encoding is None:
-        text = raw.decode(_encoding_of(raw), "replace")
-    else:
-        try:
-            text = raw.decode(encoding)
-        except UnicodeDecodeError:
-            raise UnreadableFileError(f"is not {encoding}; name its encoding") from None
+    given, encoding = encoding, encoding or marked(raw)
+    if encoding is None and is_binary(raw):
+        raise UnreadableFileError("binary", counted=True)
+    try:
+        text = raw.decode(encoding or UTF_8)
+    except UnicodeDecodeError as error:
+        if given:
+            raise UnreadableFileError(f"is not {given}; name its encoding") from None
+        chosen = encoding or settled(raw[max(0, error.start - SAMPLE_BYTES) : error.start + SAMPLE_BYTES])
+        text = raw.decode(chosen, REPAIR if chosen == UTF_8 else "replace")
+        if chosen == UTF_8 and name is not None:
+            warn_of_wrong_bytes(name, raw, error.start)
+    if "\0" in text:
+        if name is not None:
+            warn_of_wrong_bytes(name, raw, max(0, raw.find(b"\0")))
+        text = _NULS.sub(" ", text)
     text = text.removeprefix("\ufeff")
     return re.sub("\r\n?", "\n", text) if "\r" in text else text
-
-
-def _encoding_of(raw: bytes) -> str:
-    """Return the encoding of bytes: that of a byte order mark, UTF-8, or one that is detected.
-
-    Raises:
-        UnreadableFileError: they are not text.
-    """
-    encoding = marked(raw)
-    if encoding is None:
-        if is_binary(raw):
-            raise UnreadableFileError("binary", counted=True)
-        try:
-            raw.decode(UTF_8)
-            return UTF_8
-        except UnicodeDecodeError:
-            encoding = detected(raw)
-    if encoding is None:
-        raise UnreadableFileError("binary", counted=True)
-    return encoding

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 from ctx_embed.documents.extracted import MEGABYTES, SECONDS, Extracted, UnreadableFileError
 from ctx_embed.documents.formats import extract, format_of
+from ctx_embed.rows.encodings import WrongBytesWarning
 
 Item = TypeVar("Item")
 
@@ -73,6 +75,8 @@ class _Worker:
             if found.get("spent"):
                 self.end()
             raise UnreadableFileError(found["reason"], counted=found.get("counted", False))
+        for said in found["warnings"]:
+            warnings.warn(WrongBytesWarning(said), stacklevel=2)
         return [Extracted(**fields) for fields in found["texts"]]
 
     def _started(self) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.formats import extract
+from ctx_embed.rows.encodings import WrongBytesWarning
 
 
 def limit_memory(megabytes: int) -> None:
@@ -28,7 +29,11 @@ def limit_memory(megabytes: int) -> None:
 def answer(path: str, megabytes: int) -> dict[str, object]:
     """Return the texts of a file, or the reason why there are none."""
     try:
-        return {"texts": [asdict(extracted) for extracted in extract(path)]}
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always", WrongBytesWarning)
+            texts = [asdict(extracted) for extracted in extract(path)]
+        said = [str(warning.message) for warning in raised if issubclass(warning.category, WrongBytesWarning)]
+        return {"texts": texts, "warnings": said}
     except UnreadableFileError as error:
         return {"reason": str(error), "counted": error.counted}
     except MemoryError:

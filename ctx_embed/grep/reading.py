@@ -18,7 +18,16 @@ from ctx_embed.documents.walking import File, Skipped, is_index, patterns, walk
 from ctx_embed.errors import InputError
 from ctx_embed.index.following.report import Synced
 from ctx_embed.rows import read_numbered_documents
-from ctx_embed.rows.encodings import UTF_8, is_binary, marked, require_encoding, settled
+from ctx_embed.rows.encodings import (
+    REPAIR,
+    SAMPLE_BYTES,
+    UTF_8,
+    is_binary,
+    marked,
+    require_encoding,
+    settled,
+    warn_of_wrong_bytes,
+)
 from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, unpacked
 from ctx_embed.texts import well_formed
 
@@ -27,6 +36,7 @@ STANDARD_INPUT_NAME = "(standard input)"
 # A plain file of more bytes than this, and every pipe, is read in pieces of about this many.
 PIECE_BYTES = 1 << 20
 # The structure of a piece: a piece may begin anywhere, so it has neither front matter nor a complete syntax tree.
+_ASCII = bytes(range(128))
 _PIECE_KINDS = {"plain:rows": "rows", "plain:code": "code", "plain:python": "code"}
 
 
@@ -94,7 +104,7 @@ class Sources:
                     else:
                         yield from (Text(source.name, extracted) for extracted in found)
                 except UnreadableFileError as error:
-                    if not error.counted:
+                    if not error.counted or source.path in self.paths:
                         self.report.failed[source.name] = str(error)
 
     def _sources(self) -> Iterator[_Source]:
@@ -143,7 +153,7 @@ class Sources:
             else:
                 kind = _PIECE_KINDS.get(format_of(path).reader, "prose")
                 with opened(path) as stream:
-                    for text, start, line in pieces(unpacked(stream), self.encoding):
+                    for text, start, line in pieces(unpacked(stream), self.encoding, name=name):
                         yield Text(name, Extracted(text, kind, line=line), start)
         except BROKEN_GZIP as error:
             raise UnreadableFileError(f"broken gzip ({error})") from None
@@ -162,7 +172,7 @@ class _Source(NamedTuple):
 
 
 def pieces(
-    stream: io.BufferedReader, encoding: str | None = None, size: int = PIECE_BYTES
+    stream: io.BufferedReader, encoding: str | None = None, size: int = PIECE_BYTES, name: str = STANDARD_INPUT_NAME
 ) -> Iterator[tuple[str, int, int]]:
     """Yield the pieces of a text, cut after a blank line, a line or a word, with the characters and lines before each.
 
@@ -170,6 +180,7 @@ def pieces(
         stream: the bytes.
         encoding: their encoding; None: that of a byte order mark, UTF-8, or one detected in the first piece.
         size: the number of bytes that are read at a time.
+        name: the name of the file, to warn of bytes that are not UTF-8.
 
     Yields:
         A piece, the number of characters before it, and the number of its first line, from 1.
@@ -181,18 +192,33 @@ def pieces(
     encoding = encoding or marked(raw)
     if encoding is None and is_binary(raw):
         raise UnreadableFileError("binary", counted=True)
-    chosen = encoding or (UTF_8 if raw.isascii() else settled(raw))
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(chosen)("replace"), translate=True)
-    rest, start, line = "", 0, 1
+    first = len(raw) - len(raw.lstrip(_ASCII))
+    chosen = encoding or (UTF_8 if first == len(raw) else settled(raw[first:][:SAMPLE_BYTES]))
+    errors = REPAIR if chosen == UTF_8 else "replace"
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(chosen)(errors), translate=True)
+    rest, start, line, warned = "", 0, 1, False
     while raw:
         following = stream.read(size)
-        text = rest + decoder.decode(raw, final=not following)
+        if chosen == UTF_8 and not warned and (place := _wrong(raw)) >= 0:
+            warn_of_wrong_bytes(name, raw, place, line + rest.count("\n"))
+            warned = True
+        text = rest + decoder.decode(raw, final=not following).replace("\0", " ")
         if not start:
             text = text.removeprefix("\ufeff")
         end = _end(text) if following else len(text)
         if end:
             yield well_formed(text[:end]), start, line
         rest, start, line, raw = text[end:], start + end, line + text.count("\n", 0, end), following
+
+
+def _wrong(raw: bytes) -> int:
+    """Return the place of the first byte that is not text in UTF-8, or -1; the ends may lie within a character."""
+    start = next((place for place, byte in enumerate(raw[:4]) if byte & 0xC0 != 0x80), 0)
+    try:
+        codecs.utf_8_decode(raw[start:], "strict", False)
+    except UnicodeDecodeError as error:
+        return start + error.start
+    return raw.find(b"\0")
 
 
 def _end(text: str) -> int:

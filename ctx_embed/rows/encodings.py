@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import codecs
 import re
+import warnings
 
 from ctx_embed.errors import InputError
 
 UTF_8 = "utf-8"
+# How Python's codecs are asked to decode UTF-8 with some wrong bytes.
+REPAIR = "ctx_embed.repair"
 # Number of bytes from which an encoding is detected.
 SAMPLE_BYTES = 1 << 16
 # Longer byte-order marks first: that of UTF-32 begins with that of UTF-16.
@@ -25,6 +28,16 @@ _ANALYSED = 16384
 _USUAL, _DOUBTFUL = "cp1252", 0.2
 # Control characters that hardly occur in text; tabs, line ends, form feeds and escapes do occur.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f]")
+# A killed process or a full disk leaves runs of NUL bytes in a log.
+_NULS = re.compile(rb"\0+")
+_NOT_ASCII = re.compile("[^\0-\x7f]")
+# English with so few accents is read as UTF-8 with stray bytes, which gives the same as Windows' encoding.
+_BYTES_FOR_A_WRONG_ONE = 100
+# Stray bytes of text pasted from Windows: its quotation marks, dashes and letters. Others may be parts of UTF-8.
+_STRAY = {
+    bytes([byte]): bytes([byte]).decode(_USUAL)
+    for byte in (0x80, 0x82, 0x84, 0x85, 0x8B, *range(0x91, 0x98), 0x99, 0x9B, *range(0xC0, 0xFF))
+}
 
 
 def require_encoding(encoding: str) -> None:
@@ -50,9 +63,11 @@ def marked(start: bytes) -> str | None:
 
 
 def is_binary(start: bytes) -> bool:
-    """Return whether the first bytes of a file are not text."""
-    start = start[:_LOOKED_AT]
-    return b"\0" in start or 20 * len(_CONTROLS.findall(start)) > len(start)
+    """Return whether the first bytes of a file are not text; a text, such as a log, may have a few NUL bytes."""
+    # A log that was emptied while it was written to begins with as many NUL bytes as it had before.
+    first = len(start) - len(start.lstrip(b"\0"))
+    looked = _NULS.sub(b"\0", start[max(first - 1, 0) :][:_LOOKED_AT])
+    return 20 * len(_CONTROLS.findall(looked)) > len(looked) or start[257:262] == b"ustar"
 
 
 def detected(sample: bytes) -> str | None:
@@ -83,15 +98,49 @@ def settled(sample: bytes, fallback: str | None = None) -> str:
         fallback: the encoding of a file that is not UTF-8; None: detected.
 
     Returns:
-        UTF-8 if the first line of the sample, or at least half of its lines that are not ASCII, are UTF-8, or if the
-        sample is not text.
+        UTF-8 if all but a few bytes of the sample are UTF-8 (see :data:`REPAIR`), or if the sample is not text.
     """
-    *whole, cut = sample.split(b"\n")
-    lines = [line for line in whole if not line.isascii()] or [cut]
-    valid = [is_utf8(line, cut=not whole) for line in lines]
-    if valid[0] or 2 * sum(valid) >= len(valid):
+    text = codecs.getincrementaldecoder(UTF_8)("surrogateescape").decode(sample)
+    others = _NOT_ASCII.findall(text)
+    wrong = sum("\udc80" <= character <= "\udcff" for character in others)
+    if 2 * wrong <= len(others):
+        return UTF_8
+    if fallback is None and wrong == len(others) and _BYTES_FOR_A_WRONG_ONE * wrong <= len(sample):
         return UTF_8
     return fallback or detected(sample) or UTF_8
+
+
+class WrongBytesWarning(UserWarning):
+    """Some bytes of a text are not what its encoding allows; each costs one character."""
+
+
+def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1) -> None:
+    """Warn that a file has wrong bytes.
+
+    Args:
+        name: the name of the file.
+        raw: its bytes, or those of some lines.
+        place: where the first wrong byte is.
+        first: the number of the first line of ``raw``.
+    """
+    line, start = first + raw.count(b"\n", 0, place), raw.rfind(b"\n", 0, place) + 1
+    wrong = "not UTF-8" if raw[place] else "not text"
+    said = (
+        f"{name}, line {line}: byte {place - start + 1} (0x{raw[place]:02x}) is {wrong}; the rest of the file was read"
+    )
+    warnings.warn(WrongBytesWarning(said), stacklevel=2)
+
+
+def _repaired(error: UnicodeError) -> tuple[str, int]:
+    """Return the character for bytes that are not UTF-8: that of Windows for a stray byte, else U+FFFD."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    cut = error.reason == "unexpected end of data"
+    stray = error.object[error.start : error.end]
+    return "\ufffd" if cut else _STRAY.get(stray, "\ufffd"), error.end
+
+
+codecs.register_error(REPAIR, _repaired)
 
 
 def is_utf8(line: bytes, *, cut: bool = False) -> bool:

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, is_utf8, marked, require_encoding, settled
+from ctx_embed.rows.encodings import (
+    REPAIR,
+    SAMPLE_BYTES,
+    UTF_8,
+    has_byte_lines,
+    is_binary,
+    is_utf8,
+    marked,
+    require_encoding,
+    settled,
+    warn_of_wrong_bytes,
+)
 from ctx_embed.rows.opening import BROKEN_GZIP, said
 
 # Maximum bytes of a line, so that memory stays bounded for any file.
@@ -84,26 +95,37 @@ class Lines(Iterator[str]):
         return None
 
     def _read(self, stream: io.BufferedReader, encoding: str | None, fallback: str | None) -> Iterator[_Line]:
-        start = self.number == 0
+        named, number = encoding, self.number
+        start = number == 0
         if start:
             encoding = encoding or marked(stream.peek(4)[:4])
         if encoding is not None and not has_byte_lines(encoding):
             yield from self._decoded(stream, encoding)
             return
-        named = encoding
+        repairing = warned = False
         while raw := stream.readline(LONGEST_LINE + 1):
+            number += 1
             if len(raw) > LONGEST_LINE:
                 raise InputError(f"{self.name}: a line has more than {LONGEST_LINE >> 20} MB; break it up")
             line = raw.removesuffix(b"\n").removesuffix(b"\r")
-            if encoding is None and not line.isascii():
+            if not repairing and named is None and not line.isascii() and not is_utf8(line):
                 # Look ahead only where needed, since that may have to wait for a pipe.
-                ahead = b"" if is_utf8(line) else stream.peek(SAMPLE_BYTES)
-                encoding = settled(raw + ahead[:SAMPLE_BYTES], fallback)
+                sample = raw + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+                encoding = encoding or settled(sample, fallback)
+                repairing = encoding == UTF_8 and not is_binary(sample)
+            elif encoding is None and not line.isascii():
+                encoding = UTF_8
             try:
                 text, error = line.decode(encoding or UTF_8), None
             except UnicodeDecodeError as wrong:
-                text = line.decode("ascii", "surrogateescape")
-                error = _wrong_encoding(named, encoding or UTF_8, wrong.start + 1)
+                if repairing:
+                    text, error = line.decode(UTF_8, REPAIR), None
+                    if not warned:
+                        warn_of_wrong_bytes(self.name, line, wrong.start, number)
+                    warned = True
+                else:
+                    text = line.decode("ascii", "surrogateescape")
+                    error = _wrong_encoding(encoding or UTF_8, wrong.start + 1)
             yield text.removeprefix("\ufeff") if start else text, error
             start = False
 
@@ -122,8 +144,8 @@ class Lines(Iterator[str]):
                 text.detach()
 
 
-def _wrong_encoding(named: str | None, encoding: str, place: int) -> InputError:
-    if named is not None and named != UTF_8:
+def _wrong_encoding(encoding: str, place: int) -> InputError:
+    if encoding != UTF_8:
         return InputError(f"must be {encoding}; give the right encoding")
     return InputError(
         f"must be {encoding.upper()} (see byte {place} of the line); convert the file or name its encoding"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.encodings import SAMPLE_BYTES, has_byte_lines, marked, require_encoding, settled
+from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, marked, require_encoding, settled
 from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said
 from ctx_embed.rows.reading import Fields, document_of
 from ctx_embed.rows.sources import Source
@@ -122,7 +122,7 @@ def _cut(whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: in
     if packed or kind not in (TEXT, JSONL) or (encoding is not None and not has_byte_lines(encoding)):
         yield whole
     else:
-        yield from _stretches(replace(whole, encoding=encoding), stream, part_rows, part_bytes, read_bytes)
+        yield from _stretches(whole, stream, part_rows, part_bytes, read_bytes)
 
 
 def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iterator[Piece]:
@@ -149,7 +149,9 @@ def _stretches(
     encoding, complete, tail = whole.encoding, True, b""
     while block := stream.read(read_bytes):
         if encoding is None and not block.isascii():
+            # UTF-8 is what each piece expects, and there it repairs a few wrong bytes.
             encoding = _settled(tail + block)
+            whole = replace(whole, encoding=None if encoding == UTF_8 else encoding)
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + read + 1
         place = 0
         while place < len(ends):
@@ -158,7 +160,7 @@ def _stretches(
             if last >= len(ends):
                 break
             stop, count = int(ends[last]), lines + last + 1 - place
-            yield replace(whole, start=start, stop=stop, first=first + 1, rows=count, encoding=encoding)
+            yield replace(whole, start=start, stop=stop, first=first + 1, rows=count)
             start, first, lines, place = stop, first + count, 0, last + 1
         lines += len(ends) - place
         read += len(block)
@@ -166,7 +168,7 @@ def _stretches(
         tail = block[block.rfind(b"\n") + 1 :][-SAMPLE_BYTES:]
     if start < read:
         rows = lines + (not complete)
-        yield replace(whole, start=start, stop=read, first=first + 1, rows=rows, encoding=encoding)
+        yield replace(whole, start=start, stop=read, first=first + 1, rows=rows)
 
 
 def _settled(block: bytes) -> str:

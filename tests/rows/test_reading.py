@@ -18,6 +18,7 @@ from pyarrow import parquet
 
 from ctx_embed.errors import InputError
 from ctx_embed.rows import read_documents, read_labelled, read_lines
+from ctx_embed.rows.encodings import WrongBytesWarning
 from ctx_embed.rows.sources import estimated_count, expanded
 from ctx_embed.texts import Document
 
@@ -134,11 +135,25 @@ def test_a_closed_standard_input(monkeypatch):
 def test_bytes_that_are_not_utf8(file, standard_input):
     advice = "convert the file or name its encoding"
     path = file("fiñe\n".encode() + b"caf\xe9\n")
-    assert error(read_lines, path) == f"{path}, line 2: must be UTF-8 (see byte 4 of the line); {advice}"
-    path = file(b"\xef\xbb\xbfab\xff\n")
-    assert error(read_lines, path) == f"{path}, line 1: must be UTF-8 (see byte 6 of the line); {advice}"
+    assert error(read_lines, path, "utf-8") == f"{path}, line 2: must be UTF-8 (see byte 4 of the line); {advice}"
     standard_input(b"nothing\xff\0 but bytes")
     assert error(read_lines, "-") == f"standard input, line 1: must be UTF-8 (see byte 8 of the line); {advice}"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.csv", "a.jsonl", "-"])
+def test_wrong_bytes_cost_themselves_and_one_warning(file, standard_input, name):
+    said = ["Le garçon a mangé.", "It\x92s here.", "a\xff gap", "fin"]
+    rows = {"a.csv": ["text", *said], "a.jsonl": [f'{{"text": "{text}"}}' for text in said]}.get(name, said)
+    wrong = {"\x92": b"\x92", "\xff": b"\xff"}
+    content = b"\n".join(b"".join(wrong.get(character, character.encode()) for character in row) for row in [*rows, ""])
+    if name == "-":
+        standard_input(content)
+    path = name if name == "-" else file(gzip.compress(content) if name.endswith(".gz") else content, name)
+    with pytest.warns(WrongBytesWarning) as warned:
+        assert [document.text for document in read_documents(path)] == [said[0], "It\u2019s here.", "a� gap", "fin"]
+    (message,) = (str(each.message) for each in warned)
+    line, byte = (3, 3) if name == "a.csv" else (2, 3 + len('{"text": "') * (name == "a.jsonl"))
+    assert f", line {line}: byte {byte} (0x92) is not UTF-8" in message
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp1252", "utf-8-sig", "cp1251", "shift_jis"])
@@ -407,7 +422,6 @@ def test_another_encoding(file, standard_input):
         ("a.csv", "text,n\nx,1,2\n", "{path}, line 2: 3 fields, but the header has 2"),
         ("a.csv", 'text\n"open\n', "{path}, line 2: cannot be read (unexpected end of data)"),
         ("a.csv", 'text\n"a"b\n', "{path}, line 2: cannot be read (',' expected after '\"')"),
-        ("a.csv", "text\né\n".encode() + b"\xff\n", "{path}, line 3: must be UTF-8 (see byte 1 of the line); convert"),
         ("a.tsv", "text\tn\nx\n", "{path}, line 2: 1 field, but the header has 2"),
         ("a.tsv", "n\n1\n", "{path}: no field 'text' (fields: 'n'); name the right one with --field"),
         (
@@ -423,7 +437,6 @@ def test_another_encoding(file, standard_input):
         ("a.parquet", b"PAR1 nothing", "{path}: cannot be read as Parquet ("),
         ("a.parquet", b"", "{path}: cannot be read as Parquet ("),
         ("a.parquet.gz", gzip.compress(b"PAR1" * 99, mtime=0)[:-4], "{path}: cannot be read as Parquet ("),
-        ("a.txt", "fiñe\n".encode() + b"\xff\xfe\n", "{path}, line 2: must be UTF-8 (see byte 1 of the line); convert"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
