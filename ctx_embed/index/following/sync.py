@@ -290,7 +290,7 @@ class _Step:
         try:
             if not file.size:
                 # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
-                raise UnreadableFileError(EMPTY, counted=True)
+                raise UnreadableFileError(EMPTY, counted=not format_of(file.path).apart)
             digest = content_hash(file)
             documents = self._documents_of(file, texts)
             # All ids are read first, so that a file is stored completely or not at all.
@@ -300,6 +300,11 @@ class _Step:
             problem, new = error, []
         except OSError as error:
             problem, new = _TryAgainError(f"cannot be read ({error.strerror})"), []
+        if old and problem is not None and not (problem.counted and str(problem) == EMPTY):
+            # Perhaps a download that was cut short: what the file said before stays until it can be read.
+            self._record(file, records.READ_AGAIN, b"", None, False)
+            self.result.leave_out(file.source, f"{problem}; its former text stays in the index", named=True)
+            return
         if isinstance(problem, _TryAgainError) or (problem is None and has_changed(file)):
             number = self._record(file, records.READ_AGAIN, b"", *_said(problem))
         else:

@@ -184,13 +184,37 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(index, folder):
         assert failed["bad.jsonl"].startswith("line 2: not JSON")
         assert failed["twice.jsonl"] == "line 2: the id 1 comes twice"
         assert "fine" not in [index.get(name).text for name in index.ids()]
-    # A file that breaks loses its documents: they are no longer what it says.
-    (folder / "rows.jsonl").write_text("{")
+
+
+@pytest.mark.parametrize("cut", [0, 100, -300, "zeros"])
+def test_a_download_that_was_cut_short_leaves_the_former_text(index, folder, cut):
+    whole = folder / "report.pdf"
+    pdf(whole)
     index.sync(folder)
-    assert "r1" not in index
-    (folder / "rows.jsonl").write_text('{"id": "r1", "text": "mended"}\n')
-    assert index.sync(folder).added == 1
-    assert index.get("r1").text == "mended"
+    before = index.get("report.pdf").text
+    content = whole.read_bytes()
+    broken = bytes(len(content)) if cut == "zeros" else content[:cut]
+    for name in ("report.pdf", "a.md" if cut == "zeros" else "report.pdf", "rows.jsonl" if cut else "report.pdf"):
+        (folder / name).write_bytes(b"{" if name == "rows.jsonl" else broken)
+    former = {name: index.get(name).text for name in ("a.md", "r1")}
+    for _ in range(2):
+        synced = index.sync(folder)
+        assert "its former text stays in the index" in synced.failed["report.pdf"]
+        assert "report.pdf" in synced.left_out
+        assert synced.removed == synced.changed == 0
+        assert index.get("report.pdf").text == before
+        assert {name: index.get(name).text for name in former} == former
+    pdf(whole, pages=(SECOND,))
+    assert index.sync(folder).changed == 1
+    assert index.get("report.pdf").text == SECOND
+    whole.unlink()
+    assert index.sync(folder).removed == 1
+
+
+def test_an_emptied_text_is_removed(index, folder):
+    (folder / "a.md").write_text("\n")
+    assert index.sync(folder).failed == {}
+    assert "a.md" not in index
 
 
 @pytest.mark.parametrize(
@@ -291,7 +315,7 @@ def test_messages_are_one_printable_line(index, folder):
 def test_a_format_without_its_library_is_read_once_that_is_installed(index, folder, monkeypatch):
     pdf(folder / "report.pdf")
     with monkeypatch.context() as patched:
-        patched.setattr(formats, "_installed", lambda module: module != "pypdf")
+        patched.setattr(formats, "_installed", lambda module: module != "pypdfium2")
         synced = index.sync(folder)
         assert synced.lacking == {".pdf": 1}
         assert f"left out 1 .pdf, which needs the extra documents: {installation('documents')}" in synced.left_out
