@@ -63,8 +63,8 @@ def build(
     """Index the documents of INPUT in the folder INDEX.
 
     INPUT is a folder, a file, or - for standard input. In a folder every file is a document, cut into passages: text,
-    Markdown and source code in any encoding, and with the extra 'documents' HTML, PDF, Word and more. The same command
-    again brings INDEX in step with the folder, see 'index sync'.
+    Markdown and source code in any encoding, Word and more, and with the extra 'documents' HTML and PDF. The same
+    command again brings INDEX in step with the folder, see 'index sync'.
 
     A named file is text (one document per line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a
     header, or Parquet, plain or gzipped. Except in text, the field 'id' or '_id' is the id and all other fields become

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
+from ctx_embed.documents.front_matter import front_matter
 from ctx_embed.documents.grammars import LANGUAGES, definitions
 
 # Depths: the smaller the depth of a block, the better a cut before it. Every page begins a new passage.
@@ -22,7 +23,8 @@ _RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})")
-_FRONT_MATTER = re.compile(r"---\n.*?\n(?:---|\.\.\.)(?:\n|$)", re.DOTALL)
+# A heading is the title of a text if it begins within so many characters.
+_TITLE_WITHIN = 10_000
 # Lines that end a block of code or continue the one above; no passage should begin with them.
 _CONTINUES = re.compile(r"\s*(?:[})\]]|end\b|else\b|elif\b|except\b|finally\b|catch\b)")
 
@@ -127,9 +129,26 @@ def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], d
 
 
 def markdown(text: str) -> list[Block]:
-    """Return the headings, paragraphs, tables and fenced code of Markdown; front matter is left out."""
-    head = _FRONT_MATTER.match(text)
-    return _paged(text, _markdown(text, head.end() if head else 0))
+    """Return the headings, paragraphs, tables and fenced code of Markdown; of its front matter, tags and the like."""
+    end, fields = front_matter(text)
+    said = [Block(field.start, field.stop, prose=False) for field in fields if field.is_said]
+    return said + _paged(text, _markdown(text, end))
+
+
+def title_of(text: str) -> str | None:
+    """Return the title of Markdown: that of the front matter, else the first heading of the first level."""
+    end, fields = front_matter(text)
+    for field in fields:
+        if field.name == "title" and field.values:
+            return field.values[0]
+    start = text[: end + _TITLE_WITHIN]
+    for block in _markdown(start, end):
+        if block.depth == SECTION:
+            heading = start[block.start : block.stop]
+            words = heading.strip().strip("#") if _HEADING.match(heading) else heading.rpartition("\n")[0]
+            if words.strip():
+                return " ".join(words.split())
+    return None
 
 
 def _markdown(text: str, at: int) -> Iterator[Block]:

@@ -32,8 +32,8 @@ def answer(path: str, megabytes: int) -> dict[str, object]:
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always", WrongBytesWarning)
             texts = [asdict(extracted) for extracted in extract(path)]
-        said = [str(warning.message) for warning in raised if issubclass(warning.category, WrongBytesWarning)]
-        return {"texts": texts, "warnings": said}
+        warned = [str(warning.message) for warning in raised if issubclass(warning.category, WrongBytesWarning)]
+        return {"texts": texts, "warnings": warned}
     except UnreadableFileError as error:
         return {"reason": str(error), "counted": error.counted}
     except MemoryError:

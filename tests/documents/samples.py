@@ -27,7 +27,9 @@ def rst(path: Path) -> None:
     )
 
 
-def pdf(path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | None = None) -> None:
+def pdf(
+    path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | None = None, algorithm: str = "RC4-128"
+) -> None:
     objects = [
         b"<< /Type /Catalog /Pages 2 0 R >>",
         b"<< /Type /Pages /Kids ["
@@ -56,7 +58,7 @@ def pdf(path: Path, pages: tuple[str, ...] = (FIRST, SECOND), password: str | No
     writer = PdfWriter(clone_from=PdfReader(path))
     writer.add_metadata({"/Title": TITLE})
     if password is not None:
-        writer.encrypt(password, algorithm="RC4-128")
+        writer.encrypt(password, owner_password="owner", algorithm=algorithm)
     writer.write(path)
 
 

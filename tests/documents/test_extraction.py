@@ -107,7 +107,7 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
 def test_formats_without_their_library(tmp_path, monkeypatch):
     from ctx_embed.documents import formats
 
-    monkeypatch.setattr(formats, "_installed", lambda module: module != "pypdf")
+    monkeypatch.setattr(formats, "_installed", lambda module: module != "pypdfium2")
     with Extraction(workers=1) as extraction:
         ((_, found),) = extraction.read([(0, str(tmp_path / "a.pdf"))])
     assert isinstance(found, UnreadableFileError)

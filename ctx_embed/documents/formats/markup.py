@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ctx_embed.documents.decoding import decode, read_bytes
+from ctx_embed.documents.blocks import title_of
+from ctx_embed.documents.decoding import read_text
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
-from ctx_embed.documents.formats.plain import title_of
 
 # Roles and links. Each repetition has a maximum, so that matching takes linear time for any text.
 _INLINE = re.compile(r"(:[\w.+:-]{1,60}:)?(?<!`)`([^`]{1,1000})`(__?)?(?!`)")
@@ -27,7 +27,7 @@ def restructured_text(path: str, encoding: str | None = None) -> Iterator[Extrac
 
     docutils would take quadratic time for nearly every construct, and loses the line numbers.
     """
-    lines = _INLINE.sub(_words, decode(read_bytes(path), encoding)).split("\n")
+    lines = _INLINE.sub(_words, read_text(path, encoding)).split("\n")
     text = "\n".join(_markdown(lines))
     yield Extracted(text, "markdown", title=title_of(text), line=1)
 
@@ -112,7 +112,7 @@ def _heading(lines: list[str], at: int) -> tuple[str, bool] | None:
 def notebook(path: str) -> Iterator[Extracted]:
     """Yield the cells of a notebook: text as it is, code in fences, no outputs."""
     try:
-        content = json.loads(decode(read_bytes(path)))
+        content = json.loads(read_text(path))
         cells = (
             content["cells"] if "cells" in content else [c for sheet in content["worksheets"] for c in sheet["cells"]]
         )

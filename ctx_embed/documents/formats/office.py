@@ -1,93 +1,314 @@
-"""Word and OpenDocument texts as Markdown."""
+r"""Word, PowerPoint and OpenDocument as Markdown: all words in reading order, whatever elements they stand in.
+
+One walk through the XML serves them all. Text stands in paragraphs, and paragraphs in elements of any kind: sections,
+content controls, groups, text boxes. So only what is left out needs a name: deleted text, and second versions of a
+text. Notes, comments, headers, charts and diagrams are in further files of the archive, which references name.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from xml.etree import ElementTree
+import posixpath
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+from urllib.parse import unquote
+from xml.etree.ElementTree import Element
 
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.zipped import opened, parsed
 
-_STYLE = re.compile(r"Heading (\d)")
-_TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
-_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
-_TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
-_DC = "{http://purl.org/dc/elements/1.1/}"
+# Elements are known by their names without namespaces; the names of these formats do not clash.
+_UNREAD = {"del", "moveFrom", "tracked-changes", "Fallback", "pPr", "script", "binary-data"}
+_PARAGRAPHS, _TABLES, _ROWS, _CELLS = {"p", "h"}, {"tbl", "table"}, {"tr", "table-row"}, {"tc", "table-cell"}
+_LETTERS = {**dict.fromkeys(("tab", "ptab", "br", "cr", "s", "line-break"), " "), "noBreakHyphen": "-"}
+_MARKS = {"note": "Note", "annotation": "Comment"}
+# References of Word to notes: the file, and the mark.
+_REFERENCES = {
+    "footnoteReference": ("footnotes", "Note"),
+    "endnoteReference": ("endnotes", "Note"),
+    "commentReference": ("comments", "Comment"),
+}
+_DRAWN = {"chart", "chartEx", "diagramData"}
+_ODT_MARGINS = ({"header", "header-first", "header-left"}, {"footer", "footer-first", "footer-left"})
 
 
-def _heading(depth: int, text: str) -> str:
-    return f"{'#' * max(1, min(depth, 6))} {text}"
+def _name(element: Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _value(element: Element | None, name: str = "val") -> str:
+    """Return the value of an attribute, named without its namespace; empty if there is none."""
+    found = () if element is None else element.items()
+    return next((value for key, value in found if key.rpartition("}")[2] == name), "")
+
+
+def _child(element: Element | None, name: str) -> Element | None:
+    return None if element is None else next((child for child in element if _name(child) == name), None)
+
+
+def _named(element: Element, names: Iterable[str]) -> list[Element]:
+    return [found for found in element.iter() if _name(found) in names]
+
+
+def _nearest(parent: Element, names: set[str]) -> Iterator[Element]:
+    """Yield the elements of these names that are not inside another of them."""
+    for child in parent:
+        if _name(child) in names:
+            yield child
+        elif _name(child) not in _UNREAD:
+            yield from _nearest(child, names)
+
+
+class _Walk(NamedTuple):
+    """A walk through XML that returns the blocks of a document as Markdown.
+
+    Args:
+        mark_of: returns the mark of a paragraph, such as ``## `` of a heading.
+        notes: returns the note to which a reference of Word points, as blocks.
+        everywhere: whether all text in a paragraph counts, as in OpenDocument, or only that in elements ``t``.
+    """
+
+    mark_of: Callable[[Element], str]
+    notes: Callable[[Element], list[str]] = lambda _: []
+    everywhere: bool = False
+
+    def blocks(self, parent: Element, mark: str = "") -> list[str]:
+        """Return the blocks in an element; each paragraph without a mark of its own gets ``mark``."""
+        found: list[str] = []
+        for child in parent:
+            for block in self._block(child, mark):
+                # The items of a list are one block.
+                if found and block.startswith("- ") and found[-1].startswith("- "):
+                    found[-1] += f"\n{block}"
+                else:
+                    found.append(block)
+        return found
+
+    def _block(self, element: Element, mark: str = "") -> list[str]:
+        name = _name(element)
+        if name in _UNREAD:
+            return []
+        if name in _PARAGRAPHS:
+            inside: list[str] = []
+            text = " ".join(self._words(element, inside).split())
+            return [f"{self.mark_of(element) or mark}{text}", *inside] if text else inside
+        if name in _TABLES:
+            rows = [[self.blocks(cell) for cell in _nearest(row, _CELLS)] for row in _nearest(element, _ROWS)]
+            if all(len(row) < 2 for row in rows):
+                # A frame rather than a table.
+                return [block for row in rows for cell in row for block in cell]
+            lines = [[" ".join(" ".join(cell).split()) for cell in row] for row in rows if any(row)]
+            return ["\n".join(f"| {' | '.join(line)} |" for line in lines)] if lines else []
+        if name in _MARKS:
+            return _marked(_MARKS[name], self.blocks(element))
+        return self.blocks(element, "- " if name == "list-item" else mark)
+
+    def _words(self, element: Element, inside: list[str]) -> str:
+        """Return the text of a paragraph; blocks in it, such as text boxes and notes, are added to ``inside``."""
+        parts = [element.text or ""] if self.everywhere or _name(element) == "t" else []
+        for child in element:
+            name = _name(child)
+            if name in _REFERENCES:
+                inside += self.notes(child)
+            elif name in _PARAGRAPHS or name in _TABLES or name in _MARKS:
+                inside += self._block(child)
+            elif name not in _UNREAD:
+                parts.append(_LETTERS.get(name) or self._words(child, inside))
+            if self.everywhere:
+                parts.append(child.tail or "")
+        return "".join(parts)
+
+
+def _marked(mark: str, blocks: list[str]) -> list[str]:
+    return [f"{mark}: {' '.join(blocks)}"] if blocks else []
+
+
+def _heading(level: str) -> str:
+    """Return the mark of a heading of this level, from 1; empty if it is none."""
+    return f"{'#' * min(int(level), 6)} " if level.isdecimal() and 0 < int(level) < 10 else ""
+
+
+def _title(stated: Element | None, blocks: Iterable[str]) -> str | None:
+    """Return the title that a file states, else its first heading."""
+    title = "" if stated is None else " ".join("".join(stated.itertext()).split())
+    headings = (line.lstrip("# ") for block in blocks for line in block.split("\n") if line.startswith("#"))
+    return title or next(headings, None)
+
+
+# Files of Microsoft Office
+
+
+def _related(archive: zipfile.ZipFile, part: str) -> list[tuple[str, str, str]]:
+    """Return the kind, id and name of each file of the archive to which a part refers."""
+    folder, name = posixpath.split(part)
+    references = posixpath.join(folder, "_rels", f"{name}.rels")
+    members = set(archive.namelist())
+    if references not in members:
+        return []
+    found = [
+        (
+            _value(each, "Type").rpartition("/")[2],
+            _value(each, "Id"),
+            posixpath.join("/", folder, _value(each, "Target")),
+        )
+        for each in parsed(archive, references)
+    ]
+    named = [(kind, identifier, posixpath.normpath(unquote(target)).lstrip("/")) for kind, identifier, target in found]
+    return [each for each in named if each[2] in members]
+
+
+def _main(archive: zipfile.ZipFile, format_name: str) -> tuple[str, Element | None]:
+    """Return the name of the main part and the title that the file states."""
+    related = {kind: target for kind, _, target in _related(archive, "")}
+    if "officeDocument" not in related:
+        raise UnreadableFileError(f"not {format_name} (it names no main part)")
+    core = related.get("core-properties")
+    return related["officeDocument"], None if core is None else _child(parsed(archive, core), "title")
+
+
+def _drawn(archive: zipfile.ZipFile, related: list[tuple[str, str, str]], walk: _Walk) -> Iterator[str]:
+    """Yield the words of charts and diagrams: titles, names of series and categories, labels."""
+    for kind, _, target in related:
+        if kind in _DRAWN:
+            root = parsed(archive, target)
+            yield from walk.blocks(root)
+            names = [
+                value.text or "" for cache in _named(root, {"strCache", "lvl"}) for value in _named(cache, {"v", "pt"})
+            ]
+            yield ", ".join(dict.fromkeys(name for name in names if name.strip()))
 
 
 def docx(path: str) -> Iterator[Extracted]:
-    """Yield a Word document: its headings, paragraphs and tables."""
-    from docx import Document
-    from docx.opc.exceptions import PackageNotFoundError
-    from docx.table import Table
+    """Yield a Word document with its headers, text boxes, notes and comments, without what was deleted."""
+    with opened(path, "Word") as archive:
+        main, title = _main(archive, "Word")
+        related = _related(archive, main)
+        parts: dict[str, list[Element]] = {}
+        for kind, _, target in related:
+            if kind in ("styles", "header", "footer", "footnotes", "endnotes", "comments"):
+                parts.setdefault(kind, []).append(parsed(archive, target))
+        marks = _marks(parts["styles"][0]) if "styles" in parts else {}
+        waiting = {
+            (kind, _value(note, "id")): note
+            for kind in ("footnotes", "endnotes", "comments")
+            for root in parts.get(kind, [])
+            for note in root
+        }
 
-    # Opening it checks that the archive is complete, small enough and not encrypted.
-    with opened(path, "Word"):
-        pass
-    try:
-        document = Document(path)
-        parts, title = [], document.core_properties.title.strip()
-        for block in document.iter_inner_content():
-            if isinstance(block, Table):
-                parts.append("\n".join(_row([cell.text for cell in row.cells]) for row in block.rows))
-                continue
-            text = " ".join(block.text.split())
-            style = (block.style.name or "") if block.style is not None else ""
-            heading = _STYLE.match(style)
-            if text and (heading or style == "Title"):
-                title = title or text
-                text = _heading(int(heading[1]) if heading else 1, text)
-            parts.append(text)
-    except (PackageNotFoundError, KeyError, ValueError) as error:
-        raise UnreadableFileError(f"not Word ({error})") from None
-    yield Extracted("\n\n".join(filter(None, parts)), "markdown", title=title or None)
+        def mark_of(paragraph: Element) -> str:
+            properties = _child(paragraph, "pPr")
+            return _mark(properties) or marks.get(_value(_child(properties, "pStyle")), "")
+
+        def notes(reference: Element) -> list[str]:
+            kind, mark = _REFERENCES[_name(reference)]
+            # Each note is read once, whatever refers to it.
+            note = waiting.pop((kind, _value(reference, "id")), None)
+            return [] if note is None else _marked(mark, walk.blocks(note))
+
+        walk = _Walk(mark_of, notes)
+        body = walk.blocks(parsed(archive, main))
+        margins = [
+            list(dict.fromkeys(block for root in parts.get(kind, []) for block in walk.blocks(root)))
+            for kind in ("header", "footer")
+        ]
+        drawn = list(filter(None, _drawn(archive, related, walk)))
+    yield Extracted("\n\n".join([*margins[0], *body, *drawn, *margins[1]]), "markdown", _title(title, body))
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"
+def _mark(properties: Element | None) -> str:
+    """Return the mark that a paragraph's or style's own properties give it."""
+    level = _value(_child(properties, "outlineLvl"))
+    if level.isdecimal() and int(level) < 9:
+        return _heading(str(int(level) + 1))
+    return "- " if _child(properties, "numPr") is not None else ""
+
+
+def _marks(styles: Element) -> dict[str, str]:
+    """Return the mark of each style of paragraphs, which may come from the style that it is based on."""
+    named = {_value(style, "styleId"): style for style in styles if _name(style) == "style"}
+    found = {}
+    for identifier in named:
+        mark, style = "", named.get(identifier)
+        for _ in range(20):
+            if style is None or mark:
+                break
+            name = _value(_child(style, "name")).lower()
+            stated = "1" if name == "title" else name.removeprefix("heading ")
+            mark = _heading(stated) or _mark(_child(style, "pPr"))
+            style = named.get(_value(_child(style, "basedOn")))
+        found[identifier] = mark
+    return found
+
+
+def pptx(path: str) -> Iterator[Extracted]:
+    """Yield the slides of a presentation: titles, texts, groups, tables, charts, diagrams, notes and comments."""
+    with opened(path, "PowerPoint") as archive:
+        main, title = _main(archive, "PowerPoint")
+        targets = {identifier: target for kind, identifier, target in _related(archive, main) if kind == "slide"}
+        order = [
+            next((value for key, value in each.items() if key.endswith("}id")), "")
+            for each in _named(parsed(archive, main), {"sldId"})
+        ]
+        slides = ["\n\n".join(_slide(archive, targets[name])) for name in order if name in targets]
+    yield Extracted("\f".join(slides), "markdown", _title(title, slides), pages=True)
+
+
+def _slide(archive: zipfile.ZipFile, part: str) -> Iterator[str]:
+    walk = _Walk(lambda _: "")
+    root, related = parsed(archive, part), _related(archive, part)
+    for shape in _numberless(root):
+        if _placeholder(shape) in ("title", "ctrTitle"):
+            text = " ".join(walk.blocks(shape))
+            shape.clear()
+            if text:
+                yield f"# {text}"
+    yield from walk.blocks(root)
+    yield from filter(None, _drawn(archive, related, walk))
+    for kind, _, target in related:
+        if kind == "notesSlide":
+            notes = parsed(archive, target)
+            _numberless(notes)
+            yield from walk.blocks(notes)
+        elif kind == "comments":
+            for comment in parsed(archive, target):
+                said = walk.blocks(comment) or [found.text or "" for found in _named(comment, {"text"})]
+                yield from _marked("Comment", said)
+
+
+def _placeholder(shape: Element) -> str:
+    return next((_value(found, "type") for found in _named(shape, {"ph"})), "")
+
+
+def _numberless(root: Element) -> list[Element]:
+    """Return the shapes of a slide, after taking the text of its number away."""
+    shapes = _named(root, {"sp"})
+    for shape in shapes:
+        if _placeholder(shape) == "sldNum":
+            shape.clear()
+    return shapes
+
+
+# OpenDocument
 
 
 def odt(path: str) -> Iterator[Extracted]:
-    """Yield an OpenDocument text: its headings, paragraphs, lists and tables."""
+    """Yield an OpenDocument text with its headers, frames, notes and comments, without what was deleted."""
     with opened(path, "OpenDocument") as archive:
-        content = parsed(archive, "content.xml").find(f"{_OFFICE}body/{_OFFICE}text")
-        named = parsed(archive, "meta.xml").find(f".//{_DC}title") if "meta.xml" in archive.namelist() else None
-    if content is None:
+        members = archive.namelist()
+        content = parsed(archive, "content.xml")
+        bodies = [text for body in _named(content, {"body"}) for text in body if _name(text) == "text"]
+        titles = _named(parsed(archive, "meta.xml"), {"title"}) if "meta.xml" in members else []
+        styles = parsed(archive, "styles.xml") if "styles.xml" in members else Element("styles")
+    if not bodies:
         raise UnreadableFileError("not an OpenDocument text")
-    title = (named.text or "").strip() if named is not None else ""
-    parts = list(_blocks(content))
-    if not title:
-        title = next((part.lstrip("# ") for part in parts if part.startswith("#")), "")
-    yield Extracted("\n\n".join(parts), "markdown", title=title or None)
-
-
-def _blocks(parent: ElementTree.Element) -> Iterator[str]:
-    for child in parent:
-        if child.tag == f"{_TEXT}h":
-            yield _heading(int(child.get(f"{_TEXT}outline-level", "1")), _inline(child))
-        elif child.tag == f"{_TEXT}p":
-            if text := _inline(child):
-                yield text
-        elif child.tag == f"{_TEXT}list":
-            yield "\n".join(f"- {_inline(item)}" for item in child)
-        elif child.tag == f"{_TABLE}table":
-            yield "\n".join(_row([_inline(cell) for cell in row]) for row in child.iter(f"{_TABLE}table-row"))
-        else:
-            yield from _blocks(child)
-
-
-def _inline(element: ElementTree.Element) -> str:
-    """Return the text of an element in one line; tabs, line breaks and paragraphs become spaces."""
-    parts = [element.text or ""]
-    for child in element:
-        if child.tag in (f"{_TEXT}s", f"{_TEXT}tab", f"{_TEXT}line-break"):
-            parts.append(" ")
-        elif child.tag not in (f"{_TEXT}note", f"{_OFFICE}annotation"):
-            parts.append(_inline(child) + (" " if child.tag == f"{_TEXT}p" else ""))
-        parts.append(child.tail or "")
-    return " ".join("".join(parts).split())
+    walk = _Walk(
+        lambda paragraph: _heading(_value(paragraph, "outline-level") or "1") if _name(paragraph) == "h" else "",
+        everywhere=True,
+    )
+    body = walk.blocks(bodies[0])
+    header, footer = (
+        list(dict.fromkeys(block for part in _named(styles, names) for block in walk.blocks(part)))
+        for names in _ODT_MARGINS
+    )
+    title = _title(titles[0] if titles else None, body)
+    yield Extracted("\n\n".join([*header, *body, *footer]), "markdown", title)

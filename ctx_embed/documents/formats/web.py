@@ -11,11 +11,12 @@ from html import unescape
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
-from ctx_embed.documents.decoding import decode, read_bytes
+from ctx_embed.documents.blocks import title_of
+from ctx_embed.documents.decoding import decode, read_text
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.zipped import member, opened, parsed
 
-_UNSEEN = {"script", "style", "head", "template", "noscript", "svg", "nav"}
+_UNSEEN = {"script", "style", "head", "title", "template", "noscript", "svg", "nav"}
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
 _BLOCKS = """
 address article aside blockquote body dd div dl dt figure footer form header hr li main ol p pre section table tr ul
@@ -30,7 +31,7 @@ _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
 # How comments and other hidden parts begin and end.
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 _CONTAINER = "META-INF/container.xml"
-_TITLE = re.compile(r"<title[^>]*>([^<]*)</title>", re.IGNORECASE)
+_WHOLE = re.compile(r"<(?:html|body|head)[\s>]", re.IGNORECASE)
 # Finding the main text takes up to 50 microseconds a tag, and parsing takes quadratic time in the attributes of a tag.
 _MOST_TAGS, _MOST_IN_A_TAG = 100_000, 50_000
 
@@ -40,6 +41,7 @@ class _Text:
 
     def __init__(self) -> None:
         self.parts: list[str] = []
+        self.title: str | None = None
         self._unseen: list[str] = []
         self._code = 0
 
@@ -47,6 +49,8 @@ class _Text:
         """Take an opening tag."""
         if tag in _UNSEEN:
             self._unseen.append(tag)
+        elif self._unseen:
+            return
         elif tag == "br":
             self.parts.append("\n")
         elif tag in _BREAKING:
@@ -74,6 +78,8 @@ class _Text:
 
     def text(self, text: str) -> None:
         """Take the text between two tags."""
+        if self._unseen in (["title"], ["head", "title"]):
+            self.title = self.title or _line(text)
         if text and not self._unseen:
             with suppress(ValueError):  # A character reference with thousands of digits.
                 text = unescape(text)
@@ -81,7 +87,13 @@ class _Text:
 
 
 def text_of(page: str) -> str:
-    """Return all text of an HTML page as Markdown, without scripts, styles and navigation.
+    """Return all text of an HTML page as Markdown, without scripts, styles and navigation, see :func:`_scanned`."""
+    lines = (line.rstrip() for line in "".join(_scanned(page).parts).split("\n"))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+def _scanned(page: str) -> _Text:
+    """Return what a page says.
 
     Reads each character once, even of broken pages, for which Python's own parser takes quadratic time. A tag or a
     comment that is never closed ends the page, as the HTML standard says.
@@ -109,8 +121,7 @@ def text_of(page: str) -> str:
                 closing = _RAW[name].search(page, at)
                 at = closing.start() if closing else len(page)
     found.text(page[at:])
-    lines = (line.rstrip() for line in "".join(found.parts).split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    return found
 
 
 def _after_tag(page: str, at: int) -> tuple[int, int]:
@@ -143,15 +154,17 @@ def html(path: str) -> Iterator[Extracted]:
     """Yield the main text of an HTML page as Markdown; all its text if no main text is found or the page is huge."""
     import trafilatura
 
-    page = decode(read_bytes(path))
-    main = None
-    if not _costly(page):
-        tree = trafilatura.load_html(page)
-        if tree is None:
-            raise UnreadableFileError("not HTML")
+    page = read_text(path)
+    main = title = None
+    # A fragment has no menus to leave out.
+    tree = trafilatura.load_html(page) if _WHOLE.search(page) and not _costly(page) else None
+    if tree is not None:
         main = trafilatura.extract(tree, output_format="markdown", include_comments=False, favor_recall=True, fast=True)
-    title = _TITLE.search(page)
-    yield Extracted(main or text_of(page), "markdown", title=_line(title[1]) if title else None)
+        title = tree.findtext(".//head/title")
+    else:
+        title = _scanned(page).title
+    text = main or text_of(page)
+    yield Extracted(text, "markdown", title=(_line(title) if title else None) or title_of(text))
 
 
 def _line(text: str) -> str | None:

@@ -1,0 +1,40 @@
+r"""PDF: pages, separated by form feeds (``\f``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from ctx_embed.documents.extracted import Extracted, UnreadableFileError
+
+# A PDF ends with a mark; a download that was cut short has at most earlier ones, before further objects.
+_END, _OBJECT = b"%%EOF", b"obj"
+_TAIL_BYTES = 1 << 16
+
+
+def pdf(path: str) -> Iterator[Extracted]:
+    """Yield the pages of a PDF; scanned pages have no text."""
+    import pypdfium2
+
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail = file.read()
+    try:
+        document = pypdfium2.PdfDocument(path)
+        if tail.rfind(_END) <= tail.rfind(_OBJECT):
+            raise UnreadableFileError("incomplete: its end is missing, as if a download was cut short")
+        pages = [_text(page.get_textpage().get_text_bounded()) for page in document]
+        title = document.get_metadata_value("Title").strip()
+    except pypdfium2.PdfiumError as error:
+        if getattr(error, "err_code", None) == pypdfium2.raw.FPDF_ERR_PASSWORD:
+            raise UnreadableFileError("password-protected") from None
+        raise UnreadableFileError(f"not PDF, or broken ({str(error).rstrip('.')})") from None
+    if not any(pages):
+        raise UnreadableFileError("no text, perhaps scanned pages")
+    yield Extracted("\f".join(pages), title=title or None, pages=True)
+
+
+def _text(page: str) -> str:
+    """Return the text of a page; PDFium writes U+0002 for a hyphen at a line's end, and the line end with it."""
+    return page.replace("\x02", "-\n").replace("\ufffe", "-\n").replace("\r\n", "\n").replace("\f", "\n").strip()
