@@ -71,6 +71,7 @@ def summary(synced: Synced, path: str, would: str = "") -> str:
 @field_option
 @backend_option
 @click.option("--watch", is_flag=True, help="Go on: update the index whenever a file changes, until Ctrl-C.")
+@click.option("--allow-empty", is_flag=True, help="Go on if the folder has lost all its files, or most of many.")
 @click.option("--dry-run", is_flag=True, help="Count the files to be added, changed and removed; do nothing else.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object on one line: added, changed, removed, ...")
 def sync(
@@ -83,6 +84,7 @@ def sync(
     field: str | None,
     backend: str | None,
     watch: bool,
+    allow_empty: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -112,6 +114,7 @@ def sync(
                 documents=documents,
                 text_field=field,
                 follow_links=follow_links,
+                allow_empty=allow_empty,
                 dry_run=dry_run,
                 progress=not watch,
             )

@@ -412,14 +412,16 @@ class SearchIndex:
         documents: str | None = None,
         text_field: str | None = None,
         follow_links: bool | None = None,
+        allow_empty: bool = False,
         dry_run: bool = False,
         progress: bool = False,
     ) -> Synced:
         """Bring the index in step with a folder of files: add what is new, replace what changed, remove what is gone.
 
         Files whose size and time of change are those of the last run are not read. Only documents that came from this
-        folder are replaced or removed. Files are committed in steps of a few seconds, each file as a whole, so another
-        run continues after an interruption. The options are stored; None takes those of the last run.
+        folder are replaced or removed; metadata that people have set stays. Files are committed in steps of a few
+        seconds, each file as a whole, so another run continues after an interruption. The options are stored; None
+        takes those of the last run.
 
         Args:
             folder: the folder; hidden files and those that its .gitignore files name are left out.
@@ -429,6 +431,7 @@ class SearchIndex:
                 and JSONL; any other file is one document). None: each record with a text, and each other file.
             text_field: the field of records that holds the text; None: ``text``.
             follow_links: whether to read files outside the folder to which links in it point.
+            allow_empty: whether to remove the documents of all files, or of most of many, if so many are gone.
             dry_run: whether to count the files that would be added, changed and removed, and do nothing else.
             progress: whether to show a bar on standard error, if that is a terminal.
 
@@ -449,6 +452,7 @@ class SearchIndex:
             documents=documents,
             text_field=text_field,
             follow_links=follow_links,
+            allow_empty=allow_empty,
             dry_run=dry_run,
             progress=progress,
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
 
 from ctx_embed.errors import DamagedError
-from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id
+from ctx_embed.index.storage.documents import VALUES_A_QUERY, DocumentStore, Id, metadata_json
 from ctx_embed.index.storage.manifest import REMEDY
+from ctx_embed.texts import Document
 
 # These tables are made with the first folder of an index. `id` has no type, as in `documents`.
 _SCHEMA = (
@@ -20,7 +21,7 @@ _SCHEMA = (
         file INTEGER PRIMARY KEY, folder INTEGER NOT NULL, source TEXT NOT NULL, size INTEGER NOT NULL,
         modified INTEGER NOT NULL, hash BLOB NOT NULL, problem TEXT, counted INTEGER NOT NULL, UNIQUE (folder, source)
     )""",
-    "CREATE TABLE IF NOT EXISTS origins (id NOT NULL UNIQUE, file INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS origins (id NOT NULL UNIQUE, file INTEGER NOT NULL, written TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS origins_file ON origins (file)",
 )
 # Number of files that are read from the database at a time.
@@ -163,13 +164,43 @@ def ids_of(store: DocumentStore, file: int) -> list[Id]:
         return [row[0] for row in store.connection.execute("SELECT id FROM origins WHERE file = ?", (file,))]
 
 
-def add_origins(store: DocumentStore, file: int, ids: Iterable[Id]) -> None:
-    """Record that documents come from a file; call it inside :meth:`Database.writing`."""
+def add_origins(store: DocumentStore, file: int, written: Mapping[Id, dict[str, Any]]) -> None:
+    """Record that documents come from a file, with the metadata it gave them; call it inside :meth:`Database.writing`.
+
+    Args:
+        store: the index.
+        file: the number of the file.
+        written: the metadata by id.
+    """
     with store.reporting_errors():
         store.connection.executemany(
-            "INSERT INTO origins VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET file = excluded.file",
-            ((identifier, file) for identifier in ids),
+            "INSERT INTO origins VALUES (?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET file = excluded.file, written = excluded.written",
+            ((identifier, file, metadata_json(metadata, 1)) for identifier, metadata in written.items()),
         )
+
+
+def with_changes(store: DocumentStore, documents: Sequence[Document]) -> list[Document]:
+    """Return new documents of files with what people changed in the metadata of the stored documents of these ids."""
+    ids = [document.id for document in documents if document.id is not None]
+    stored = store.find(ids)
+    written: dict[Id, dict[str, Any]] = {}
+    for start in range(0, len(ids), VALUES_A_QUERY):
+        part = ids[start : start + VALUES_A_QUERY]
+        marks = ",".join("?" * len(part))
+        with store.reporting_errors():
+            rows = store.connection.execute(f"SELECT id, written FROM origins WHERE id IN ({marks})", part).fetchall()
+        written |= {identifier: json.loads(text) for identifier, text in rows}
+    found = []
+    for document in documents:
+        before = None if document.id is None else written.get(document.id)
+        if document.id in stored and before is not None:
+            now = stored[document.id].metadata
+            changed = {name: value for name, value in now.items() if name not in before or before[name] != value}
+            kept = {name: value for name, value in document.metadata.items() if name in now or name not in before}
+            document = replace(document, metadata={**kept, **changed})
+        found.append(document)
+    return found
 
 
 def remove_origins(store: DocumentStore, ids: Iterable[Id]) -> None:
@@ -202,5 +233,8 @@ def set_modified(store: DocumentStore, file: int, modified: str) -> None:
             "UPDATE documents SET metadata = json_set(metadata, '$.modified', ?) "
             "WHERE id IN (SELECT id FROM origins WHERE file = ?)",
             (modified, file),
+        )
+        store.connection.execute(
+            "UPDATE origins SET written = json_set(written, '$.modified', ?) WHERE file = ?", (modified, file)
         )
     store.store_checksums("id IN (SELECT id FROM origins WHERE file = ?)", file)

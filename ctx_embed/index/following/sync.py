@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 # Documents are embedded in batches of about this many characters in all.
 BATCH_CHARACTERS = 8_000_000
 EMPTY = "empty"
+# A folder that has lost this number of files, and more than half of all, is not synchronised without being told so.
+MANY_FILES = 20
 CHANGED = "changed while it was read"
 
 
@@ -65,6 +67,7 @@ def sync_folder(
     follow_links: bool | None = None,
     prefixed: bool = False,
     committing: Callable[[Edit, int], None] | None = None,
+    allow_empty: bool = False,
     dry_run: bool = False,
     progress: bool = False,
     steps: Steps = STEPS,
@@ -81,6 +84,7 @@ def sync_folder(
         follow_links: as for :meth:`SearchIndex.sync`.
         prefixed: whether sources begin with the folder's name even if it is the first folder of the index.
         committing: called before each commit with the number of documents of the step.
+        allow_empty: as for :meth:`SearchIndex.sync`.
         dry_run: as for :meth:`SearchIndex.sync`.
         progress: whether to show progress on standard error.
         steps: how often to commit.
@@ -106,6 +110,8 @@ def sync_folder(
         if dry_run:
             with Meter("comparing", unit="files", shown=progress) as meter:
                 return _compared(store, known, found, options, result, meter)
+        if known is not None and not allow_empty:
+            _require_present(store, known)
         followed = _followed(store, known, path, options, prefixed)
         with Extraction() as extraction, Meter("reading", unit="files", shown=progress) as meter:
             differences = changes(found, records.recorded(store, followed), result, meter)
@@ -161,6 +167,21 @@ def known_folder(store: DocumentStore, folder: str | Path) -> FollowedFolder | N
     """Return the record of a folder; None if the index does not follow it."""
     path = os.path.realpath(folder)
     return next((known for known in records.folders(store) if known.path == path), None)
+
+
+def _require_present(store: DocumentStore, known: FollowedFolder) -> None:
+    """Refuse a folder that has lost all its files, or most of many, as one whose disk is not mounted.
+
+    Raises:
+        InputError: it has.
+    """
+    files = [record.source for record in records.recorded(store, known) if record.problem is None]
+    gone = sum(not os.path.lexists(os.path.join(known.path, source)) for source in files)
+    if gone and (gone == len(files) or (gone >= MANY_FILES and 2 * gone > len(files))):
+        raise InputError(
+            f"{known.path}: {gone} of its {len(files)} files are gone; is its disk mounted? Nothing was changed; "
+            "repeat the command with --allow-empty to remove their documents"
+        )
 
 
 def _globs(name: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -249,6 +270,8 @@ class _Step:
         self._documents: list[Document] = []
         self._waiting: set[Id | None] = set()
         self._characters = 0
+        # The metadata that the present file gives its documents.
+        self._written: dict[Id, dict[str, Any]] = {}
 
     def take(self, change: Change, texts: list[Extracted] | Exception) -> None:
         """Make one change; new documents wait until a batch is full."""
@@ -286,7 +309,7 @@ class _Step:
         old = [] if record is None else records.ids_of(self.edit.store, record.number)
         new: list[Id] = []
         problem: UnreadableFileError | None = None
-        digest = b""
+        digest, self._written = b"", {}
         try:
             if not file.size:
                 # Empty files are not opened: some virtual files, as in /proc, have size 0 but block or never end.
@@ -311,8 +334,9 @@ class _Step:
             number = self._record(file, file.modified, digest, *_said(problem))
         if problem is not None:
             self.result.leave_out(file.source, str(problem), named=not problem.counted)
+            self.result.removed += bool(old)
         else:
-            records.add_origins(self.edit.store, number, new)
+            records.add_origins(self.edit.store, number, self._written)
             self.result.documents += len(new)
             if record is None or record.problem is not None:
                 self.result.added += 1
@@ -376,8 +400,9 @@ class _Step:
             raise
 
     def _add(self, documents: list[Document]) -> None:
-        self._documents += documents
+        self._documents += records.with_changes(self.edit.store, documents)
         self._waiting |= {document.id for document in documents}
+        self._written |= {document.id: document.metadata for document in documents if document.id is not None}
         self._characters += sum(len(document.text) for document in documents)
         if len(self._documents) >= self._batch or self._characters >= BATCH_CHARACTERS:
             self.store()

@@ -352,7 +352,7 @@ def test_a_second_folder_is_named(index, folder, tmp_path):
     assert index.get("more/a.md").metadata["source"] == "more/a.md"
     assert index.get("a.md").metadata["title"] == "Title"
     (other / "a.md").unlink()
-    assert index.sync(other).removed == 1
+    assert index.sync(other, allow_empty=True).removed == 1
     assert ids(index) == IDS
     third = tmp_path / "deep" / "more"
     third.mkdir(parents=True)
@@ -605,5 +605,54 @@ def test_the_origin_of_a_deleted_document_is_no_damage(index, folder):
     index.sync(folder)
     index.delete("sub/b.txt")
     with closing(DocumentStore(index.path / "documents.sqlite")) as store, store.writing():
-        store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1)")
+        store.connection.execute("INSERT INTO origins VALUES ('sub/b.txt', 1, '{}')")
     assert index.verify() == []
+
+
+def test_metadata_that_people_set_survives_a_change_of_the_file(index, folder):
+    index.sync(folder)
+    index.update_metadata("a.md", {"stars": 5, "title": "By hand"})
+    (folder / "a.md").write_text("# Alpha\n\nAnother text about the first letter.")
+    index.sync(folder)
+    found = index.get("a.md")
+    assert "Another text" in found.text
+    assert (found.metadata["stars"], found.metadata["title"]) == (5, "By hand")
+    index.update_metadata("a.md", {"stars": None, "source": "elsewhere"})
+    os.utime(folder / "a.md", ns=(10**18, 10**18))
+    index.sync(folder)
+    (folder / "a.md").write_text("# Alpha\n\nA third text.")
+    index.sync(folder)
+    found = index.get("a.md")
+    assert "stars" not in found.metadata
+    assert found.metadata["source"] == "elsewhere"
+    assert found.metadata["modified"] > "2020"
+    assert index.verify() == []
+
+
+def test_a_folder_that_is_suddenly_empty_is_refused(index, folder, tmp_path):
+    index.sync(folder)
+    before = ids(index)
+    folder.rename(tmp_path / "unmounted")
+    folder.mkdir()
+    with pytest.raises(InputError, match=r"6 of its 6 files are gone; is its disk mounted\?.*--allow-empty"):
+        index.sync(folder)
+    assert ids(index) == before
+    assert index.sync(folder, dry_run=True).removed == 6
+    assert index.sync(folder, allow_empty=True).removed == 6
+    assert ids(index) == []
+
+
+def test_a_folder_that_lost_most_of_many_files_is_refused(index, tmp_path):
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(40):
+        (many / f"{number:02}.txt").write_text(f"text {number}")
+    index.sync(many)
+    for number in range(15):
+        (many / f"{number:02}.txt").unlink()
+    assert index.sync(many).removed == 15
+    for number in range(15, 36):
+        (many / f"{number:02}.txt").unlink()
+    with pytest.raises(InputError, match="21 of its 25 files are gone"):
+        index.sync(many)
+    assert index.sync(many, allow_empty=True).removed == 21
