@@ -15,7 +15,7 @@ from ctx_embed.text.words import indexed
 
 # The number of passages whose word lists are made at a time.
 PASSAGES_AT_ONCE = 8192
-_SUMS = 'SELECT term, count(*), sum(doc), sum("offset"), sum(doc * "offset") FROM {} GROUP BY term'
+_SUMS = 'SELECT CAST(term AS BLOB), count(*), sum(doc), sum("offset"), sum(doc * "offset") FROM {} GROUP BY term'
 _MODULUS = 2**64
 
 
@@ -77,7 +77,7 @@ def _words_digest(connection: sqlite3.Connection, vocabulary: str) -> int:
     """Return a digest of all words with their places; the digests of parts add up to that of the whole."""
     digest = 0
     for term, *sums in connection.execute(_SUMS.format(vocabulary)):
-        weights = hashlib.blake2b(term.encode(), digest_size=32).digest()
+        weights = hashlib.blake2b(term, digest_size=32).digest()
         for place, of in enumerate(sums):
             digest += of * int.from_bytes(weights[8 * place : 8 * place + 8], "little")
         digest %= _MODULUS

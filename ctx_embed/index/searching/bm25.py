@@ -20,6 +20,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,8 +90,9 @@ def tokens_of(words: Sequence[str]) -> list[list[str]]:
     with lock:
         try:
             connection.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(words))
-            for place, token in connection.execute('SELECT doc, term FROM tokens ORDER BY doc, "offset"'):
-                tokens[place].append(token)
+            # FTS5 cuts a long token, perhaps inside a character.
+            for place, token in connection.execute('SELECT doc, CAST(term AS BLOB) FROM tokens ORDER BY doc, "offset"'):
+                tokens[place].append(token.decode("utf-8", "ignore"))
         finally:
             connection.rollback()
     return tokens
@@ -154,13 +156,13 @@ class Bm25:
             found = self._from_lists([term.strip('"') for term in terms], k, allowed)
             if found is not None:
                 return found
-        condition = "" if allowed is None else "AND allowed(rowid)"
         with self.database.reporting_errors():
-            if allowed is not None:
-                self.database.connection.create_function("allowed", 1, lambda row: bool(allowed[row]))
             # FTS5's rank is the negative score.
-            select = f"SELECT rowid, -rank FROM words WHERE words MATCH ? {condition} ORDER BY rank, rowid LIMIT ?"
-            return dict(self.database.connection.execute(select, (match, k)))
+            select = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank, rowid LIMIT ?"
+            ranked = self.database.connection.execute(select, (match, k if allowed is None else -1))
+            if allowed is None:
+                return dict(ranked)
+            return dict(islice((pair for pair in ranked if allowed[pair[0]]), k))
 
     def without_missing_phrases(self, query: str) -> str:
         """Return a query without its quotation marks if no passage has all of its phrases.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Words and stems of at least this many letters are corrected, by one edit; from LONG letters on, by up to two.
 SHORTEST, LONG = 4, 8
+# Longer words are none that people type.
+LONGEST = 40
 # Maximum number of corrected words in a query: a pasted text in another language has no typos.
 MOST_CORRECTED = 8
 # The letters of an ending that stems lack, and the stems whose words are looked up in passages.
@@ -69,7 +71,12 @@ class Corrections:
         corrected: dict[str, str] = {}
         for word in list(words)[:MOST_WORDS]:
             # Words in capitals are names and abbreviations; others than those typed stand for signs.
-            skipped = len(word) < SHORTEST or not _LETTERS.fullmatch(word) or word.isupper() or word not in query
+            skipped = (
+                not SHORTEST <= len(word) <= LONGEST
+                or not _LETTERS.fullmatch(word)
+                or word.isupper()
+                or word not in query
+            )
             if skipped or len(corrected) == MOST_CORRECTED:
                 continue
             key = word.lower()
@@ -135,10 +142,13 @@ class Corrections:
                 connection = self.documents.connection
                 # The table is dropped with the transaction.
                 connection.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.counts USING fts5vocab(main, words, row)")
+                # FTS5 cuts a long token, perhaps inside a character.
                 rows = connection.execute(
-                    "SELECT term, doc FROM temp.counts WHERE term >= ? AND term < ?", (letter, chr(ord(letter) + 1))
+                    "SELECT CAST(term AS BLOB), doc FROM temp.counts WHERE term >= ? AND term < ?",
+                    (letter, chr(ord(letter) + 1)),
                 ).fetchall()
-            kept = [(term, count) for term, count in rows if _LETTERS.fullmatch(term)]
+            terms = ((term.decode("utf-8", "ignore"), count) for term, count in rows)
+            kept = [(term, count) for term, count in terms if _LETTERS.fullmatch(term)]
             self._tokens[letter] = [term for term, _ in kept], [count for _, count in kept]
         return self._tokens[letter]
 
