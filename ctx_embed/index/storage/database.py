@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from ctx_embed.errors import BusyError, DamagedError, InputError, UnwritableError
 from ctx_embed.files import has_locks
-from ctx_embed.index.storage import checksums
+from ctx_embed.index.storage import checksums, connections
 from ctx_embed.index.storage.manifest import REMEDY
 from ctx_embed.index.storage.shards import Shard
 
@@ -107,6 +107,8 @@ Record = TypeVar("Record", State, Shard)
 class Database:
     """A connection to ``documents.sqlite``, in WAL mode, so readers never wait for the writer.
 
+    A child process that inherits it by a fork gets a connection of its own, see :mod:`.connections`.
+
     Args:
         path: an existing database, see :meth:`create`.
 
@@ -116,21 +118,44 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
         if not path.is_file():
             raise DamagedError(f"{path}: missing; {REMEDY}")
-        with self.reporting_errors():
-            self.connection = sqlite3.connect(
-                _uri(path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
-            )
+        found = path.stat()
+        self.opened = found.st_dev, found.st_ino
+        connections.register(self)
         try:
-            with self.reporting_errors():
-                self.connection.execute("PRAGMA synchronous = FULL")
-                self.connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
-                self.state()
+            self.state()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection, made again after a fork; use it while holding :attr:`lock`."""
+        if self._connection is None:
+            if self._closed:
+                raise InputError(f"{self.path.parent}: this index is closed; open it again")
+            connections.require_own(self)
+            self._connection = self._connected()
+        return self._connection
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            _uri(self.path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        connection.create_function("checksum", 5, checksums.checksum, deterministic=True)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE}")
+        return connection
+
+    def release(self) -> None:
+        """Close the connection until it is next used; call it while holding :attr:`lock`, outside a transaction."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     @staticmethod
     def create(path: Path, index_id: str) -> None:
@@ -146,19 +171,20 @@ class Database:
 
     def close(self) -> None:
         """Close the connection; the last one to close merges the write-ahead log into the database."""
-        with self._lock:
-            self.connection.close()
+        with self.lock:
+            self._closed = True
+            self.release()
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Let the block read one unchanging state of the database."""
-        with self._lock:
-            with self.reporting_errors():
-                self.connection.execute("BEGIN")
+        with self.lock:
             try:
+                with self.reporting_errors():
+                    self._begin("BEGIN")
                 yield
             finally:
-                self.connection.rollback()
+                self._end()
 
     @contextmanager
     def writing(self, patience: float = PATIENCE_SECONDS) -> Iterator[None]:
@@ -170,16 +196,25 @@ class Database:
         Raises:
             InputError: another writer is at work, or the disk is full.
         """
-        with self._lock:
-            with self.reporting_errors():
-                self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
-                self.connection.execute("BEGIN IMMEDIATE")
+        with self.lock:
             try:
+                with self.reporting_errors():
+                    self.connection.execute(f"PRAGMA busy_timeout = {round(patience * 1000)}")
+                    self._begin("BEGIN IMMEDIATE")
                 yield
                 with self.reporting_errors():
                     self.connection.execute("COMMIT")
             finally:
-                self.connection.rollback()
+                self._end()
+
+    def _begin(self, statement: str) -> None:
+        """Begin a transaction, after ending one that Ctrl-C has left behind."""
+        self._end()
+        self.connection.execute(statement)
+
+    def _end(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            self._connection.rollback()
 
     @contextmanager
     def reporting_errors(self) -> Iterator[None]:
@@ -190,7 +225,7 @@ class Database:
         """
         try:
             # Threads share the connection; the lock separates their cursors.
-            with self._lock:
+            with self.lock:
                 yield
         except sqlite3.DatabaseError as error:
             if "closed database" in str(error):

@@ -1,0 +1,89 @@
+"""A forked process shares no connection with its parent: SQLite's locks belong to one process alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from ctx_embed import InputError, SearchIndex
+from tests.index.support.stored import stored
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+
+def forked(work) -> int:
+    """Return the exit code of a child that does some work, and ends as a script does."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        work()
+        code = 0
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def test_forked_workers_that_open_an_index_lose_nothing(tmp_path, hash_model):
+    path = tmp_path / "index"
+    index = SearchIndex.create(path, hash_model)
+    index.add(["of the parent"], ["parent"])
+
+    def work(number: int) -> None:
+        with SearchIndex.open(path, hash_model) as own:
+            for place in range(5):
+                own.add([f"text {number} {place}"], [f"{number} {place}"])
+
+    children = []
+    for number in range(3):
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                work(number)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    for number in range(5):
+        index.add([f"parent {number}"], [f"parent {number}"])
+    assert all(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 for child in children)
+    assert index.count() == 1 + 15 + 5
+    index.close()
+    assert len(stored(path)) == 21
+
+
+def test_an_inherited_index_goes_on_with_a_connection_of_its_own(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one"])
+
+        def work() -> None:
+            assert index.search("one", mode="dense")[0].text == "one"
+            index.add(["of the child"])
+            index.close()
+
+        assert forked(work) == 0
+        assert [document.text for document in index] == ["one", "of the child"]
+        index.add(["two"])
+    assert list(stored(path).values()) == ["one", "of the child", "two"]
+
+
+def test_a_child_born_during_a_change_is_refused_in_one_line(tmp_path, hash_model):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one"])
+
+        def work() -> None:
+            for use in (index.count, lambda: SearchIndex.open(path, hash_model)):
+                with pytest.raises(InputError, match="the parent process was reading or changing this index when it"):
+                    use()
+
+        with index.writer.editing() as edit:
+            edit.delete([0])
+            assert forked(work) == 0
+        index.add(["two"])
+    assert list(stored(path).values()) == ["two"]

@@ -1,0 +1,75 @@
+"""Ctrl-C at any line, and words that SQLite cuts: an open index goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import ctx_embed
+from ctx_embed import SearchIndex
+from tests.index.support.stored import stored
+
+OURS = str(Path(ctx_embed.__file__).parent / "index")
+
+
+def interrupted_at(line: int, work) -> bool:
+    """Do some work and interrupt it before the ``line``-th line of ours; return whether it got so far."""
+    lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_index_goes_on_after_ctrl_c_at_any_line(tmp_path, hash_model, stride):
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["one cat", "two cats", "a dog"], [1, 2, 3], [{"n": 1}, {"n": 2}, {"n": 3}])
+        for work in (
+            lambda: index.search("cat", where="n >= 2"),
+            lambda: index.upsert(["a dog again"], [3], [{"n": 3}]),
+            index.count,
+        ):
+            line = 1
+            while interrupted_at(line, work):
+                assert {hit.id for hit in index.search("cat", mode="words")} == {1, 2}
+                assert index.update_metadata(1, {"n": line}) == 1
+                line += stride
+            assert line > stride
+        assert index.verify() == []
+    assert list(stored(path)) == [1, 2, 3]
+
+
+def test_a_word_that_sqlite_cuts_inside_a_character(tmp_path, hash_model):
+    long = "日" * 10_923
+    path = tmp_path / "index"
+    with SearchIndex.create(path, hash_model) as index:
+        index.add(["a cat", "a dog"])
+        for mode in ("words", "hybrid"):
+            index.search(long, mode=mode)
+            assert index.search("another cat", mode="words")[0].id == 0
+        index.add([f"{long} stored"], ["long"])
+        assert index.verify() == []
+        assert index.search("stored", mode="words")[0].id == "long"
+        assert index.search("strored", mode="words")[0].id == "long"
+        index.delete("long")
+        assert index.verify() == []
