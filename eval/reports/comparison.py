@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ def compare(
         first, second: evaluations, their reports, or files or folders that :func:`ctx_embed.eval.write_report` wrote.
         encoders: the encoder of each; None selects the first.
 
+    Warns:
+        UserWarning: probes were measured with different protocols, seeds or folds.
+
     Raises:
         InputError: a file holds no report, an encoder is unknown, or no task is in both on the same data.
     """
@@ -39,6 +43,18 @@ def _differences(reports: list[dict[str, Any]], encoders: tuple[str | None, str 
     shared = [name for name in scores[0] if name in scores[1] and tasks[0][name]["sha256"] == tasks[1][name]["sha256"]]
     if not shared:
         raise InputError("the two reports must share a task on the same data, got none; there is nothing to compare")
+    if any(tasks[0][name]["kind"] == "probe" and not tasks[0][name].get("per_label") for name in shared):
+        said = [
+            f"{what} {' and '.join('its own' if report[what] is None else str(report[what]) for report in reports)}"
+            for what in ("protocol", "seeds", "folds")
+            if reports[0][what] != reports[1][what]
+        ]
+        if said:
+            warnings.warn(
+                f"the two results were measured differently ({'; '.join(said)}), from which part of a difference in "
+                "accuracy may come",
+                stacklevel=3,
+            )
     return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
 
 

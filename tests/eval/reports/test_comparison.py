@@ -37,6 +37,17 @@ def test_other_data_are_not_compared(report):
         compare(report, other)
 
 
+def test_other_protocols_seeds_or_folds_are_said(report):
+    other = {**report, "protocol": "another", "seeds": [0, 1], "folds": 3}
+    message = "measured differently (protocol quick and another; seeds [0] and [0, 1]; folds its own and 3)"
+    with pytest.warns(UserWarning, match=re.escape(message)):
+        compare(report, other)
+    # Cosines know no protocol.
+    of_cosines = [task for task in report["tasks"] if task["kind"] != "probe"]
+    results = [result for result in report["results"] if result["task"] in {task["name"] for task in of_cosines}]
+    compare(report, {**other, "tasks": of_cosines, "results": results})
+
+
 def test_no_such_encoder(report):
     message = "the encoder must be one of the report's (drawn, a|b [v2]), got 'minilm'"
     with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
