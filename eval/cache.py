@@ -19,7 +19,7 @@ from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import identity
 
 # Increase this when a change of the code changes scores, so that stored ones are computed again.
-FORMAT = 2
+FORMAT = 3
 
 
 def _seal(content: bytes) -> bytes:

@@ -104,6 +104,8 @@ def evaluate(
             tell(f"{task.name}: {read.rows + read.left_out} rows, but the published set has {task.rows}")
         elif read.is_altered:
             tell(f"{task.name}: the rows differ from the published set, though their number is the same")
+        for remark in read.remarks:
+            tell(f"{task.name}: {remark}")
     # Without data, do not create the cache folder.
     store = StoredScores(cache if result.data else None)
     sample = sample_of(result.data)
@@ -132,8 +134,8 @@ def evaluate(
 
 
 def _as_published(task: Task, options: EvaluationOptions) -> Task:
-    """Return the task; for a SentEval protocol, a similarity task with all its pairs."""
-    is_whole = options.protocol.startswith("senteval") and isinstance(task, SimilarityTask)
+    """Return the task; with the protocol senteval, a similarity task with all its pairs."""
+    is_whole = options.protocol == "senteval" and isinstance(task, SimilarityTask)
     return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
 
 

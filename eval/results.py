@@ -174,6 +174,7 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
         "rows_by_subset": {name: len(rows) for name, rows in data.subsets.items()},
         "sha256": data.sha256,
         "published": dict(task.published),
+        "remarks": list(data.remarks),
     }
     if isinstance(task, ProbeTask):
         rows = Counter(row[0] for subset in data.subsets.values() for row in subset)

@@ -133,6 +133,7 @@ def notes(report: dict[str, Any]) -> list[str]:
         cited.setdefault(source, []).append(name)
     lines += [f"{', '.join(names)}: {source}" for source, names in cited.items()]
     for task in report["tasks"]:
+        lines += [f"{task['name']}: {remark}" for remark in task.get("remarks", ())]
         if task["kind"] == "similarity" and task["without"]:
             subsets = task["rows_by_subset"]
             lines.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -143,13 +143,16 @@ def score_retrieval(
     document_ids: Sequence[str],
     documents: Matrix,
     judgements: Sequence[tuple[str, ...]],
+    own: Set[str] = frozenset(),
 ) -> RetrievalScore:
     """Return nDCG@10, recall@100 and MRR@10 of the queries with a relevant document (a relevance above 0).
 
     Args:
         query_ids, document_ids: different ids.
         queries, documents: their embeddings, (q, d) and (n, d).
-        judgements: the query's id, the document's id, and the relevance as an integer.
+        judgements: the query's id, the document's id, and the relevance as an integer. A relevant document that is
+            not in the collection counts as not found; of two judgements the last counts.
+        own: the queries that are documents themselves, of the same id, which are left out of their own results.
 
     Raises:
         InputError: no query has a relevant document.
@@ -160,14 +163,14 @@ def score_retrieval(
     judged = [place for place, query in enumerate(query_ids) if any(v > 0 for v in relevances.get(query, {}).values())]
     if not judged:
         raise InputError("at least one query must have a relevant document (a relevance above 0), got none")
-    found = retrieve(queries[judged], documents, document_ids)
-    rows = [_measure(ranking, relevances[query_ids[place]]) for place, ranking in zip(judged, found, strict=True)]
+    rows = []
+    found = retrieve(queries[judged], documents, document_ids, RECALL_CUTOFF + (1 if own else 0))
+    for place, ranking in zip(judged, found, strict=True):
+        query = query_ids[place]
+        relevance = relevances[query]
+        ranking = [document for document in ranking if document != query or query not in own][:RECALL_CUTOFF]
+        gains = [float(relevance.get(document, 0)) for document in ranking]
+        first = next((rank for rank, gain in enumerate(gains[:CUTOFF], 1) if gain > 0), None)
+        recall = sum(gain > 0 for gain in gains) / sum(value > 0 for value in relevance.values())
+        rows.append((100 * ndcg(gains, [*relevance.values()]), 100 * recall, 100 / first if first else 0.0))
     return RetrievalScore(*(tuple(column) for column in zip(*rows, strict=True)))
-
-
-def _measure(ranking: list[str], relevance: Mapping[str, int]) -> tuple[float, float, float]:
-    gains = [float(relevance.get(document, 0)) for document in ranking]
-    relevant = sum(value > 0 for value in relevance.values())
-    first = next((rank for rank, gain in enumerate(gains[:CUTOFF], 1) if gain > 0), None)
-    recall = sum(gain > 0 for gain in gains) / relevant
-    return 100 * ndcg(gains, [*relevance.values()]), 100 * recall, 100 / first if first else 0.0

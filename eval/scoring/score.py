@@ -178,4 +178,5 @@ def score_collection(data: TaskData, embed: EmbeddingCache) -> RetrievalScore:
         [name for name, _ in documents],
         embeddings[len(queries) :],
         data.subsets["qrels"],
+        data.own,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +16,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.eval.tasks.catalogue import TASKS
 from ctx_embed.eval.tasks.task import HubSource, Layout, ProbeTask, RetrievalTask, Row, SimilarityTask, Task
 from ctx_embed.rows import read_lines
+from ctx_embed.training.labelled_texts import words_of
 
 SUMS = "SHA256SUMS"
 REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
@@ -23,13 +26,17 @@ REMEDY = "name a folder that holds it with --data or CTX_EMBED_DATA"
 class TaskData:
     """The rows of a task by subset, their source, and the number of rows left out.
 
-    ``is_altered`` is True if the files have the expected layout, but not the rows behind our published scores.
+    ``is_altered`` is True if the files have the expected layout, but not the rows behind our published scores. ``own``
+    holds the queries of a collection that are documents of it themselves, which no search for them returns. ``remarks``
+    say what a reader of the scores must know of the data, a line each.
     """
 
     source: str
     subsets: dict[str, list[Row]]
     left_out: int = 0
     is_altered: bool = False
+    own: frozenset[str] = frozenset()
+    remarks: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -94,7 +101,7 @@ class DataReader:
         if isinstance(task, ProbeTask):
             _check_labels(task, data)
         elif isinstance(task, RetrievalTask):
-            _check_judgements(task, data)
+            data = _checked_judgements(task, data)
         return data
 
     def _from_hub(self, task: str, source: HubSource) -> dict[str, list[Row]]:
@@ -173,17 +180,62 @@ def _check_labels(task: ProbeTask, data: TaskData) -> None:
         raise InputError(f"{task.name}: labels must be {known}; got {strange[0]!r} in {data.source}")
 
 
-def _check_judgements(task: RetrievalTask, data: TaskData) -> None:
-    documents, queries = ([row[0] for row in data.subsets[name]] for name in ("corpus", "queries"))
-    for what, ids in (("document", documents), ("query", queries)):
-        if len(set(ids)) < len(ids):
-            twice = next(id for place, id in enumerate(ids) if id in ids[:place])
-            raise InputError(f"{task.name}: {what} ids must differ, got {twice!r} twice")
-    known = set(queries), set(documents)
-    for query, document, _ in data.subsets["qrels"]:
-        if query not in known[0] or document not in known[1]:
-            what, which = ("query", query) if query not in known[0] else ("document", document)
-            raise InputError(f"{task.name}: a judgement names the {what} {which!r}, which is not in the collection")
+def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
+    """Return the data of a collection with what is to be said of it.
+
+    Raises:
+        InputError: an id occurs twice, or no judgement is of this collection.
+    """
+    for what, name in (("document", "corpus"), ("query", "queries")):
+        twice = [id for id, count in Counter(row[0] for row in data.subsets[name]).items() if count > 1]
+        if twice:
+            raise InputError(f"{task.name}: {what} ids must differ, got {twice[0]!r} twice")
+    documents, queries = (
+        dict(map(_id_and_text, data.subsets["corpus"])),
+        dict(map(_id_and_text, data.subsets["queries"])),
+    )
+    judged: dict[tuple[str, str], str] = {}
+    conflicts: dict[tuple[str, str], None] = {}
+    for query, document, relevance in data.subsets["qrels"]:
+        if int(judged.get((query, document), relevance)) != int(relevance):
+            conflicts[query, document] = None
+        judged[query, document] = relevance
+    if not any(query in queries and document in documents for query, document in judged):
+        raise InputError(f"{task.name}: no judgement names a query and a document of the collection")
+    unknown = [query for query, _ in judged if query not in queries]
+    absent = [document for query, document in judged if query in queries and document not in documents]
+    # Collections such as cranfield number queries and documents alike, so the text decides too. A document that is
+    # judged relevant for itself stays.
+    own = [
+        query
+        for query, text in queries.items()
+        if query in documents
+        and int(judged.get((query, query), 0)) <= 0
+        and f" {words_of(text)} " in f" {words_of(documents[query])} "
+    ]
+    remarks = []
+    if unknown:
+        remarks.append(f"unknown queries in {_share(unknown, judged)} judgements: these are left out")
+    if absent:
+        remarks.append(
+            f"unknown documents in {_share(absent, judged)} judgements: these count as not found, as in trec_eval"
+        )
+    if conflicts:
+        remarks.append(f"contradicting judgements in {_share(conflicts, judged)} cases: the last counts")
+    if own:
+        cases = _share(own, queries)
+        remarks.append(
+            f"queries that are documents too in {cases} cases: each is left out of its own results, as in BEIR"
+        )
+    return replace(data, own=frozenset(own), remarks=tuple(remarks))
+
+
+def _share(found: Collection[Any], of: Collection[Any]) -> str:
+    return f"{len(found):,} of {len(of):,} (such as {next(iter(found))!r})"
+
+
+def _id_and_text(row: Row) -> tuple[str, str]:
+    return row[0], row[1]
 
 
 def _first_line(error: Exception) -> str:

@@ -126,15 +126,15 @@ def beir_documents(path: Path) -> list[Row]:
             entry: Any = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not JSON ({error})") from None
-        match entry:
-            case {"_id": str(identifier), "title": str(title), "text": str(text)}:
-                rows.append((identifier, f"{title} {text}".strip()))
-            case {"_id": str(identifier), "text": str(text)}:
-                rows.append((identifier, text))
-            case _:
-                raise InputError(
-                    f"{path}, line {number}: must be an object with the strings _id and text, got {line[:40]!r}"
-                )
+        if not isinstance(entry, dict) or not {"_id", "text"} <= set(entry):
+            raise InputError(f"{path}, line {number}: must be an object with _id and text, got {line[:40]!r}")
+        for name in ("_id", "text"):
+            if not isinstance(entry[name], str):
+                shown = json.dumps(entry[name], ensure_ascii=False)
+                hint = f'; write "{shown}"' if isinstance(entry[name], int | float) else ""
+                raise InputError(f"{path}, line {number}: {name} must be a string, got {shown:.40}{hint}")
+        title = entry.get("title")
+        rows.append((entry["_id"], f"{title} {entry['text']}".strip() if isinstance(title, str) else entry["text"]))
     return _some(rows, path, "lines of a JSON object with _id and text")
 
 

@@ -136,6 +136,23 @@ def test_the_figures_of_bm25(name, data):
     assert TASKS[name].published["BM25"] == pytest.approx(100 * np.mean(scores), abs=0.1)
 
 
+def test_a_query_that_is_a_document_is_left_out_of_its_own_results_alone():
+    vectors = np.array([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.1, 0.9]])
+    judgements = [("a", "c", "1"), ("b", "d", "1")]
+    known = (["a", "b"], vectors[:2], ["a", "b", "c", "d"], vectors, judgements)
+    score = score_retrieval(*known, own={"a", "b"})
+    assert (score.mean, score.recall, score.reciprocal_rank) == (100.0, (100.0, 100.0), (100.0, 100.0))
+    assert score_retrieval(*known).mean == pytest.approx(100 / math.log2(3))
+    assert score_retrieval(*known, own={"a"}).ndcg == pytest.approx((100.0, 100 / math.log2(3)))
+
+
+def test_a_relevant_document_that_is_not_there_counts_as_not_found():
+    judgements = [("q", "d", "1"), ("q", "gone", "1")]
+    score = score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), judgements)
+    assert score.recall == (50.0,)
+    assert score.mean == pytest.approx(100 / (1 + 1 / math.log2(3)))
+
+
 def test_nothing_relevant():
     with pytest.raises(InputError, match=r"^at least one query must have a relevant document"):
         score_retrieval(["q"], np.eye(1), ["d"], np.eye(1), [("q", "d", "0")])

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import re
+import time
 
 import datasets
 import pytest
@@ -172,8 +173,58 @@ def test_a_collection(folder):
     with fails("adi: query ids must differ, got '2' twice"):
         DataReader(folder).read(TASKS["adi"])
     queries.write_text(queries.read_text().splitlines()[0] + "\n")
-    with fails("adi: a judgement names the query '2', which is not in the collection"):
-        DataReader(folder).read(TASKS["adi"])
+    (remark,) = DataReader(folder).read(TASKS["adi"]).remarks
+    assert re.fullmatch(r"unknown queries in \d of 4 \(such as '2'\) judgements: these are left out", remark)
+
+
+def collection(tmp_path, corpus, queries, qrels):
+    (tmp_path / "qrels").mkdir(exist_ok=True)
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        lines = (json.dumps({"_id": id, "text": text}) + "\n" for id, text in rows)
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    (tmp_path / "qrels" / "test.tsv").write_text("".join("\t".join(map(str, row)) + "\n" for row in qrels))
+    (task,) = find_tasks([str(tmp_path)])
+    return DataReader(None).read(task)
+
+
+def test_what_a_reader_of_the_scores_must_know_of_a_collection(tmp_path):
+    corpus = [("1", "Wings of birds"), ("2", "How do birds fly?"), ("3", "Ships sail."), ("4", "Why do ships sail?")]
+    queries = [("2", "how do birds fly"), ("1", "another text of this number"), ("4", "Why do ships sail?")]
+    qrels = [("2", "1", 1), ("2", "1", 2), ("2", "gone", 1), ("9", "1", 1), ("1", "3", 0), ("1", "3", 0), ("4", "4", 1)]
+    data = collection(tmp_path, corpus, queries, qrels)
+    # The query 1 has only the number of a document, and 4 is judged an answer to itself.
+    assert data.own == {"2"}
+    assert data.remarks == (
+        "unknown queries in 1 of 5 (such as '9') judgements: these are left out",
+        "unknown documents in 1 of 5 (such as 'gone') judgements: these count as not found, as in trec_eval",
+        "contradicting judgements in 1 of 5 (such as ('2', '1')) cases: the last counts",
+        "queries that are documents too in 1 of 3 (such as '2') cases: each is left out of its own results, as in BEIR",
+    )
+    with fails(f"{tmp_path}: no judgement names a query and a document of the collection"):
+        collection(tmp_path, corpus, queries, [("2", "gone", 1), ("9", "1", 1)])
+
+
+def test_a_repeated_id_of_a_large_collection_is_found_at_once(tmp_path):
+    corpus = [(str(number), f"text {number}") for number in range(60_000)]
+    start = time.process_time()
+    with fails(f"{tmp_path}: document ids must differ, got '59998' twice"):
+        collection(tmp_path, [*corpus, corpus[-2]], [("q", "text")], [("q", "1", 1)])
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"_id": 7, "text": "a"}', '_id must be a string, got 7; write "7"'),
+        ('{"_id": "7", "text": null}', "text must be a string, got null"),
+        ('{"_id": "7"}', "must be an object with _id and text, got"),
+    ],
+)
+def test_a_document_without_strings_is_said(tmp_path, line, message):
+    collection(tmp_path, [("1", "a")], [("q", "a")], [("q", "1", 1)])
+    (tmp_path / "corpus.jsonl").write_text(line + "\n")
+    with pytest.raises(InputError, match=re.escape(f"corpus.jsonl, line 1: {message}")):
+        DataReader(None).read(find_tasks([str(tmp_path)])[0])
 
 
 def test_a_collection_of_the_hub_is_joined_from_its_parts(monkeypatch):
