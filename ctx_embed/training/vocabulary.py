@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from itertools import repeat
 from pathlib import Path
 
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
-from tokenizers.models import WordPiece
+from tokenizers.models import Unigram, WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from ctx_embed.errors import InputError
@@ -99,7 +100,8 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     """Read a ``tokenizer.json``.
 
     Raises:
-        InputError: no such file, not a tokenizer of the ``tokenizers`` library, or one whose ids have gaps.
+        InputError: no such file, not a tokenizer of the ``tokenizers`` library, one whose ids have gaps, or one without
+            the unknown token that other texts need.
     """
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file; make a tokenizer.json with ctx-embed vocab FILE -o {path}")
@@ -112,4 +114,15 @@ def read_tokenizer(path: str | Path) -> Tokenizer:
     ids = sorted(tokenizer.get_vocab().values())
     if ids != list(range(len(ids))):
         raise InputError(f"{path}: the ids must have no gaps, got {len(ids)} entries with ids up to {ids[-1]}")
+    model = tokenizer.model
+    named: str | None = getattr(model, "unk_token", None)
+    missing = named is not None and model.token_to_id(named) is None
+    if isinstance(model, Unigram):
+        state = json.loads(model.__getstate__())
+        missing = state["unk_id"] is None and not state.get("byte_fallback")
+    if missing:
+        raise InputError(
+            f"{path}: must have an unknown token for words that it lacks{f' ({named})' if named else ''}, got none; "
+            f"add it, or make a tokenizer.json with ctx-embed vocab FILE -o {path}"
+        )
     return tokenizer

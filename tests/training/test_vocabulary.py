@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
+from tokenizers.models import BPE, Unigram, WordLevel, WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import is_wordwise
@@ -133,3 +133,28 @@ def test_a_tokenizer_whose_ids_have_gaps(tmp_path):
     path = tmp_path / "tokenizer.json"
     Tokenizer(WordLevel({"[UNK]": 0, "the": 2}, unk_token="[UNK]")).save(str(path))
     assert error(read_tokenizer, path) == f"{path}: the ids must have no gaps, got 2 entries with ids up to 2"
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (WordLevel({"the": 0}, unk_token="[UNK]"), " ([UNK])"),
+        (WordPiece({"the": 0}, unk_token="[UNK]"), " ([UNK])"),
+        (BPE({"t": 0}, [], unk_token="<unk>"), " (<unk>)"),
+        (Unigram([("the", 0.0)]), ""),
+    ],
+)
+def test_a_tokenizer_without_an_unknown_token_is_refused_before_any_work(tmp_path, model, named):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(model).save(str(path))
+    assert error(read_tokenizer, path) == (
+        f"{path}: must have an unknown token for words that it lacks{named}, got none; add it, or make a "
+        f"tokenizer.json with ctx-embed vocab FILE -o {path}"
+    )
+
+
+@pytest.mark.parametrize("model", [BPE({"t": 0}, []), Unigram([("<unk>", 0.0), ("the", -1.0)], unk_id=0)])
+def test_a_tokenizer_that_leaves_out_or_names_what_it_lacks_is_read(tmp_path, model):
+    path = tmp_path / "tokenizer.json"
+    Tokenizer(model).save(str(path))
+    assert read_tokenizer(path).encode("Ж").tokens in ([], ["<unk>"], ["Ж"])
