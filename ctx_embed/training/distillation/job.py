@@ -37,7 +37,7 @@ from ctx_embed.training.distillation.student.initial import (
     student_options,
 )
 from ctx_embed.training.distillation.student.rotation import require_dimension, rotation_like
-from ctx_embed.training.distillation.student.teacher import TeacherCache
+from ctx_embed.training.distillation.student.teacher import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts.corpus import Block
 from ctx_embed.training.distillation.texts.exclusion import read_excluded
 from ctx_embed.training.distillation.texts.labelled import read_labelled_files, read_skipped
@@ -194,9 +194,22 @@ def _read(job: DistillationJob) -> _Material:
     for option, weight in (("--pair-weight", options.pair_weight), ("--contrast-weight", options.contrast_weight)):
         if weight > 0 and not len(mixture.pairs):
             raise InputError(f"{option} needs pairs; give a recipe a source of pairs (.jsonl) that has `fair = true`")
-    if job.exclude and job.progress:
-        # Report this, because 0 may mean that the wrong file was given.
-        say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
+    if job.progress:
+        if job.exclude:
+            # Report this, because 0 may mean that the wrong file was given.
+            say(f"{mixture.excluded:,} of {len(mixture.texts):,} texts are excluded")
+        texts = [mixture.texts[row] for row in mixture.taught_rows]
+        if repeated := len(texts) - len(set(texts)):
+            say(f"{repeated:,} of {len(texts):,} texts are repetitions; all copies of a text are held out, or none")
+        for name, model, rows in (
+            (job.teacher, teacher, mixture.taught_rows),
+            (job.second_teacher, second_teacher, mixture.second_rows),
+        ):
+            if model is not None and (count := seen_in_part(model, [mixture.texts[row] for row in rows])):
+                say(
+                    f"{name} reads the first {model.max_seq_length} tokens of a text, so it sees {count:,} of "
+                    f"{len(rows):,} texts in part"
+                )
     labelled = None
     if job.labelled:
         skipped = read_skipped(job.skip) if job.skip else None
@@ -266,6 +279,8 @@ def _prepare(
     texts = [mixture.texts[row] for row in rows]
     embeddings = np.zeros((len(mixture.texts), taught.shape[1]), np.float16)
     embeddings[rows] = taught
+    if (zeros := int((~taught.any(axis=1)).sum())) and job.progress:
+        say(f"the teacher knows nothing of {zeros:,} of {len(rows):,} texts (zeros); they are left out")
     if material.start is not None:
         student, rotation = started_student(
             material.start, texts, taught, job.spare_dimensions, phrases=material.phrases

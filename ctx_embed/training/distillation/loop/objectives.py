@@ -382,6 +382,8 @@ class SecondTeacher(Objective):
         self.texts, self.embeddings = texts, embeddings
         self.rotation = torch.from_numpy(rotation)
         self.places = places_of(rows, len(texts))
+        # Of zeros nothing can be learned.
+        self.places[rows[~(embeddings != 0).any(axis=1)]] = -1
         self.held_out = held_out[self.places[held_out] >= 0]
         self.relation_weight = relation_weight
 

@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import replaced_file
 from ctx_embed.fingerprint import fingerprint, identity
 from ctx_embed.progress import Meter
+from ctx_embed.text.unknown import tokenizer_of
+from ctx_embed.texts import well_formed
 from ctx_embed.training.distillation.texts.corpus import Block
 
 if TYPE_CHECKING:
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 # Texts per batch. On a CPU, batches that fit its caches are fastest: on one Zen 4 core, all-mpnet-base-v2 in bfloat16
 # embeds 30 sentences per second in batches of 16, and 23 in batches of 64.
 CPU_BATCH, DEVICE_BATCH = 16, 256
+# Texts whose tokens are counted to tell how many the teacher reads in part.
+SAMPLED_TEXTS = 5000
 
 
 class TeacherCache:
@@ -71,21 +76,58 @@ class TeacherCache:
         return embeddings.float().cpu().numpy()
 
     def embeddings(self, blocks: Sequence[Block], *, progress: bool = True) -> np.ndarray:
-        """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones."""
+        """Return the concatenated embeddings of all blocks, float16 (sentences, d), computing missing ones.
+
+        Raises:
+            InputError: an embedding is not finite, or all are zeros.
+        """
         parts: list[np.ndarray] = []
         total = sum(len(block.texts) for block in blocks)
         with Meter("embedding with the teacher", total, "sentences", shown=progress) as meter:
             for block in blocks:
                 part = self._read(block)
+                is_new = part is None
                 if part is None:
                     with torch.inference_mode(), _counted(self.teacher, meter):
                         part = self.encode(block.texts).astype(np.float16)
-                    with replaced_file(self._path(block)) as beside:
-                        save_file({"embeddings": part}, beside)
                 else:
                     meter.update(len(part))
+                wrong = np.flatnonzero(~np.isfinite(part).all(axis=1))
+                if len(wrong):
+                    raise InputError(
+                        f"the teacher's embeddings must be finite numbers, got NaN or infinity for {len(wrong):,} of "
+                        f"{len(part):,} texts, such as {block.texts[wrong[0]]!r:.60}; choose another teacher, or "
+                        "--teacher-dtype float32"
+                    )
+                if is_new:
+                    with replaced_file(self._path(block)) as beside:
+                        save_file({"embeddings": part}, beside)
                 parts.append(part)
-        return np.concatenate(parts)
+        found = np.concatenate(parts)
+        if len(found) and not found.any():
+            raise InputError(
+                f"the teacher's embeddings must not all be zeros, got zeros for all {len(found):,} texts; choose a "
+                "teacher that knows their language"
+            )
+        return found
+
+
+def seen_in_part(teacher: SentenceTransformer, texts: Sequence[str]) -> int:
+    """Return how many texts are longer than the teacher reads; an estimate if thousands may be."""
+    most, tokenizer = teacher.max_seq_length, tokenizer_of(teacher)
+    if not most or tokenizer is None:
+        return 0
+    # A token has at least one character.
+    candidates = [text for text in texts if len(text) > most]
+    if not candidates:
+        return 0
+    # The model's own tokenizer may cut texts already.
+    whole = Tokenizer.from_str(tokenizer.to_str())
+    whole.no_truncation()
+    step = -(-len(candidates) // SAMPLED_TEXTS)
+    sample = [well_formed(text) for text in candidates[::step]]
+    longer = sum(len(encoding.ids) > most for encoding in whole.encode_batch(sample))
+    return round(longer * len(candidates) / len(sample))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 
 from ctx_embed import load
 from ctx_embed.errors import InputError
-from ctx_embed.training.distillation.student.teacher import TeacherCache
+from ctx_embed.training.distillation.student.teacher import TeacherCache, seen_in_part
 from ctx_embed.training.distillation.texts.corpus import Block
 
 
@@ -107,3 +107,32 @@ def test_a_folder_that_cannot_be_made(tmp_path, teacher):
 def test_progress_goes_to_stderr_only(tmp_path, teacher, blocks, capfd):
     TeacherCache(tmp_path, teacher).embeddings(blocks)
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.nan, "must be finite numbers, got NaN or infinity for 3 of 3 texts, such as '"),
+        (0.0, "must not all be zeros, got zeros for all 8 texts; choose a teacher that knows their language"),
+    ],
+)
+def test_embeddings_that_teach_nothing_are_refused_and_not_stored(
+    tmp_path, teacher, blocks, monkeypatch, value, message
+):
+    encode = TeacherCache.encode
+    monkeypatch.setattr(TeacherCache, "encode", lambda self, texts: np.full((len(texts), 8), value, np.float32))
+    with pytest.raises(InputError, match=message):
+        embeddings(tmp_path, teacher, blocks)
+    monkeypatch.setattr(TeacherCache, "encode", encode)
+    if np.isnan(value):
+        assert embeddings(tmp_path, teacher, blocks).any()
+
+
+def test_texts_that_a_teacher_reads_in_part_are_counted(teacher, monkeypatch):
+    texts = ["the cat", "the cat sat on the mat", "x" * 30, *["the cat sat on the mat " * 9] * 3]
+    assert seen_in_part(teacher, texts) == 0
+    teacher[0].max_seq_length = 20
+    assert seen_in_part(teacher, texts[:2]) == 0
+    assert seen_in_part(teacher, texts[3:]) == 3
+    monkeypatch.setattr("ctx_embed.training.distillation.student.teacher.SAMPLED_TEXTS", 1)
+    assert seen_in_part(teacher, texts[3:]) == 3
