@@ -167,10 +167,10 @@ def score_retrieval(
     found = retrieve(queries[judged], documents, document_ids, RECALL_CUTOFF + (1 if own else 0))
     for place, ranking in zip(judged, found, strict=True):
         query = query_ids[place]
-        relevance = relevances[query]
+        of_query = relevances[query]
         ranking = [document for document in ranking if document != query or query not in own][:RECALL_CUTOFF]
-        gains = [float(relevance.get(document, 0)) for document in ranking]
+        gains = [float(of_query.get(document, 0)) for document in ranking]
         first = next((rank for rank, gain in enumerate(gains[:CUTOFF], 1) if gain > 0), None)
-        recall = sum(gain > 0 for gain in gains) / sum(value > 0 for value in relevance.values())
-        rows.append((100 * ndcg(gains, [*relevance.values()]), 100 * recall, 100 / first if first else 0.0))
+        recall = sum(gain > 0 for gain in gains) / sum(value > 0 for value in of_query.values())
+        rows.append((100 * ndcg(gains, [*of_query.values()]), 100 * recall, 100 / first if first else 0.0))
     return RetrievalScore(*(tuple(column) for column in zip(*rows, strict=True)))

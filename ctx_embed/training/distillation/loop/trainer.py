@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -86,6 +86,12 @@ def embedded(student: TokenEncoder, ids: Tensor, lengths: list[int]) -> Tensor:
     return student.embed(ids.to(student.embedding.weight.device), lengths)
 
 
+def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each text, (texts,), the same for equal texts."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+
+
 class Distillation:
     """A training that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
@@ -123,8 +129,8 @@ class Distillation:
         intervals: Intervals | None = None,
     ) -> None:
         taught = mixture.taught_rows
+        taught = taught[(teacher_embeddings[taught] != 0).any(axis=1)]
         options = options.for_texts(len(taught))
-        options.trained_on(len(taught), mixture.excluded)
         self.student = student
         self.device = student.embedding.weight.device
         self.composition = Composition(student)
@@ -139,8 +145,15 @@ class Distillation:
         self.step = 0
         self.history: list[dict[str, float]] = []
         order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
-        self.held_out_rows, rows = np.sort(order[: options.held_out]), np.sort(order[options.held_out :])
+        # All copies of a text are held out or none, so that no held-out text has been trained on.
+        self.same = numbered(mixture.texts)
+        _, first, copies = np.unique(self.same[order], return_index=True, return_inverse=True)
+        ranked = np.argsort(first)
+        held_out = np.searchsorted(np.bincount(copies)[ranked].cumsum(), options.held_out or 0) + 1
+        is_held_out = np.isin(copies, ranked[:held_out])
+        self.held_out_rows, rows = np.sort(order[is_held_out]), np.sort(order[~is_held_out])
         self.rows = rows[mixture.shown[rows]]
+        replace(options, held_out=len(self.held_out_rows)).trained_on(len(taught), len(rows) - len(self.rows))
         torch.manual_seed(options.seed)
         self.objectives = self._objectives(mixture, labelled, second)
         self.trained = nn.ModuleDict(
@@ -187,14 +200,13 @@ class Distillation:
         if options.genre_weight > 0:
             terms["genres"] = Genres(read, mixture.genres), options.genre_weight
         if options.pair_weight > 0:
-            absent = np.union1d(self.held_out_rows, np.flatnonzero(~mixture.shown))
-            same = np.unique(np.array(mixture.texts, dtype=object), return_inverse=True)[1]
+            absent = np.flatnonzero(np.isin(self.same, self.same[self.held_out_rows]) | ~mixture.shown)
             partners = Partners(
                 self.packed,
                 mixture.pairs,
                 absent,
                 self.teacher,
-                same,
+                self.same,
                 options.pair_batch,
                 options.seed,
                 mixture.genres,
