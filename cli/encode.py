@@ -113,6 +113,8 @@ def _to_file(
     from ctx_embed.text.unknown import sample, unknown_share, warning
 
     encoder = load_encoder(model, backend)
+    if encoder.remark:
+        click.echo(f"Warning: {encoder.remark}", err=True)
     texts = [document.text for document in documents]
     if said := warning(unknown_share(encoder.tokenizer, sample(texts))):
         click.echo(said, err=True)

@@ -73,8 +73,10 @@ def explain(
     from ctx_embed.explanations import explain as explained
     from ctx_embed.explanations import write
 
-    loaded = _loaded(model)
+    loaded, remark = _loaded(model)
     explanations = [explained(loaded, well_formed(text)) for text in texts]
+    if remark:
+        click.echo(f"Warning: {remark}", err=True)
     if output:
         write(explanations, output, well_formed(model), contexts=contexts)
         click.echo(f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} explained in {output}")
@@ -92,16 +94,16 @@ def explain(
             console.print(renderable(explanation, contexts=contexts))
 
 
-def _loaded(name: str) -> Embedder | SentenceTransformer:
-    """Return a model; one in the folder of a Contextualizer needs no torch."""
+def _loaded(name: str) -> tuple[Embedder | SentenceTransformer, str]:
+    """Return a model and what is to be said of it; one in the folder of a Contextualizer needs no torch."""
     from ctx_embed.encoders import DEFAULT, load_encoder
     from ctx_embed.loading import load_embedder
     from ctx_embed.numpy_model import UnsupportedModelError
 
     if name == DEFAULT or Path(name).exists():
         with suppress(UnsupportedModelError):
-            return load_embedder(name, "numpy")
-    model = load_encoder(name).model
-    if model is None:
+            return load_embedder(name, "numpy"), ""
+    encoder = load_encoder(name)
+    if encoder.model is None:
         raise InputError(f"--model must be a SentenceTransformer, got {name}, which has no attention to explain")
-    return model
+    return encoder.model, encoder.remark

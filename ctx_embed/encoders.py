@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class Encoder:
         by_name: whether :func:`load_encoder` can make it from its name, also in another process.
         batch_size: the number of texts per call at which it is fastest.
         tokenizer: the tokenizer of the model, if it has one.
+        remark: what a reader of its figures must know, such as that it has random weights.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Encoder:
     by_name: bool = False
     batch_size: int = BATCH_TEXTS
     tokenizer: Tokenizer | None = None
+    remark: str = ""
 
 
 def as_encoder(encoder: Any, name: str | None = None) -> Encoder:
@@ -104,7 +106,11 @@ def load_encoder(
     from ctx_embed.systems import SYSTEMS, untrained
 
     if name in SYSTEMS and not os.path.exists(name):
-        return _of_model(name, untrained(name), by_name=True)
+        remark = (
+            f"{name} is not trained: it has random weights over the default model's token table; train one with "
+            f"`ctx-embed train --encoder {name}`, and give its folder"
+        )
+        return replace(_of_model(name, untrained(name), by_name=True), remark=remark)
     # A word that is nearly the name of an encoder is a typing mistake, not a model on the hub.
     names = encoder_names(others)
     if name not in names and not os.path.exists(name) and difflib.get_close_matches(name, names, n=1):

@@ -111,6 +111,8 @@ def evaluate(
     sample = sample_of(result.data)
     for encoder in result.encoders:
         embed = EmbeddingCache(encoder, cache)
+        if encoder.remark:
+            tell(encoder.remark)
         for task in found:
             if task.name in result.data and suits(encoder, task):
                 if count := _labelled(encoder, task, result.data[task.name]):

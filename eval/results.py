@@ -115,10 +115,10 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
 
     Returns:
         ``format_version``, ``date``, ``protocol``, ``protocol_title``, ``seeds``, ``folds`` (null: the protocol's),
-        ``units``, ``versions``, ``encoders`` (name, fingerprint, cost), ``tasks`` (kind, metric, source, rows, sha256,
-        floor, published scores, judgements), ``published_sources``, ``results`` (one for each encoder and task: mean,
-        interval, the score of each row, the difference from the first encoder, and the number of texts that the encoder
-        was trained on with labels), ``curves`` and ``failures``.
+        ``units``, ``versions``, ``encoders`` (name, fingerprint, cost, remark), ``tasks`` (kind, metric, source, rows,
+        sha256, floor, published scores, judgements, remarks), ``published_sources``, ``results`` (one for each encoder
+        and task: mean, interval, the score of each row, the difference from the first encoder, and the number of texts
+        that the encoder was trained on with labels), ``curves`` and ``failures``.
     """
     options = evaluation.options
     tasks = [task for task in evaluation.tasks if task.name in evaluation.data]
@@ -142,6 +142,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
                 "name": encoder.name,
                 "fingerprint": encoder.fingerprint,
                 "cost": asdict(evaluation.costs[encoder.name]) if encoder.name in evaluation.costs else None,
+                "remark": encoder.remark,
             }
             for encoder in evaluation.encoders
         ],

@@ -132,6 +132,7 @@ def notes(report: dict[str, Any]) -> list[str]:
     for name, source in report["published_sources"].items():
         cited.setdefault(source, []).append(name)
     lines += [f"{', '.join(names)}: {source}" for source, names in cited.items()]
+    lines += [entry["remark"] for entry in report["encoders"] if entry.get("remark")]
     for task in report["tasks"]:
         lines += [f"{task['name']}: {remark}" for remark in task.get("remarks", ())]
         if task["kind"] == "similarity" and task["without"]:

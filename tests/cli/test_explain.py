@@ -55,6 +55,7 @@ def test_a_system_by_name():
     result = run("the cat", "--model", "san", "--json")
     assert json.loads(result.stdout)[0]["axes"] == ["head", "token"]
     assert json.loads(result.stdout)[0]["path"] is None
+    assert result.stderr.startswith("Warning: san is not trained: it has random weights over the default model's token")
 
 
 def test_mistakes(tmp_path):

@@ -55,6 +55,16 @@ def test_one_table_for_all_encoders(reviews, tiny_model, tiny_model_path):
     assert len(report["results"][0]["score"]["folds"]) == 10
 
 
+def test_a_system_says_that_it_is_not_trained(reviews):
+    result = run("--task", reviews, "--encoder", "default", "--encoder", "dan", "--protocol", "quick")
+    assert result.exit_code == 0, result.output
+    said = "dan is not trained: it has random weights over the default model's token table; train one with"
+    assert [output.count(said) for output in (result.stdout, result.stderr)] == [1, 1]
+    assert said in Path("results/results.md").read_text()
+    remarks = [encoder["remark"] for encoder in json.loads(Path("results/results.json").read_text())["encoders"]]
+    assert (remarks[0], remarks[1][:18]) == ("", "dan is not trained")
+
+
 def test_a_table_is_scored_as_the_same_lines_are(reviews, tmp_path):
     rows = [line.split("\t") for line in reviews.read_text().splitlines()]
     table = tmp_path / "reviews.csv"
