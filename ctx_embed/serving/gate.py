@@ -16,8 +16,6 @@ PROBES = ("/healthz", "/readyz")
 OPEN = ("/", "/docs", "/openapi.json", "/v1/server", "/v1/access")
 # Routes that are answered even when the server is busy.
 ALWAYS = (*PROBES, "/metrics")
-# Endings of the paths that change an index.
-WRITES = ("/add", "/upsert", "/delete", "/update_metadata")
 # Endings of the paths whose bodies hold texts; bodies of other paths have at most SHORT_BODY bytes.
 TEXTS = ("/add", "/upsert", "/embeddings", "/rerank", "/classify")
 SHORT_BODY = 1 << 20
@@ -136,8 +134,6 @@ class Gate:
         if key is None:
             said = "unknown API key" if secret else "an API key is needed; send it as Authorization: Bearer KEY"
             raise ApiError(401, said, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
-        if path.endswith(WRITES) and not key.writes:
-            raise ApiError(403, "this key may read only; changes need a write key", "read_only_key")
         return key
 
     def _require_loopback(self, scope: Scope) -> None:
@@ -176,7 +172,7 @@ class Gate:
         body = b""
         try:
             if (key := self._access(scope, path)) is not None:
-                scope["state"]["key"] = key.name
+                scope["state"]["key"] = key
             body = await self._body(scope, path, receive)
             if body.count(b",") > MOST_COMMAS or body.count(b"[") + body.count(b"{") > MOST_BRACKETS:
                 said = (

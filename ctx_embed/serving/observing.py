@@ -165,7 +165,7 @@ class Observer:
                 "bytes": size,
             }
             if key := scope["state"].get("key"):
-                line["key"] = key
+                line["key"] = key.name
             if trace := TRACE.fullmatch(headers.get("traceparent", "")):
                 line["trace"] = trace[1]
             LOG.info(line)

@@ -17,6 +17,7 @@ from ctx_embed.serving.errors import ApiError, dumps
 from ctx_embed.serving.indexes import BATCH_HITS, Marks, ServedIndex
 from ctx_embed.serving.json import Answer, Body, JsonRoute, Listed
 from ctx_embed.serving.service import require_length, service_of
+from ctx_embed.serving.settings import Key
 
 router = APIRouter(prefix="/v1/indexes", tags=["indexes"], route_class=JsonRoute, default_response_class=Answer)
 
@@ -25,8 +26,15 @@ async def _served(request: Request, name: str) -> ServedIndex:
     return service_of(request).index(name)
 
 
-# The index named in the path of a request.
+def _may_write(request: Request) -> None:
+    key: Key | None = request.scope["state"].get("key")
+    if key is not None and not key.writes:
+        raise ApiError(403, "this key may read only; changes need a write key", "read_only_key")
+
+
+# The index named in the path of a request; a route that changes it has WRITES.
 Served = Annotated[ServedIndex, Depends(_served)]
+WRITES = [Depends(_may_write)]
 
 Id = int | str
 
@@ -269,7 +277,7 @@ async def facets(served: Served, body: FacetsBody) -> Answer:
     return Answer(b'{"values":%b}' % await served.analyse(counted))
 
 
-@router.post("/{name}/add", summary="Add documents")
+@router.post("/{name}/add", summary="Add documents", dependencies=WRITES)
 async def add(request: Request, served: Served, body: AddBody) -> Answer:
     """Add all documents or none; they are on disk when this returns. An id that is taken is an error."""
     service_of(request).require_texts(body.texts, "texts")
@@ -277,7 +285,7 @@ async def add(request: Request, served: Served, body: AddBody) -> Answer:
     return Answer({"ids": added})
 
 
-@router.post("/{name}/upsert", summary="Add or replace documents")
+@router.post("/{name}/upsert", summary="Add or replace documents", dependencies=WRITES)
 async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     """Add all documents or none; a document whose id is taken replaces the one that has it."""
     service_of(request).require_texts(body.texts, "texts")
@@ -285,14 +293,14 @@ async def upsert(request: Request, served: Served, body: AddBody) -> Answer:
     return Answer({"ids": added})
 
 
-@router.post("/{name}/update_metadata", summary="Change metadata")
+@router.post("/{name}/update_metadata", summary="Change metadata", dependencies=WRITES)
 async def update_metadata(served: Served, body: UpdateBody) -> Answer:
     """Change metadata fields of documents; other fields stay, and nothing is embedded."""
     updated = await served.change(lambda index: index.update_metadata(body.ids, body.changes))
     return Answer({"updated": updated})
 
 
-@router.post("/{name}/delete", summary="Delete documents")
+@router.post("/{name}/delete", summary="Delete documents", dependencies=WRITES)
 async def delete(served: Served, body: DeleteBody) -> Answer:
     """Delete documents by id or by a filter; ids that no document has are skipped."""
     deleted = await served.change(lambda index: index.delete(body.ids, where=body.where))
