@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -91,6 +92,11 @@ def asked(page) -> dict[str, list[str]]:
 # Searching
 
 
+def down(share: float) -> str:
+    """Return a share with two digits, rounded down."""
+    return str(Decimal(share).quantize(Decimal("0.01"), ROUND_FLOOR))
+
+
 def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
     page = visit()
     expect(page.locator("h1")).to_have_text("Search house")
@@ -98,7 +104,9 @@ def test_results_appear_while_typing_and_are_those_of_the_index(visit, folder):
     with SearchIndex.open(folder / "house") as index:
         found = index.search(ROOF, k=10, mode="hybrid")
     hits(page, 10)
-    expect(page.locator(".hit .score .number")).to_have_text([f"{hit.score:.2f}" for hit in found])
+    expect(page.locator(".hit .score .number")).to_have_text([str(rank) for rank in range(1, 11)])
+    shown = [f"meaning {hit.score:.2f}" for hit in found], [f"relevance {down(hit.relevance)}" for hit in found]
+    expect(page.locator(".hit .score .hint")).to_have_text([text for pair in zip(*shown, strict=True) for text in pair])
     assert texts(page)[0] == found[0].text
     expect(page.locator("#status")).to_have_text("The 10 best matches")
     expect(page.locator(".summary")).to_have_text(
@@ -388,7 +396,7 @@ def test_the_lowest_relevance_hides_what_answers_nothing(visit):
     expect(page.get_by_label("lowest relevance")).to_have_value("0.9")
     page.get_by_role("button", name="Clear the filters").click()
     hits(page, 10)
-    shown = [float(text.split()[-1]) for text in page.locator(".hit .score .hint").all_inner_texts()]
+    shown = [float(text.split()[-1]) for text in page.locator(".hit .score .hint").all_inner_texts() if "rel" in text]
     assert len(shown) == 10
     assert max(shown) < 0.9
 
@@ -502,6 +510,10 @@ def test_the_checks_find_what_is_wrong(visit):
     page = visit()
     page.evaluate("""() => {
         const wide = document.createElement("p");
+        const narrow = document.createElement("p");
+        narrow.textContent = "relevance";
+        narrow.style.cssText = "width: 2rem";
+        document.body.append(narrow);
         wide.textContent = "pale and wide";
         wide.style.cssText = "color: #999; background: #fff; width: 200vw";
         // Not in what the start page draws again when its topics arrive.
@@ -511,6 +523,7 @@ def test_the_checks_find_what_is_wrong(visit):
     assert "no name: button" in found
     assert "contrast 2.85: p. pale and wide" in found
     assert "wide in 1280" in found
+    assert "broken word: p. relevance" in found
 
 
 # Safety and failures

@@ -1,4 +1,4 @@
-// Shows hits: score, where the text comes from, the text with what matched, its metadata, and what to do with it.
+// Shows hits: rank, where the text comes from, the text with what matched, its metadata, and what to do with it.
 
 import { button, el } from "./dom.js";
 import { bestSentence, excerptOf, highlighted, markedWords, rangesOf, readable, units } from "./text.js";
@@ -48,17 +48,21 @@ function metadataList(hit) {
   return el("dl.meta", {}, el("div", {}, el("dt", {}, "id"), el("dd", {}, String(hit.id))), shown);
 }
 
-function score({ score: value, relevance }) {
+/** Return a share with two digits, never rounded up: 0.996 is not 1. */
+const roundedDown = (share) => (Math.floor(100 * share + 1e-9) / 100).toFixed(2);
+
+function score(rank, { score: value, relevance }) {
   const bar = el("span.fill");
   bar.style.inlineSize = `${Math.round(100 * Math.min(Math.max(value, 0), 1))}%`;
   return el(
     "p.score",
-    { title: "Similarity of meaning to the query: 1 is the same, 0 unrelated. The order may also count words." },
-    el("span.hidden-label", {}, "Score "),
-    el("span.number", {}, value.toFixed(2)),
+    {},
+    el("span.hidden-label", {}, "Rank "),
+    el("span.number", {}, String(rank)),
     el("span.track", { "aria-hidden": "true" }, bar),
+    el("span.hint", { title: "Similarity of meaning to the query: 1 is the same, 0 unrelated. The order may also count words." }, `meaning ${value.toFixed(2)}`),
     typeof relevance === "number" &&
-      el("span.hint", { title: "The chance that the best passage would score lower if none answered the query" }, `relevance ${relevance.toFixed(2)}`),
+      el("span.hint", { title: "The chance that the best passage would score lower if none answered the query" }, `relevance ${roundedDown(relevance)}`),
   );
 }
 
@@ -115,7 +119,7 @@ function byDocument(hits) {
 /** Return a further passage of a document. */
 function further(hit, words, actions) {
   const [paragraph, toggle] = body(hit, words, actions);
-  return el("div.further", {}, el("p.place", {}, [hit.score.toFixed(2), origin(hit).place].filter(Boolean).join(" · ")), paragraph, toggle);
+  return el("div.further", {}, el("p.place", {}, [`meaning ${hit.score.toFixed(2)}`, origin(hit).place].filter(Boolean).join(" · ")), paragraph, toggle);
 }
 
 /**
@@ -138,7 +142,7 @@ export function hitItems(hits, actions) {
     return el(
       "li.hit",
       { tabindex: "-1" },
-      score(hit),
+      score(number + 1, hit),
       el(
         "article",
         {},

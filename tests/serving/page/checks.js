@@ -34,6 +34,18 @@
   // Width: nothing wider than the window.
   if (document.documentElement.scrollWidth > innerWidth) wrong.push(`${document.documentElement.scrollWidth} wide in ${innerWidth}`);
 
+  // Words: none of ordinary length goes on in the next line.
+  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = words.nextNode(); node; node = words.nextNode()) {
+    if (!isShown(node.parentElement) || node.parentElement.closest(".hidden-label, .skip, noscript")) continue;
+    for (const { index, 0: word } of node.data.matchAll(/[\p{L}\p{N}.]{2,20}/gu)) {
+      const range = new Range();
+      range.setStart(node, index);
+      range.setEnd(node, index + word.length);
+      if (new Set([...range.getClientRects()].map(({ top }) => Math.round(top))).size > 1) wrong.push(`broken word: ${label(node.parentElement)} ${word}`);
+    }
+  }
+
   // Contrast (WCAG 2.2, 1.4.3): 4.5, or 3 for large text. Colours are read off a canvas, whatever their notation.
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const colour = (text) => {
