@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Annotated, Any, TypeVar
 
@@ -14,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, FailFast
 from starlette.responses import Response
 
 from ctx_embed.serving.errors import ApiError, dumps
+from ctx_embed.texts import well_formed
 
 Item = TypeVar("Item")
 
@@ -25,6 +28,9 @@ class _FirstError(FailFast):
     __hash__ = object.__hash__
 
 
+# The escape sequence of half of a character beyond U+FFFF; the fields that hold ids.
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+IDS = frozenset(("id", "ids", "like", "exclude"))
 # The type of a list in a request body.
 Listed = Annotated[list[Item], _FirstError()]
 
@@ -32,14 +38,42 @@ Listed = Annotated[list[Item], _FirstError()]
 def loads(body: bytes) -> Any:
     """Return the JSON values of a body, with the garbage collector off: it would visit all of them many times.
 
+    Lone surrogates, such as half of an emoji, become U+FFFD, as they do in an index; an id must not have any.
+
     Raises:
-        orjson.JSONDecodeError: it is not JSON, or it has NaN, lone surrogates or too many levels.
+        orjson.JSONDecodeError: it is not JSON, or it has NaN or too many levels.
+        ApiError: an id has a lone surrogate.
     """
     gc.disable()
     try:
         return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if not SURROGATE.search(body):
+            raise
+        try:
+            values = json.loads(body.decode(), parse_constant=_refuse)
+        except (ValueError, RecursionError):
+            raise error from None
+        return _well_formed(values)
     finally:
         gc.enable()
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _well_formed(value: Any, name: str = "") -> Any:
+    """Return JSON values without lone surrogates; ``name`` is that of the field that has the value."""
+    if isinstance(value, dict):
+        return {well_formed(key): _well_formed(field, key) for key, field in value.items()}
+    if isinstance(value, list):
+        return [_well_formed(item, name) for item in value]
+    if not isinstance(value, str) or (formed := well_formed(value)) == value:
+        return value
+    if name in IDS:
+        raise ApiError(400, f"{name}: {value!r} has a lone surrogate; give it another id", "invalid_id")
+    return formed
 
 
 def json_list(values: Iterable[Any], most: int, part: bool = False) -> bytes:

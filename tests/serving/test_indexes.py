@@ -187,6 +187,32 @@ def test_metadata_and_vectors_are_changed_and_documents_listed(client):
     assert answer("facets", field="year", where="year >= 2021", limit=1)["values"] == [{"value": 2022, "documents": 2}]
 
 
+def test_half_an_emoji_costs_no_other_text(client):
+    def answer(route: str, body: str) -> dict:
+        sent = {"content": body, "headers": {"Content-Type": "application/json"}}
+        return client.post(route, **sent).json()
+
+    half, whole = "\\ud83d", "\\ud83d\\ude00"
+    body = f'{{"model": "default", "input": ["cut {half}", "a film", "\\\\ud83d"]}}'
+    embedded = [row["embedding"] for row in answer("/embeddings", body)["data"]]
+    body = '{"model": "default", "input": ["cut \ufffd", "a film", "\\\\ud83d"]}'
+    assert embedded == [row["embedding"] for row in answer("/embeddings", body)["data"]]
+    index = "/indexes/notes.index"
+    metadata = f'[{{"n": "{half}"}}, null]'
+    body = f'{{"texts": ["cut {half}", "whole {whole}"], "ids": ["e1", "{whole}"], "metadata": {metadata}}}'
+    assert answer(f"{index}/upsert", body) == {"ids": ["e1", "\U0001f600"]}
+    found = answer(f"{index}/get", f'{{"ids": ["e1", "{whole}"]}}')["documents"]
+    assert [document["text"] for document in found] == ["cut \ufffd", "whole \U0001f600"]
+    assert found[0]["metadata"] == {"n": "\ufffd"}
+    assert "hits" in answer(f"{index}/search", f'{{"query": "cut {half}", "snippets": ["<", ">"]}}')
+    # Two ids never become one.
+    for route, field in (("upsert", "ids"), ("get", "ids"), ("delete", "ids"), ("update_metadata", "ids")):
+        more = {"upsert": '"texts": ["x"], ', "update_metadata": '"changes": {}, '}.get(route, "")
+        error = answer(f"{index}/{route}", f'{{{more}"{field}": ["a{half}"]}}')["error"]
+        assert error["message"] == "ids: 'a\\ud83d' has a lone surrogate; give it another id"
+    assert answer(f"{index}/delete", f'{{"ids": ["e1", "{whole}"]}}') == {"deleted": 2}
+
+
 def test_topics(client):
     topics = client.post("/indexes/notes.index/topics", json={"count": 3}).json()["topics"]
     assert sum(topic["size"] for topic in topics) == 6

@@ -26,7 +26,10 @@ BODIES = {
     "no JSON": b"{",
     "no UTF-8": b'{"query": "\xff\xfe", "input": "\xff"}',
     "UTF-16": '{"query": "x"}'.encode("utf-16"),
-    "surrogate": b'{"query": "\\ud800", "input": "\\ud800", "model": "default"}',
+    "surrogate": b'{"query": "x", "input": "x", "model": "default", "ids": ["\\ud800"], "id": "\\ud800"}',
+    "surrogate and no JSON": b'{"query": "\\ud800"',
+    "surrogate and NaN": b'{"query": "\\ud800", "input": "\\ud800", "metadata": [{"n": NaN}]}',
+    "surrogate and deep": b'{"query": "\\ud800", "input": ' + DEEP + b"}",
     "deep": b'{"query": ' + DEEP + b', "input": ' + DEEP + b"}",
     "list": b"[1, 2]",
     "number": b"1e999",
@@ -48,7 +51,7 @@ def address(server):
 
 @pytest.mark.parametrize("kind", BODIES)
 def test_a_wrong_body_is_the_client_s_error(server, kind):
-    """13 bodies to 13 routes."""
+    """16 bodies to 12 routes."""
     with httpx.Client(base_url=server.url, timeout=60) as http:
         for route in ROUTES:
             answer = http.post(route, content=BODIES[kind], headers=JSON)
