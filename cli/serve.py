@@ -49,6 +49,10 @@ def serve(port: int, workers: int, **given: Any) -> None:
         raise InputError(
             f"--host {host} lets other machines in: give --api-key-file FILE, or --no-keys to let anyone read and write"
         )
+    if "*" in settings.cors and not has_keys and not no_keys:
+        raise InputError(
+            "--cors * lets the pages of any site read and write: give --api-key-file FILE, or --no-keys to let them"
+        )
     if no_keys and has_keys:
         raise click.UsageError("--no-keys and --api-key-file cannot be combined")
     if not settings.root_path.startswith("/") and settings.root_path:

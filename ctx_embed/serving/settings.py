@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         require_valid(self)
+        for origin in self.cors:
+            if origin != "*" and not re.fullmatch(r"https?://[^/*\s]+", origin):
+                raise InputError(f"cors must be * or an origin such as https://app.example, got {origin!r}")
 
     @property
     def body_bytes(self) -> int:

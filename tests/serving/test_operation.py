@@ -180,6 +180,20 @@ def test_keys_read_and_write(tmp_path):
         assert preflight.headers["access-control-allow-origin"] == "https://app.example"
 
 
+def test_a_read_key_reads_an_index_of_any_name_and_changes_none(tmp_path):
+    path = make_index(tmp_path / "add")
+    (tmp_path / "keys").write_text("read looking\n")
+    headers = {"Authorization": "Bearer looking"}
+    with serving(path, "--api-key-file", tmp_path / "keys") as server:
+        assert get(f"{server.url}/v1/indexes/add", headers=headers).json()["documents"] == 6
+        body = {"texts": ["x"], "ids": ["x"], "changes": {}}
+        for route in ("add", "upsert", "update_metadata", "delete"):
+            for ending in ("", "%0A", "/", "%2F", "?x", ";x"):
+                answer = post(f"{server.url}/v1/indexes/add/{route}{ending}", json=body, headers=headers)
+                assert answer.status_code in (403, 404, 405), (route, ending, answer.text)
+        assert post(f"{server.url}/v1/indexes/add/count", json={}, headers=headers).json() == {"count": 6}
+
+
 def test_a_key_is_found_by_what_a_client_sends(tmp_path):
     (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\n")
     keys = Keys.of_file(tmp_path / "keys")
@@ -297,6 +311,22 @@ def test_what_cannot_be_served_is_said(settings, said):
 def test_other_machines_need_a_key():
     said = Command("serve").fails("--host", "0.0.0.0")
     assert said.startswith("--host 0.0.0.0 lets other machines in: give --api-key-file FILE")
+
+
+@pytest.mark.parametrize(
+    ("origins", "said"),
+    [
+        (["*"], "--cors * lets the pages of any site read and write: give --api-key-file FILE, or --no-keys"),
+        (["https://a.example", "*"], "--cors * lets the pages of any site read and write: give --api-key-file FILE"),
+        (["https://*.example"], "cors must be * or an origin such as https://app.example, got 'https://*.example'"),
+        (["https://a.example/"], "cors must be * or an origin such as https://app.example, got 'https://a.example/'"),
+        (["a.example"], "cors must be * or an origin such as https://app.example, got 'a.example'"),
+    ],
+)
+def test_pages_of_any_site_need_a_key(origins, said):
+    assert Command("serve").fails(*(part for origin in origins for part in ("--cors", origin))).startswith(said)
+    variable = {"CTX_EMBED_SERVE_CORS": " ".join(origins)}
+    assert Command("serve").fails(env=variable).startswith(said)
 
 
 @pytest.mark.parametrize(
