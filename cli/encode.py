@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, backend_option, encoding_option, field_option
-from ctx_embed.cli.output import counted
+from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError
 
 # Options that need --to.
@@ -138,7 +138,7 @@ def _to_store(inputs: tuple[str, ...], target: str, model: str, **options: Any) 
     if said := warning(found.unknown_share):
         click.echo(said, err=True)
     for line in found.named[:SHOWN]:
-        click.echo(f"left out: {line}", err=True)
+        click.echo(printable(f"left out: {line}"), err=True)
     if found.bad:
         more = f", of which {SHOWN} are named above" if found.bad > SHOWN else ""
         click.echo(f"{counted(found.bad, 'row')} could not be embedded{more}", err=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from ctx_embed.cli.output import printable
 from ctx_embed.errors import InputError, UnknownTextsWarning, installation, without_secrets
 
 # Exit status of a command that Ctrl-C ended.
@@ -64,8 +65,8 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
         _interruption.say()
         raise click.exceptions.Exit(INTERRUPTED) from None
     except InputError as error:
-        # Names of files and messages of libraries may contain line ends, and an address given as a path a password.
-        raise click.ClickException(without_secrets(" ".join(str(error).split("\n")))) from None
+        # An address given as a path may contain a password.
+        raise click.ClickException(_on_one_line(without_secrets(str(error)))) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in LEFT_OUT:
@@ -83,7 +84,12 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
             raise
         where = f"{error.filename}: " if error.filename else ""
         said = "standard output is closed" if error.errno == errno.EBADF else error.strerror
-        raise click.ClickException(f"{where}{said}") from None
+        raise click.ClickException(_on_one_line(f"{where}{said}")) from None
+
+
+def _on_one_line(text: str) -> str:
+    """Return a message without line ends and escape sequences, which names of files and libraries may bring along."""
+    return printable(" ".join(text.split("\n")))
 
 
 def _is_about_memory(error: BaseException) -> bool:
@@ -117,7 +123,7 @@ def warn_in_one_line() -> None:
         if isinstance(message, UnknownTextsWarning) and message.texts != 1:
             _unknown_texts.append(message)
         else:
-            click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
+            click.echo(f"Warning: {printable(' '.join(str(message).split()))}", err=True)
 
     warnings.showwarning = show
     # Two batches may have the same numbers.

@@ -17,7 +17,7 @@ import click
 
 from ctx_embed.cli.errors import errors_in_one_line
 from ctx_embed.cli.groups import command
-from ctx_embed.cli.output import counted, one_line
+from ctx_embed.cli.output import counted, one_line, printable
 
 if TYPE_CHECKING:
     from ctx_embed.grep import Found, Search
@@ -193,8 +193,9 @@ def _for_terminal(text: str) -> str:
 
 
 def _name(hit: Found) -> str:
-    """Return the path of a hit; bytes that are not UTF-8 are replaced."""
-    return str(hit.id).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Return the path of a hit; bytes that are not UTF-8 are replaced, and in a terminal what would control it."""
+    name = str(hit.id).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return printable(name) if sys.stdout.isatty() else name
 
 
 class _Preview:

@@ -31,6 +31,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def printable(text: str) -> str:
+    """Return a text whose line ends, escape sequences and other control characters are replaced by ``?``."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 def one_line(text: str, length: int) -> str:
     """Return the beginning of a text without control characters."""
     # Read only the beginning: the text may be a whole book.
@@ -65,9 +70,11 @@ def print_hits(query: str, hits: list[Hit], sources: Sequence[Location | None] =
 
 def _heading(hit: Hit, source: Location | None) -> str:
     """Return the scores, the id, the place and the first metadata fields of a hit."""
+    from ctx_embed.index.searching.hits import rounded_down
+
     scores = [f"{hit.score:.4f}"]
     scores += [f"{name} {value:.4f}" for name in ("fused", "reranked") if (value := getattr(hit, name)) is not None]
-    scores += [] if hit.relevance is None else [f"relevance {hit.relevance:.2f}"]
+    scores += [] if hit.relevance is None else [f"relevance {rounded_down(hit.relevance):.2f}"]
     shown = [click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True)]
     if source is not None:
         place = one_line(source.label, PLACE_CHARACTERS)

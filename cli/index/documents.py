@@ -17,7 +17,7 @@ import click
 
 from ctx_embed.cli.groups import CliCommand, command
 from ctx_embed.cli.options import Command
-from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line
+from ctx_embed.cli.output import SHOWN_CHARACTERS, counted, one_line, printable
 from ctx_embed.errors import InputError
 
 if TYPE_CHECKING:
@@ -279,7 +279,8 @@ def open_source(path: str, identifier: str, strings: bool) -> None:
         raise InputError(f"{path}: the file {source.name!r} of the document {wanted!r} is not found")
     command = opening_command(source.path, source.line, source.page) if sys.stdout.isatty() else None
     if command is None or subprocess.call(command) != 0:
-        click.echo(source._replace(name=str(source.path)).label)
+        label = source._replace(name=str(source.path)).label
+        click.echo(printable(label) if sys.stdout.isatty() else label)
 
 
 def opening_command(path: Path, line: int | None, page: int | None) -> list[str] | None:

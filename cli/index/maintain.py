@@ -8,7 +8,7 @@ import click
 
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import backend_option, dtype_option
-from ctx_embed.cli.output import counted
+from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError
 
 
@@ -53,9 +53,9 @@ def verify(path: str, no_model: bool, as_json: bool) -> None:
         click.echo(json.dumps({"problems": found, "unchecked": found.unchecked}, ensure_ascii=False, indent=2))
     else:
         for line in found.unchecked:
-            click.echo(f"not checked: {line}", err=True)
+            click.echo(printable(f"not checked: {line}"), err=True)
         for line in found or [f"{path}: whole, {documents}"]:
-            click.echo(line)
+            click.echo(printable(line))
     if not found:
         return
     raise InputError(

@@ -11,7 +11,7 @@ import click
 
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import Command, backend_option, field_option
-from ctx_embed.cli.output import counted
+from ctx_embed.cli.output import counted, printable
 from ctx_embed.errors import InputError, missing_extra
 from ctx_embed.texts import well_formed
 
@@ -154,4 +154,4 @@ def _report_errors(once: Callable[[], None]) -> None:
     try:
         once()
     except InputError as error:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(printable(f"Error: {error}"), err=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -103,6 +105,32 @@ def test_a_file_that_cannot_be_read_is_status_2_after_the_hits(tree):
     assert found.stdout == f"security.md:5:{PASSWORDS}\n"
     assert found.returncode == 2
     assert found.stderr.startswith("could not read broken.txt.gz (broken gzip")
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[9;9H\u202e.md"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("arguments", [[], ["-l"], ["--encoding", "nonsense"], ["-C", "1"]])
+def test_names_of_files_do_not_control_the_terminal(tree, arguments):
+    import pty
+
+    (tree / "security.md").rename(tree / HOSTILE)
+    (tree / f"{HOSTILE}.gz").write_bytes(b"\x1f\x8b\x08\x00broken")
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "how are passwords stored", ".", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        # A terminal whose other end is closed is an error.
+        with suppress(OSError):
+            while part := os.read(ours, 4096):
+                shown += part
+        assert process.wait() == 2
+    os.close(ours)
+    text = re.sub(r"\x1b\[[\d;]*[mAJ]", "", shown.decode())
+    assert all(character.isprintable() or character in "\r\n" for character in text), text
+    assert ".md" in text or "encoding" in text
 
 
 def test_an_index_is_not_searched_as_files(tree):

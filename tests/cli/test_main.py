@@ -157,6 +157,14 @@ def test_a_users_mistake_is_one_line(command):
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "Error: strange name: no such file\n")
 
 
+def test_no_message_controls_the_terminal(command):
+    def mistaken():
+        raise InputError("\x1b[2J\x07name\u202e: no such file")
+
+    command(mistaken)
+    assert run("train").stderr == "Error: ?[2J?name?: no such file\n"
+
+
 def test_a_bug_keeps_its_traceback(command):
     command(lambda: 1 / 0)
     assert isinstance(run("train").exception, ZeroDivisionError)
