@@ -16,7 +16,7 @@ from pathlib import Path
 _DISTRIBUTION = "ctx-embed"
 # Secrets in an address: the password after a user name, and the value of an option such as ``password`` or ``api_key``.
 # Paths have one slash where addresses have two.
-_PASSWORD = re.compile(r"(:/{1,2}[^:/@?#\s]*):[^?#\s]*@")
+_PASSWORD = re.compile(r"(:/{1,2}[^:/@\s]*):\S*@")
 _SECRET = re.compile(r"([?&][^=&#\s]*(?:pass|secret|token|key)[^=&#\s]*=)[^&#\s]*", re.IGNORECASE)
 
 

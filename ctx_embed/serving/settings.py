@@ -149,7 +149,8 @@ class Keys:
     def of_file(cls, path: Path | None) -> Keys:
         """Return the keys in a file with a line ``read KEY NAME`` or ``write KEY NAME`` for each.
 
-        The name is optional; the log then says ``key 3`` for the key in line 3. ``#`` starts a comment.
+        The name is optional; the log then says ``key 3`` for the key in line 3. A ``#`` at the beginning or
+        after a blank starts a comment.
 
         Raises:
             InputError: the file cannot be read, a line has another form, or there is no key.
@@ -162,7 +163,7 @@ class Keys:
             raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
         keys = []
         for number, line in enumerate(lines, 1):
-            kind, *rest = line.partition("#")[0].split() or [""]
+            kind, *rest = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].split() or [""]
             if not kind:
                 continue
             if kind not in ("read", "write") or len(rest) not in (1, 2):

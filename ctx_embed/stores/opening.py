@@ -45,7 +45,10 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
     text = str(address)
     if not text.strip():
         raise InputError("a store's address must not be empty; give a folder, postgresql://, lancedb: or qdrant:")
-    place, _, name = text.partition("#")
+    # A password before the last @ may contain a #.
+    user, at, rest = text.rpartition("@")
+    place, _, name = rest.partition("#")
+    place = f"{user}{at}{place}"
     scheme, colon, rest = place.partition(":")
     name = name or DEFAULT_NAME
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):

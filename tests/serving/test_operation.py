@@ -195,7 +195,7 @@ def test_a_read_key_reads_an_index_of_any_name_and_changes_none(tmp_path):
 
 
 def test_a_key_is_found_by_what_a_client_sends(tmp_path):
-    (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\n")
+    (tmp_path / "keys").write_text("read r1\nread both\nwrite w backup  # at night\nwrite both\nread a#b #c\n")
     keys = Keys.of_file(tmp_path / "keys")
     found = [keys.find(secret) for secret in (b"r1", b"w", b"both", b"", b"r")]
     assert [key and (key.name, key.writes) for key in found] == [
@@ -205,6 +205,8 @@ def test_a_key_is_found_by_what_a_client_sends(tmp_path):
         None,
         None,
     ]
+    assert keys.find(b"a") is None
+    assert keys.find(b"a#b").name == "key 5"
     assert not Keys()
 
 

@@ -23,6 +23,9 @@ from ctx_embed import InputError, stores
             "PostgreSQL",
             "postgresql://me@host/db?sslpassword=***#passages",
         ),
+        ("postgresql://me:pa#ss@host/db#t", "PostgreSQL", "postgresql://me@host/db#t"),
+        ("postgresql://m#e:#pa?ss#@host", "PostgreSQL", "postgresql://m#e@host#passages"),
+        ("qdrant:http://me:se#cret@host:6333#c", "Qdrant", "qdrant:http://me@host:6333#c"),
         ("qdrant:http://me:secret@host:6333?api_key=se#c", "Qdrant", "qdrant:http://me@host:6333?api_key=***#c"),
         ("postgres://host", "PostgreSQL", "postgres://host#passages"),
         ("lancedb:some/folder", "LanceDB", "lancedb:some/folder#passages"),
@@ -60,7 +63,17 @@ def test_a_server_that_is_not_there_is_one_line():
         stores.open("postgresql://me:secret@127.0.0.1:1/db").count()
 
 
-@pytest.mark.parametrize("address", ["postgresql://me@127.0.0.1:1/db?password=TOP", "s3://KEY:TOP@bucket/x?region=%"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://me@127.0.0.1:1/db?password=TOP",
+        "postgresql://me:a#TOP@127.0.0.1:1/db",
+        "postgresql://me:TOP?a#b@127.0.0.1:1/db",
+        "s3://KEY:TOP@bucket/x?region=%",
+        "s3://KEY:a#TOP@bucket/x?region=%",
+        "s3://KEY:a?TOP@bucket/x?region=%",
+    ],
+)
 def test_no_error_shows_a_password(address):
     pytest.importorskip("psycopg", reason="the extra pgvector is not installed")
     with pytest.raises(InputError) as error:
