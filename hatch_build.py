@@ -20,13 +20,28 @@ NAME = "ctx-embed.cdx.json"
 MODEL = Path("ctx_embed/pretrained/default")
 
 
-def _dependency(requirement: str, scope: str) -> dict[str, Any]:
+def _canonical(name: str) -> str:
+    """Return the name of a package as PyPI spells it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _tested(constraints: Path) -> dict[str, str]:
+    """Return the version of each package with which the project was tested."""
+    lines = constraints.read_text(encoding="utf-8").splitlines()
+    pinned = [re.match(r"([\w.-]+)==([^\s;]+)", line) for line in lines]
+    return {_canonical(found[1]): found[2] for found in pinned if found}
+
+
+def _dependency(requirement: str, scope: str, tested: dict[str, str]) -> dict[str, Any]:
     name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+    purl = f"pkg:pypi/{_canonical(name)}"
+    version = tested.get(_canonical(name))
     return {
         "type": "library",
         "bom-ref": f"{scope}:{requirement}",
         "name": name,
-        "purl": f"pkg:pypi/{name.lower().replace('_', '-').replace('.', '-')}",
+        **({} if version is None else {"version": version}),
+        "purl": purl if version is None else f"{purl}@{version}",
         "scope": scope,
         "properties": [{"name": "ctx-embed:requirement", "value": requirement}],
     }
@@ -74,8 +89,11 @@ def bill_of_materials(root: Path, project: dict[str, Any]) -> dict[str, Any]:
     }
     required = project["dependencies"]
     extras = {line for lines in project["optional-dependencies"].values() for line in lines} - set(required)
-    libraries = [_dependency(line, "required") for line in required]
-    libraries += [_dependency(line, "optional") for line in sorted(extras) if not line.startswith(project["name"])]
+    tested = _tested(root / "constraints.txt")
+    libraries = [_dependency(line, "required", tested) for line in required]
+    libraries += [
+        _dependency(line, "optional", tested) for line in sorted(extras) if not line.startswith(project["name"])
+    ]
     itself = {
         "type": "library",
         "bom-ref": "ctx-embed",

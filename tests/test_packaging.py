@@ -144,6 +144,12 @@ def test_a_wheel_lists_its_dependencies_and_what_the_model_was_trained_on(tmp_pa
     listed = {each["properties"][0]["value"]: each["scope"] for each in libraries}
     assert {line for line, scope in listed.items() if scope == "required"} == set(PROJECT["project"]["dependencies"])
     assert "fastapi>=0.115" in listed
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    versions = {each["name"]: each.get("version") for each in libraries}
+    assert all(f"\n{name}=={versions[name]};" in constraints for name in ("numpy", "fastapi", "torch"))
+    # Only Python 3.10 needs tomli, and constraints.txt is for newer ones.
+    assert [name for name, version in versions.items() if version is None] == ["tomli"]
+    assert all(each["purl"].endswith(f"@{each['version']}") for each in libraries if "version" in each)
     folder = ROOT / "ctx_embed" / "pretrained" / "default"
     digests = {each["name"]: each["hashes"][0]["content"] for each in model["components"]}
     assert digests["tokenizer.json"] == hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
