@@ -24,6 +24,6 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+        return sorted({*homes, *(name for name in vars(sys.modules[package]) if name.startswith("__"))})
 
     return get, names

@@ -167,7 +167,7 @@ def load_embedder(
 
     Args:
         path: as for :func:`load`.
-        backend: ``numpy`` or ``torch``; None: NumPy, or torch (with a line in the log) for models that NumPy does not
+        backend: ``numpy`` or ``torch``; None: NumPy, or torch (logged at the level INFO) for models that NumPy does not
             run.
         local_files_only: never download the model.
 
@@ -189,7 +189,7 @@ def load_embedder(
             reason = str(error)
     model = load(path, local_files_only=local_files_only)
     if reason is not None:
-        logging.getLogger(__name__).warning("%s", reason)
+        logging.getLogger(__name__).info("%s", reason)
     return model
 
 

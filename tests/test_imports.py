@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -205,3 +206,10 @@ def test_public_names():
     assert len(ctx_embed.__all__) <= 12
     with pytest.raises(AttributeError, match="module 'ctx_embed' has no attribute 'nothing'"):
         _ = ctx_embed.nothing
+
+
+@pytest.mark.parametrize("package", ["ctx_embed", "ctx_embed.index", "ctx_embed.serving", "ctx_embed.training"])
+def test_a_package_lists_its_public_names_only(package):
+    module = importlib.import_module(package)
+    shown = {name for name in dir(module) if not name.startswith("__")}
+    assert shown == {name for name in module.__all__ if not name.startswith("__")}

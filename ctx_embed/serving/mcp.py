@@ -14,6 +14,7 @@ from pydantic import Field
 from ctx_embed import __version__
 from ctx_embed.errors import InputError, OtherModelError
 from ctx_embed.index import SearchIndex
+from ctx_embed.index.searching.hits import rounded_down
 from ctx_embed.index.storage.documents import Id
 
 # Limits on the hits, values and characters that an assistant gets at a time, because it reads all of them.
@@ -81,7 +82,7 @@ def create_server(index: SearchIndex) -> MCPServer:
             warning = None if mode == "words" else _warning(index, query)
         found = [
             {"id": hit.id, "score": round(hit.score, 4), "text": hit.text, "metadata": hit.metadata}
-            | ({} if hit.relevance is None else {"relevance": round(hit.relevance, 2)})
+            | ({} if hit.relevance is None else {"relevance": rounded_down(hit.relevance)})
             # An assistant can read a sentence, but hardly count characters.
             | ({} if hit.highlight in (None, (0, len(hit.text))) else {"highlight": hit.text[slice(*hit.highlight)]})
             | ({} if source is None else {"source": source.label})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import random
 import shutil
 import threading
@@ -19,6 +20,7 @@ import ctx_embed
 from ctx_embed.cli.demo import standard_library_docstrings
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
+from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
 from ctx_embed.numpy_model.embedder import concurrently
 from ctx_embed.systems import system
@@ -200,6 +202,15 @@ def test_no_texts_give_no_rows(embedder):
 def test_wrong_arguments_are_refused(embedder, arguments, message):
     with pytest.raises(InputError, match=message):
         embedder.encode(**arguments)
+
+
+def test_a_model_that_runs_on_torch_is_loaded_without_a_word_to_users(tokenizer, tmp_path, caplog):
+    SentenceTransformer(modules=[system("mean")(tokenizer, 8), Normalize()], device="cpu").save_pretrained(
+        str(tmp_path / "mean")
+    )
+    with caplog.at_level(logging.INFO, "ctx_embed"):
+        assert isinstance(load_embedder(tmp_path / "mean"), SentenceTransformer)
+    assert [record.levelname for record in caplog.records if "runs on torch" in record.message] == ["INFO"]
 
 
 def test_other_models_are_refused(tokenizer, tmp_path, tiny_model_path):

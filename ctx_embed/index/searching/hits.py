@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -155,6 +156,16 @@ def hits_of(
         )
 
     return [[hit(found) for found in ranking] for ranking in rankings]
+
+
+def rounded_down(share: float) -> float:
+    """Return a share with two decimals, never rounded up: 0.996 is not 1.
+
+    Example:
+        >>> rounded_down(0.996), rounded_down(0.29)
+        (0.99, 0.29)
+    """
+    return math.floor(100 * share + 1e-9) / 100
 
 
 def counted(first: Any, text: str, end: str, start: int) -> int | None:
