@@ -670,7 +670,7 @@ class SearchIndex:
                 )
             )
         if reranker is not None:
-            found = reranked(found, reranker)
+            found = reranked(found, reranker, int(options.candidates))
         hits = [chosen(candidates, options) for candidates in found]
         if options.highlight and any(queries.texts) and queries.vectors is not None:
             asked = [queries.texts] if options.fuse else [[text] for text in queries.texts]

@@ -32,12 +32,13 @@ Key: TypeAlias = Hashable
 
 # Rocchio's weight of the mean of the examples to avoid (0.15 to 0.75 in Salton and Buckley, 1990).
 EXCLUDED_WEIGHT = 0.5
-# If a ranking has too few groups, the search is repeated with this many times as many rows.
-DEEPER = 4
 # Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
-# At least this many passages of each list are fused, as one that ranks low in both lists may be among the best.
-FUSED_RANKS = 100
+# The depth of the first piece of a ranking, in the mode ``dense`` and in others (a passage that ranks low by meaning
+# and by words may be among the best), and the factor by which the next pieces are deeper.
+DENSE_DEPTH, FUSED_RANKS, DEEPER = 25, 100, 4
+# A lowest relevance is looked for among this number of passages.
+MOST_JUDGED = 1600
 # The number of filters whose rows are cached as long as the index does not change.
 REMEMBERED_FILTERS = 8
 
@@ -130,12 +131,14 @@ class Candidates(NamedTuple):
 
     Args:
         hits: the passages, best first.
+        ordered: the values (n,) that order them.
         texts: the texts.
         vectors: the vectors of the hits, if MMR needs them.
         by_words: the scores of the hits by words, as shares of the best one, if they were ranked by both.
     """
 
     hits: list[Hit]
+    ordered: NDArray[np.float64]
     texts: Sequence[str]
     vectors: Vectors | None
     by_words: list[float] | None
@@ -184,34 +187,54 @@ class Search:
             searched, texts, vectors = self._with_examples(searched, texts, vectors)
         assert vectors is not None
         corrected = corrected or [{} for _ in texts]
-        rankings = self._rankings(searched, texts, vectors)
-        found = hits_of(store, rankings, int(self.options.context), self.options.document)
+        asked = [texts] if self.options.fuse else [[text] for text in texts]
+        judged = any(self.queries.texts) and bool(vectors.any())
+        distribution = unanswered.of(index, store, snapshot) if judged else None
+        # A query without known tokens has no meaning by which to judge a hit.
+        known = [bool(vector.any()) for vector in vectors]
+        known = [any(known)] if self.options.fuse else known
         if self.options.fuse:
             corrected = [{typed: word for words in corrected for typed, word in words.items()}]
-        found = [
-            [replace(hit, corrected=words) for hit in hits] if words else hits
-            for hits, words in zip(found, corrected, strict=True)
-        ]
-        asked = [texts] if self.options.fuse else [[text] for text in texts]
-        if any(self.queries.texts) and vectors.any():
-            distribution = unanswered.of(index, store, snapshot)
-            # A query without known tokens has no meaning by which to judge a hit.
-            known = [vector.any() for vector in vectors]
-            known = [any(known)] if self.options.fuse else known
+        self._require_group(store)
+        pool, most = self.options.pool, max(snapshot.rows, 1)
+        while True:
+            rankings = self._rankings(searched, texts, vectors, pool)
+            found = hits_of(store, rankings, int(self.options.context), self.options.document)
+            found = [
+                [replace(hit, corrected=words) for hit in hits] if words else hits
+                for hits, words in zip(found, corrected, strict=True)
+            ]
             found = [
                 _with_relevance(hits, of_query, distribution) if distribution and is_known else hits
                 for hits, of_query, is_known in zip(found, asked, known, strict=True)
             ]
+            kept = [[place for place, hit in enumerate(hits) if self._is_relevant(hit)] for hits in found]
+            full = [len(places) >= self.options.pool for places in kept]
+            ended = [len(ranking) < pool for ranking in rankings]
+            if all(map(max, full, ended)) or pool >= min(most, max(MOST_JUDGED, self.options.pool)):
+                break
+            # What is not relevant makes room for what is.
+            pool *= DEEPER
         by_both = self.mode == "hybrid" and not self.options.fuse
-        return [
-            Candidates(
-                hits,
-                of_query,
-                None if self.options.mmr is None else self._vectors(searched, ranking),
-                [found.by_words for found in ranking] if by_both else None,
+        candidates = []
+        for hits, of_query, ranking, places in zip(found, asked, rankings, kept, strict=True):
+            places = places[: self.options.pool]
+            chosen = [ranking[place] for place in places]
+            ordered = np.array([_order(scored, self.mode) for scored in chosen])
+            candidates.append(
+                Candidates(
+                    [hits[place] for place in places],
+                    shares_of_best(ordered) if self.options.fuse else ordered,
+                    of_query,
+                    None if self.options.mmr is None else self._vectors(searched, chosen),
+                    [scored.by_words for scored in chosen] if by_both else None,
+                )
             )
-            for hits, of_query, ranking in zip(found, asked, rankings, strict=True)
-        ]
+        return candidates
+
+    def _is_relevant(self, hit: Hit) -> bool:
+        least = self.options.min_relevance
+        return least is None or hit.relevance is None or hit.relevance >= least
 
     def _with_examples(
         self, searched: Searched, texts: list[str], vectors: Vectors | None
@@ -256,28 +279,44 @@ class Search:
         rows = np.array([found.row for found in ranking], np.int64)
         return searched.index.vectors.gather(searched.snapshot.shards, rows)
 
-    def _rankings(self, searched: Searched, texts: list[str], vectors: Vectors) -> list[list[Scored]]:
-        """Return at most ``pool`` passages for each query, by mode, threshold, fusion and grouping."""
-        self._require_group(searched.store)
-        most = max(searched.snapshot.rows, 1)
-        depth = min(self.options.pool, most)
+    def _rankings(self, searched: Searched, texts: list[str], vectors: Vectors, pool: int) -> list[list[Scored]]:
+        """Return at most ``pool`` passages for each query, by mode, threshold, fusion and grouping.
+
+        A ranking is read in pieces of fixed depths, whatever page of it is wanted, so that pages agree.
+        """
+        options, store = self.options, searched.store
+        path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
+        depth = DENSE_DEPTH if self.mode == "dense" and not options.fuse else FUSED_RANKS
+        count = 1 if options.fuse else len(texts)
+        kept: list[list[Scored]] = [[] for _ in range(count)]
+        seen: list[set[int]] = [set() for _ in range(count)]
+        groups: list[set[Key]] = [set() for _ in range(count)]
         while True:
-            rankings = self._ranked(searched, texts, vectors, depth)
-            ended = [len(ranking) < depth for ranking in rankings]
-            if self.options.threshold is not None:
-                least = self.options.threshold
-                kept = [[found for found in ranking if found.score >= least] for ranking in rankings]
-                if self.mode == "dense" and not self.options.fuse:
-                    # Cosines descend, so no later passage reaches the threshold either.
-                    ended = [len(ranking) < depth for ranking in kept]
-                rankings = kept
-            if self.options.group is None:
-                return rankings
-            groups = [self._best_of_groups(searched.store, ranking) for ranking in rankings]
-            full = [len(group) >= self.options.pool or end for group, end in zip(groups, ended, strict=True)]
-            if all(full) or depth == most:
-                return [group[: self.options.pool] for group in groups]
-            depth = min(DEEPER * depth, most)
+            pieces = RANKINGS[self.mode](searched, texts, vectors, depth)
+            if options.fuse:
+                fused = reciprocal_rank_fusion([found[:depth] for found, _ in pieces])
+                pieces = [(fused, all(ended for _, ended in pieces))]
+            for number, (found, _) in enumerate(pieces):
+                new = [scored for scored in found if scored.row not in seen[number]]
+                seen[number] |= {scored.row for scored in new}
+                if options.threshold is not None:
+                    new = [scored for scored in new if scored.score >= options.threshold]
+                if options.group is None:
+                    kept[number] += new
+                    continue
+                for scored, key in zip(new, store.group_keys([each.row for each in new], path), strict=True):
+                    if key not in groups[number]:
+                        groups[number].add(key)
+                        kept[number].append(scored)
+            # Cosines descend, so no later passage of the mode ``dense`` reaches the threshold either.
+            below = self.mode == "dense" and not options.fuse and options.threshold is not None
+            done = [
+                len(own) >= pool or ended or (below and found[-1].score < float(options.threshold or 0))
+                for own, (found, ended) in zip(kept, pieces, strict=True)
+            ]
+            if all(done):
+                return [own[:pool] for own in kept]
+            depth *= DEEPER
 
     def _require_group(self, store: DocumentStore) -> None:
         """Raise an error if no document has the field that hits are grouped by."""
@@ -286,56 +325,44 @@ class Search:
             known = ", ".join([BY_DOCUMENT, *store.metadata_fields()])
             raise InputError(f"group: no document has the field {group!r}; known are {known}")
 
-    def _ranked(self, searched: Searched, texts: list[str], vectors: Vectors, depth: int) -> list[list[Scored]]:
-        rank = RANKINGS[self.mode]
-        if not self.options.fuse:
-            return rank(searched, texts, vectors, depth)
-        return [reciprocal_rank_fusion(rank(searched, texts, vectors, max(2 * depth, FUSED_RANKS)))[:depth]]
 
-    def _best_of_groups(self, store: DocumentStore, ranking: Sequence[Scored]) -> list[Scored]:
-        """Return the best passage of each document, or of each value of a field (of each document that lacks it)."""
-        group = str(self.options.group)
-        path = None if group == BY_DOCUMENT else field_path(group)
-        keys = store.group_keys([found.row for found in ranking], path)
-        best: dict[Key, Scored] = {}
-        for key, found in zip(keys, ranking, strict=True):
-            best.setdefault(key, found)
-        return list(best.values())
-
-
-def reranked(found: list[Candidates], reranker: Reranker) -> list[Candidates]:
-    """Return each query's candidates in the order of a reranker's scores, the highest over the query's texts.
+def reranked(found: list[Candidates], reranker: Reranker, most: int) -> list[Candidates]:
+    """Return each query's first candidates in the order of a reranker's scores, the highest over the query's texts.
 
     In the mode ``hybrid``, cosines of a larger model take the place of ours: the score is the mean of their shares of
     the best one and the shares by words, see :func:`fused_scores`.
+
+    Args:
+        found: the candidates of each query.
+        reranker: scores texts.
+        most: the number of candidates that are scored; others follow as they are.
     """
-    passages = [[hit.text for hit in candidates.hits] for candidates in found]
+    passages = [[hit.text for hit in candidates.hits[:most]] for candidates in found]
     ordered = []
     for candidates, scores in zip(
         found, reranker.scores([candidates.texts for candidates in found], passages), strict=True
     ):
         best = scores.max(axis=0) if scores.size else np.empty(0)
         if reranker.cosines and candidates.by_words is not None:
-            best = (shares_of_best(best) + candidates.by_words) / 2
+            best = (shares_of_best(best) + candidates.by_words[:most]) / 2
         order = np.argsort(-best, kind="stable")
         hits = [replace(candidates.hits[place], reranked=float(best[place])) for place in order]
-        vectors = None if candidates.vectors is None else candidates.vectors[order]
-        ordered.append(candidates._replace(hits=hits, vectors=vectors))
+        vectors = candidates.vectors
+        if vectors is not None:
+            vectors = np.concatenate([vectors[order], vectors[len(order) :]])
+        values = np.concatenate([best[order], candidates.ordered[len(order) :]])
+        ordered.append(candidates._replace(hits=hits + candidates.hits[most:], ordered=values, vectors=vectors))
     return ordered
 
 
 def chosen(candidates: Candidates, options: Options) -> list[Hit]:
-    """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given, and relevant."""
-    hits, _, vectors, _ = candidates
-    if options.mmr is not None and vectors is not None:
-        relevance = [hit.score if hit.reranked is None else hit.reranked for hit in hits]
-        hits = [
-            hits[place]
-            for place in maximal_marginal_relevance(np.array(relevance), vectors, options.wanted, options.mmr)
-        ]
-    least = options.min_relevance
-    page = hits[int(options.offset) : options.wanted]
-    return [hit for hit in page if least is None or hit.relevance is None or hit.relevance >= least]
+    """Return at most ``k`` hits of one query, from ``offset`` on, diversified if ``mmr`` is given."""
+    hits = candidates.hits
+    if options.mmr is not None and candidates.vectors is not None:
+        most = int(options.candidates)
+        order = maximal_marginal_relevance(candidates.ordered[:most], candidates.vectors[:most], most, options.mmr)
+        hits = [hits[place] for place in order] + hits[most:]
+    return hits[int(options.offset) : options.wanted]
 
 
 def _with_relevance(hits: Sequence[Hit], texts: Sequence[str], unanswered: Unanswered) -> list[Hit]:
@@ -400,35 +427,50 @@ class Searched:
     allowed: Mask | None
 
 
-def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
+# Each query's passages to a depth, best first, and whether there are no more.
+Pieces: TypeAlias = list[tuple[list[Scored], bool]]
+
+
+def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
     """Rank passages by the cosines of their vectors; zero vectors, of texts without known tokens, are not found."""
-    rankings = searched.index.search(vectors, k, searched.snapshot, searched.allowed)
-    return [[Scored(score, row) for score, row in ranking] for ranking in rankings]
+    rankings = searched.index.search(vectors, min(depth, searched.snapshot.rows), searched.snapshot, searched.allowed)
+    return [([Scored(score, row) for score, row in ranking], len(ranking) < depth) for ranking in rankings]
 
 
-def words(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
+def words(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
     """Rank passages by BM25; passages without any word of the query are not found."""
-    found = [_with_words(searched, text, k) for text in texts]
-    return [_with_cosines(searched, vector, list(scores)) for vector, scores in zip(vectors, found, strict=True)]
+    pieces = []
+    for text, vector in zip(texts, vectors, strict=True):
+        found = searched.bm25.best(text, depth, searched.snapshot.rows, searched.allowed)
+        shares = shares_of_best(list(found.values())).tolist()
+        scored = _with_cosines(searched, vector, list(found))
+        ranking = [each._replace(by_words=share) for each, share in zip(scored, shares, strict=True)]
+        pieces.append((ranking, len(found) < depth))
+    return pieces
 
 
-def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, k: int) -> list[list[Scored]]:
+def hybrid(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
     """Rank the best passages of the two other modes by :func:`fused_scores`; ties keep the order by words."""
-    depth = max(2 * k, FUSED_RANKS)
-    rankings = []
-    for text, vector, by_meaning in zip(texts, vectors, dense(searched, texts, vectors, depth), strict=True):
+    pieces = []
+    by_meanings = dense(searched, texts, vectors, depth)
+    by_words = words(searched, texts, vectors, depth)
+    for text, vector, (near, near_ended), (worded, ended) in zip(texts, vectors, by_meanings, by_words, strict=True):
         if phrases(text):
-            (by_meaning,) = dense(_with_phrases(searched, text), [text], vector[None], depth)
-        by_words = _with_words(searched, text, depth)
-        rows = list(dict.fromkeys([*by_words, *(found.row for found in by_meaning)]))
-        candidates = _with_cosines(searched, vector, rows)
-        words = shares_of_best([by_words.get(row, 0.0) for row in rows])
-        fused = (shares_of_best([found.score for found in candidates]) + words) / 2
-        order = np.argsort(-fused, kind="stable")[:k].tolist()
-        rankings.append(
-            [candidates[place]._replace(fused=float(fused[place]), by_words=float(words[place])) for place in order]
-        )
-    return rankings
+            ((near, near_ended),) = dense(_with_phrases(searched, text), [text], vector[None], depth)
+        there = {scored.row for scored in worded}
+        candidates = [*worded, *(scored for scored in near if scored.row not in there)]
+        shares = np.array([scored.by_words for scored in candidates])
+        fused = (shares_of_best([scored.score for scored in candidates]) + shares) / 2
+        order = np.argsort(-fused, kind="stable").tolist()
+        pieces.append(([candidates[at]._replace(fused=float(fused[at])) for at in order], ended and near_ended))
+    return pieces
+
+
+def _order(scored: Scored, mode: Mode) -> float:
+    """Return the value by which a passage is ordered."""
+    if scored.fused is not None:
+        return scored.fused
+    return scored.by_words if mode == "words" else scored.score
 
 
 def fused_scores(cosines: Sequence[float], by_words: Sequence[float]) -> NDArray[np.float64]:
@@ -481,16 +523,18 @@ def maximal_marginal_relevance(relevance: NDArray[Any], vectors: Vectors, count:
     left = weight * relevance.astype(np.float64)
     nearest = np.full(len(left), -np.inf)
     order: list[int] = []
+    taken = np.zeros(len(left), bool)
     for _ in range(min(count, len(left))):
         # The first item is the most relevant one.
         marginal = relevance if not order else left - (1 - weight) * nearest
-        marginal = np.where(np.isin(np.arange(len(left)), order), -np.inf, marginal)
+        marginal = np.where(taken, -np.inf, marginal)
         order.append(int(np.argmax(marginal)))
+        taken[order[-1]] = True
         nearest = np.maximum(nearest, vectors @ vectors[order[-1]])
     return order
 
 
-RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], list[list[Scored]]]] = {
+RANKINGS: dict[Mode, Callable[[Searched, Sequence[str], Vectors, int], Pieces]] = {
     "dense": dense,
     "words": words,
     "hybrid": hybrid,
@@ -501,10 +545,6 @@ def _with_phrases(searched: Searched, text: str) -> Searched:
     """Return the searched rows, without passages that lack a quoted phrase of the query."""
     mask = searched.bm25.with_phrases(text, searched.snapshot.rows)
     return replace(searched, allowed=mask if searched.allowed is None else mask & searched.allowed)
-
-
-def _with_words(searched: Searched, text: str, k: int) -> dict[int, float]:
-    return searched.bm25.best(text, k, searched.snapshot.rows, searched.allowed)
 
 
 def _with_cosines(searched: Searched, vector: Vectors, rows: list[int]) -> list[Scored]:

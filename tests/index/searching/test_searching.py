@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import random
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from ctx_embed.index.searching.hits import Scored
 from ctx_embed.index.searching.options import Options, SearchOptions
 from ctx_embed.index.searching.search import maximal_marginal_relevance, reciprocal_rank_fusion
 from ctx_embed.index.storage.folder import IndexFolder
+from tests.index.support.hash_model import HashModel
 
 ARTICLES = Path(__file__).parents[3] / "docs" / "samples" / "articles.jsonl"
 TEXTS = [
@@ -334,3 +336,42 @@ def test_hits_are_short_and_have_their_documents_on_request(tmp_path):
         assert len(repr(found)) < 1500
         with pytest.raises(InputError, match="document must be True or False, got 'yes'"):
             index.search("inflation", document="yes")
+
+
+@pytest.fixture(scope="module")
+def sentences_index(tmp_path_factory):
+    generator = random.Random(0)
+    words = [f"word{number}" for number in range(60)]
+    with SearchIndex.create(tmp_path_factory.mktemp("pages") / "index", HashModel()) as index:
+        texts = [" ".join(generator.choices(words, k=generator.randint(2, 9))) for _ in range(1500)]
+        index.add(texts, metadata=[{"n": number % 40} for number in range(1500)])
+        yield index
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
+@pytest.mark.parametrize("options", [{}, {"threshold": 0.2}, {"where": "n < 30"}, {"group": "n"}])
+def test_pages_agree(sentences_index, mode, options):
+    """Hits 0 to 399 are the same whether they are asked for at once or in pages."""
+    for query in ("word1 word2", "word5", '"word7 word8" word9'):
+        every = [hit.id for hit in sentences_index.search(query, 400, mode=mode, **options)]
+        pages = [sentences_index.search(query, 40, mode=mode, offset=at, **options) for at in range(0, 400, 40)]
+        assert [hit.id for page in pages for hit in page] == every
+        assert len(set(every)) == len(every)
+    fused = [hit.id for hit in sentences_index.search(["word1", "word2"], 300, fuse=True, mode=mode, **options)]
+    parts = [
+        sentences_index.search(["word1", "word2"], 50, fuse=True, mode=mode, offset=at, **options)
+        for at in range(0, 300, 50)
+    ]
+    assert [hit.id for part in parts for hit in part] == fused
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "words"])
+def test_mmr_of_relevance_alone_keeps_the_order(sentences_index, mode):
+    plain = [hit.id for hit in sentences_index.search("word3 word4", 30, mode=mode)]
+    assert [hit.id for hit in sentences_index.search("word3 word4", 30, mode=mode, mmr=1.0)] == plain
+
+
+def test_a_threshold_makes_room_for_hits_that_reach_it(sentences_index):
+    for query in ("word1 word2", "word5", "word11 word30"):
+        every = [hit for hit in sentences_index.search(query, 1500) if hit.score >= 0.9]
+        assert [hit.id for hit in sentences_index.search(query, 3, threshold=0.9)] == [hit.id for hit in every[:3]]
