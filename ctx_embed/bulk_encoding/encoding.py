@@ -112,11 +112,6 @@ def encode_dataset(
     fields = Fields(text_field, id_field)
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_store(to)))
-        if not store.resumable:
-            raise InputError(
-                f"{store.name}: a search index has one writer; encode into a directory, then "
-                "`ctx-embed index build --from-parquet DIRECTORY INDEX`"
-            )
         listed = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         # The target may lie inside an input folder; its own files are not inputs.
         sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]

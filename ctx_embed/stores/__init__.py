@@ -1,4 +1,4 @@
-"""Stores of embeddings: write to and search Parquet, LanceDB, PostgreSQL with pgvector, Qdrant, and our own index."""
+"""Stores of embeddings: write to Parquet; write to and search LanceDB, PostgreSQL with pgvector, and Qdrant."""
 
 from __future__ import annotations
 

@@ -125,9 +125,13 @@ def arrow_table(rows: Batch, collection: Collection) -> pyarrow.Table:
         for name, kind in collection.fields.items():
             value = other.get(name)
             fits = value is not None and _fits(value, kind)
-            columns[name].append(value if fits else None)
             if fits:
                 del other[name]
+                if isinstance(value, str):
+                    value = well_formed(value)
+                elif isinstance(value, list):
+                    value = [well_formed(item) if isinstance(item, str) else item for item in value]
+            columns[name].append(value if fits else None)
         rest.append(well_formed(json.dumps(other, ensure_ascii=False)) if other else None)
     flat = pa.array(np.ascontiguousarray(rows.vectors, dtype=np.float32).ravel())
     arrays = {
@@ -135,20 +139,9 @@ def arrow_table(rows: Batch, collection: Collection) -> pyarrow.Table:
         TEXT: pa.array(rows.texts, pa.string()),
         EMBEDDING: pa.FixedSizeListArray.from_arrays(flat, collection.dimension),
         METADATA: pa.array(rest, pa.string()),
-        **{name: pa.array(_clean(values), schema.field(name).type) for name, values in columns.items()},
+        **{name: pa.array(values, schema.field(name).type) for name, values in columns.items()},
     }
     return pa.table([arrays[name] for name in schema.names], schema=schema)
-
-
-def _clean(values: list[Any]) -> list[Any]:
-    return [
-        well_formed(value)
-        if isinstance(value, str)
-        else [well_formed(item) if isinstance(item, str) else item for item in value]
-        if isinstance(value, list)
-        else value
-        for value in values
-    ]
 
 
 def vectors_of(column: Any) -> Floats:

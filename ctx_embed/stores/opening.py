@@ -24,7 +24,6 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
             - ``postgresql://USER@HOST/DATABASE#TABLE``: a table of PostgreSQL with pgvector;
             - ``lancedb:FOLDER#TABLE``: a table of LanceDB;
             - ``qdrant:http://HOST:6333#COLLECTION`` or ``qdrant:FOLDER#COLLECTION``: a collection of Qdrant;
-            - the folder of a :class:`ctx_embed.SearchIndex`;
             - any other folder, or a URI such as ``s3://bucket/folder``: a directory of Parquet files.
 
             The name after ``#`` is ``passages`` if it is left out; in PostgreSQL it may be ``SCHEMA.TABLE``.
@@ -34,7 +33,7 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
         The store, which is a context manager.
 
     Raises:
-        InputError: the address names no store.
+        InputError: the address names no store, or the folder of a search index.
 
     Example:
         >>> with ctx_embed.stores.open("postgresql://me@localhost/library#books") as store:  # doctest: +SKIP
@@ -66,9 +65,10 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
 
         return Qdrant(rest, name, model)
     if "://" not in text and (Path(text) / MANIFEST).is_file():
-        from ctx_embed.stores.search_index import Index
-
-        return Index(text, model)
+        raise InputError(
+            f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build --from-parquet "
+            "DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
+        )
     from ctx_embed.stores.parquet import Parquet
 
     return Parquet(text, model)

@@ -20,12 +20,10 @@ import numpy as np
 
 from ctx_embed.errors import InputError
 from ctx_embed.files import fsync_file, fsync_folder, locked
-from ctx_embed.index.searching.hits import Hit
-from ctx_embed.index.storage.filters import Filter
 from ctx_embed.index.writing.transaction import Embedded
 from ctx_embed.rows.opening import filesystem, said
 from ctx_embed.stores.columns import EMBEDDING, ID, METADATA, TEXT, arrow_table, metadata_of, vectors_of
-from ctx_embed.stores.store import COLLECTION, Batch, Floats, Store
+from ctx_embed.stores.store import COLLECTION, Batch, Store
 
 if TYPE_CHECKING:
     import pyarrow
@@ -123,7 +121,13 @@ class Parquet(Store):
                 if isinstance(content, bytes):
                     stream.write(content)
                 else:
-                    _write_table(stream, content)
+                    from pyarrow import parquet
+
+                    # Vectors look like random numbers: compression or a dictionary would take time and save nothing.
+                    others = [column for column in content.column_names if column != EMBEDDING]
+                    compression = dict.fromkeys(others, "zstd") | {f"{EMBEDDING}.list.element": "none"}
+                    layout: dict[str, Any] = {"use_dictionary": others, "row_group_size": ROWS_AT_ONCE}
+                    parquet.write_table(content, stream, compression=compression, **layout)
             if self._is_local:
                 fsync_file(Path(path))
                 os.replace(path, target)
@@ -215,7 +219,14 @@ class Parquet(Store):
         if unique:
             return
         for path, rows in self._replaced().items():
-            self._drop(path, rows)
+            with self._opened(path) as file:
+                table = file.read()
+            keep = np.ones(table.num_rows, bool)
+            keep[rows] = False
+            if keep.any():
+                self._write(path.rpartition("/")[2], table.filter(keep))
+            else:
+                self.fs.delete_file(path)
 
     def _replaced(self) -> dict[str, list[int]]:
         """Return, for each file, the rows whose id a later row has too."""
@@ -224,8 +235,8 @@ class Parquet(Store):
         passes = -(-total // IDS_AT_ONCE)
         dropped: dict[str, list[int]] = {}
         for number in range(passes):
-            chosen = (value for value in self._hashes() if value % passes == number)
-            known = np.fromiter(chosen, np.uint64)
+            hashes = (_hash(each) for _, _, batch in self._batches([ID]) for each in batch.column(0).to_pylist())
+            known = np.fromiter((value for value in hashes if value % passes == number), np.uint64)
             values, counts = np.unique(known, return_counts=True)
             repeated = set(values[counts > 1].tolist())
             if not repeated:
@@ -240,38 +251,16 @@ class Parquet(Store):
                         last[identifier] = (path, row)
         return dropped
 
-    def _hashes(self) -> Iterator[int]:
-        for _, _, batch in self._batches([ID]):
-            yield from map(_hash, batch.column(0).to_pylist())
+    def search(self, *query: Any, **options: Any) -> Any:
+        """Refuse, and name the command that makes a search index of the directory.
 
-    def _drop(self, path: str, rows: list[int]) -> None:
-        with self._opened(path) as file:
-            table = file.read()
-        keep = np.ones(table.num_rows, bool)
-        keep[rows] = False
-        name = path.rpartition("/")[2]
-        if keep.any():
-            self._write(name, table.filter(keep))
-        else:
-            self.fs.delete_file(path)
-
-    def _search(self, texts: list[str], k: int, where: str | None, tree: Filter | None, exact: bool) -> list[list[Hit]]:
+        Raises:
+            InputError: always.
+        """
         raise InputError(
             f"{self.name}: a directory of Parquet files is not searched; make an index of it with "
             f"`ctx-embed index build --from-parquet {self.name} INDEX`"
         )
-
-    def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
-        raise NotImplementedError("Parquet files are not searched")
-
-
-def _write_table(stream: Any, table: pyarrow.Table) -> None:
-    from pyarrow import parquet
-
-    # Vectors look like random numbers: compression or a dictionary would take time and save nothing.
-    others = [name for name in table.column_names if name != EMBEDDING]
-    compression = dict.fromkeys(others, "zstd") | {f"{EMBEDDING}.list.element": "none"}
-    parquet.write_table(table, stream, compression=compression, use_dictionary=others, row_group_size=ROWS_AT_ONCE)
 
 
 def _hash(identifier: str) -> int:

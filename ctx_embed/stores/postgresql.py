@@ -137,6 +137,7 @@ class PostgreSQL(Database):
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:
         """Copy the rows to a temporary table, and from there into the table, in one commit with the note."""
         from pgvector import Vector
+        from psycopg.types.json import Jsonb
 
         with self._transaction() as connection:
             if len(rows):
@@ -150,7 +151,9 @@ class PostgreSQL(Database):
                     copy.set_types(["text", "text", "jsonb", "vector"])
                     columns = (latest.ids, latest.texts, latest.metadata, latest.vectors)
                     for identifier, text, metadata, vector in zip(*columns, strict=True):
-                        copy.write_row((_text(identifier), _text(text), _Json(_json(metadata)), Vector(vector)))
+                        copy.write_row(
+                            (_text(identifier), _text(text), Jsonb(_json(metadata), dumps=str), Vector(vector))
+                        )
                 # Sorted, so that processes that store the same ids wait for each other instead of deadlocking.
                 connection.execute(
                     f"INSERT INTO {self._quoted} SELECT * FROM arriving ORDER BY id ON CONFLICT (id) DO UPDATE SET "
@@ -217,12 +220,6 @@ def _text(text: str) -> str:
 
 def _json(value: Any) -> str:
     return well_formed(json.dumps(value, ensure_ascii=False)).replace("\\u0000", "\ufffd")
-
-
-def _Json(text: str) -> Any:
-    from psycopg.types.json import Jsonb
-
-    return Jsonb(text, dumps=lambda given: given)
 
 
 def condition(tree: Filter) -> Sql:

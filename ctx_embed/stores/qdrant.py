@@ -123,9 +123,14 @@ class Qdrant(Database):
         """Store the rows as points named by a hash of their ids."""
         from qdrant_client import models
 
-        for some in rows.slices(POINTS_AT_ONCE):
-            columns = (some.ids, some.texts, some.metadata)
-            payloads = [_payload(*fields) for fields in zip(*columns, strict=True)]
+        for start in range(0, len(rows), POINTS_AT_ONCE):
+            some = rows.take(range(start, min(start + POINTS_AT_ONCE, len(rows))))
+            payloads: list[dict[str, Any]] = []
+            for identifier, text, metadata in zip(some.ids, some.texts, some.metadata, strict=True):
+                present: list[str] = []
+                plain, lists = _split(metadata, "", present)
+                fields = {"metadata": plain, "lists": lists, "present": present}
+                payloads.append({"id": identifier, "text": text, **fields})
             for place in np.flatnonzero(~some.vectors.any(axis=1)):
                 payloads[place][UNDIRECTED] = True
             ids = [_point(identifier) for identifier in some.ids]
@@ -183,12 +188,6 @@ def _split(fields: Mapping[str, Any], path: str, present: list[str]) -> tuple[di
         else:
             plain[name] = value
     return plain, lists
-
-
-def _payload(identifier: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    present: list[str] = []
-    plain, lists = _split(metadata, "", present)
-    return {"id": identifier, "text": text, "metadata": plain, "lists": lists, "present": present}
 
 
 def _merged(plain: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
@@ -258,17 +257,11 @@ def _compared(name: str, key: str, tree: Comparison) -> Any:
     bound = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}[tree.operator]
     if isinstance(tree.value, int | float) and not isinstance(tree.value, bool):
         return models.FieldCondition(key=key, range=models.Range(**{bound: tree.value}))
-    date = _date(tree.value)
-    if date is None:
+    try:
+        date = datetime.datetime.fromisoformat(str(tree.value))
+    except ValueError:
         raise InputError(
             f"{name}: Qdrant can order only numbers and ISO dates, so {'.'.join(tree.path)} {tree.operator} "
             f"{tree.value!r} is not possible; compare with =, in or contains"
-        )
+        ) from None
     return models.FieldCondition(key=key, range=models.DatetimeRange(**{bound: date}))
-
-
-def _date(value: Value) -> datetime.datetime | None:
-    try:
-        return datetime.datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        return None

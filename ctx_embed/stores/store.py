@@ -134,11 +134,6 @@ class Batch:
             self.vectors[list(places)],
         )
 
-    def slices(self, size: int) -> Iterator[Batch]:
-        """Yield the rows, ``size`` at a time."""
-        for start in range(0, len(self), size):
-            yield self.take(range(start, min(start + size, len(self))))
-
     def latest(self) -> Batch:
         """Return only the last row of each id, sorted by id, so that all writers lock rows in the same order."""
         last = {identifier: place for place, identifier in enumerate(self.ids)}
@@ -160,8 +155,6 @@ class Store(ABC):
 
     # Whether several processes may upsert at once.
     parallel = True
-    # Whether encoding runs can record their finished parts here.
-    resumable = True
 
     def __init__(self, name: str, model: str | Path | Model | None = None) -> None:
         self.name = without_secrets(name)
@@ -258,21 +251,15 @@ class Store(ABC):
             if not isinstance(text, str):
                 raise InputError(f"query {place} must be a string, got {described(text)}")
         tree = None if where is None else parse(where)
-        found = self._search([well_formed(text) for text in texts], int(k), where, tree, exact)
-        listed = [Hits(text, hits) for text, hits in zip(texts, found, strict=True)]
-        return listed[0] if isinstance(query, str) else listed
-
-    def _search(self, texts: list[str], k: int, where: str | None, tree: Filter | None, exact: bool) -> list[list[Hit]]:
-        if not texts:
-            return []
-        queries = self.embedder.queries(texts)
-        # A query without known tokens is embedded as zeros and finds nothing.
-        known = np.flatnonzero(queries.any(axis=1))
-        found: list[list[Hit]] = [[] for _ in texts]
-        if len(known):
-            for place, hits in zip(known, self._nearest(queries[known], k, tree, exact), strict=True):
-                found[place] = hits
-        return found
+        found = [Hits(text, []) for text in texts]
+        if texts:
+            queries = self.embedder.queries([well_formed(text) for text in texts])
+            # A query without known tokens is embedded as zeros and finds nothing.
+            known = np.flatnonzero(queries.any(axis=1))
+            if len(known):
+                for place, hits in zip(known, self._nearest(queries[known], int(k), tree, exact), strict=True):
+                    found[place] = Hits(texts[place], hits)
+        return found[0] if isinstance(query, str) else found
 
     def _require_free(self) -> None:  # noqa: B027
         """Raise an error if the collection's name is taken by anything else.
@@ -284,9 +271,9 @@ class Store(ABC):
     def _create(self, collection: Collection) -> None:  # noqa: B027
         """Make an empty collection if there is none yet."""
 
-    @abstractmethod
     def _nearest(self, queries: Floats, k: int, tree: Filter | None, exact: bool) -> list[list[Hit]]:
         """Return the k nearest documents to each query (Q, dimension), without those whose vectors are zeros."""
+        raise NotImplementedError
 
     @abstractmethod
     def upsert(self, rows: Batch, part: str | None = None, note: Mapping[str, Any] | None = None) -> None:

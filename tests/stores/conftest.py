@@ -9,7 +9,7 @@ import pytest
 
 from ctx_embed import stores
 
-KINDS = ("parquet", "lancedb", "postgresql", "qdrant", "index")
+KINDS = ("parquet", "lancedb", "postgresql", "qdrant")
 numbers = itertools.count()
 
 
@@ -38,11 +38,6 @@ def made(kind, request, tmp_path_factory) -> Callable[[], str]:
         if kind == "postgresql":
             return f"{server}#table {number}"
         folder = tmp_path_factory.mktemp(kind)
-        if kind == "index":
-            from ctx_embed import SearchIndex
-
-            SearchIndex.create(folder / "index").close()
-            return str(folder / "index")
         return str(folder / "embeddings") if kind == "parquet" else f"{kind}:{folder}#things"
 
     address.kind = kind

@@ -6,7 +6,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from ctx_embed import InputError, stores
+from ctx_embed import InputError, SearchIndex, stores
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,12 @@ def test_an_address_names_a_store_and_hides_its_password(address, kind, name):
 def test_what_names_no_store_is_one_line(address, message):
     with pytest.raises(InputError, match=message):
         stores.open(address)
+
+
+def test_a_search_index_is_no_store(tmp_path):
+    SearchIndex.create(tmp_path / "index").close()
+    with pytest.raises(InputError, match=r"has one writer; encode .*To search it, use ctx_embed.SearchIndex$"):
+        stores.open(tmp_path / "index")
 
 
 def test_a_server_that_is_not_there_is_one_line():
@@ -163,8 +169,6 @@ def test_damaged_values_are_one_line(tmp_path, embedder, rows):
 
 def test_a_collection_whose_making_was_cut_short_is_made(new_address, embedder, rows, monkeypatch):
     with stores.open(new_address()) as store:
-        if not store.resumable:
-            pytest.skip("an index is made when it is opened")
         collection = stores.Collection.of(embedder)
         with monkeypatch.context() as patched:
             # As if killed after the note.

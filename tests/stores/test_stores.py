@@ -204,8 +204,6 @@ def test_queries_of_another_model_are_refused(searchable, embedder, tiny_model_p
 
 def test_notes_come_back_by_prefix_and_belong_to_one_collection(new_address, embedder, rows):
     with stores.open(new_address()) as store:
-        if not store.resumable:
-            pytest.skip("an index keeps its own records")
         assert store.collection is None
         store.ensure(stores.Collection.of(embedder))
         store.upsert(rows(["a"]), "0001-2", {"rows": 1, "bad": ['it\'s \u00e9 "x"']})
@@ -222,8 +220,6 @@ def test_notes_come_back_by_prefix_and_belong_to_one_collection(new_address, emb
 
 def test_a_collection_that_is_not_there_is_one_line(new_address):
     with stores.open(new_address()) as store:
-        if not store.resumable:
-            pytest.skip("an index is made when it is opened")
         for ask in [store.count] if new_address.kind == "parquet" else [store.count, lambda: store.search("a")]:
             with pytest.raises(InputError, match="no embeddings there; make some with"):
                 ask()
