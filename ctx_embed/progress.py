@@ -114,8 +114,9 @@ class Meter:
         self.done += count
         if self._bar is not None:
             self._bar.update(count)
-        elif self._due():
-            self._print(self._left())
+        elif self._shown and _last_line is not None and time.monotonic() - _last_line >= self._interval:
+            rate = self._rate()
+            self._print(f"{duration((self.total - self.done) / rate)} left" if self.total is not None and rate else "")
 
     def now(self, what: str) -> None:
         """Change the name of the work."""
@@ -131,15 +132,8 @@ class Meter:
         if self._bar is not None:
             self._bar.set_postfix_str(note)
 
-    def _due(self) -> bool:
-        return self._shown and _last_line is not None and time.monotonic() - _last_line >= self._interval
-
     def _rate(self) -> float:
         return (self.done - self._before) / max(time.monotonic() - self._began, 1e-6)
-
-    def _left(self) -> str:
-        rate = self._rate()
-        return f"{duration((self.total - self.done) / rate)} left" if self.total is not None and rate else ""
 
     def _print(self, time_said: str) -> None:
         self._printed = True

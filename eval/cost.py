@@ -99,11 +99,6 @@ def _peak_megabytes() -> float | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _main() -> None:
-    texts = json.load(sys.stdin)
-    cost = asdict(measure(load_encoder(sys.argv[1]), texts))
-    print(json.dumps({**cost, "peak_megabytes": _peak_megabytes()}))
-
-
 if __name__ == "__main__":
-    _main()
+    measured = asdict(measure(load_encoder(sys.argv[1]), json.load(sys.stdin)))
+    print(json.dumps({**measured, "peak_megabytes": _peak_megabytes()}))

@@ -78,7 +78,10 @@ def evaluate(
     """
     options = options or EvaluationOptions()
     reader = data if isinstance(data, DataReader) else DataReader(None if data is None else Path(data))
-    found = [_as_published(task, options) for task in _found(tasks)]
+    found = _found(tasks)
+    if options.protocol == "senteval":
+        # As published, with all pairs.
+        found = [replace(task, without=None) if isinstance(task, SimilarityTask) else task for task in found]
     result = Evaluation(options, found, [_encoder(encoder) for encoder in _several(encoders)])
     names = [encoder.name for encoder in result.encoders]
     if len(set(names)) < len(names):
@@ -133,12 +136,6 @@ def evaluate(
             except InputError as error:
                 fail(error, encoder.name)
     return result
-
-
-def _as_published(task: Task, options: EvaluationOptions) -> Task:
-    """Return the task; with the protocol senteval, a similarity task with all its pairs."""
-    is_whole = options.protocol == "senteval" and isinstance(task, SimilarityTask)
-    return replace(task, without=None) if is_whole else task  # type: ignore[call-arg]
 
 
 def _labelled(encoder: Encoder, task: Task, data: TaskData) -> int:

@@ -16,7 +16,7 @@ from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.reports.files import FORMAT_VERSION
 from ctx_embed.eval.scoring.probes import ProbeScore
 from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, ProtocolName, title_of
-from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore
+from ctx_embed.eval.scoring.ranking import SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference
 from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, mean_interval
 from ctx_embed.eval.tasks.catalogue import PUBLISHED_SOURCES
@@ -192,22 +192,18 @@ def _task_json(task: Task, evaluation: Evaluation) -> dict[str, Any]:
 
 def _result(evaluation: Evaluation, encoder: str, task: str, score: Score, gold: Any) -> dict[str, Any]:
     result: dict[str, Any] = {"encoder": encoder, "task": task, "mean": score.mean}
+    # The 95 % interval over the rows is Wilson's, Fisher's or Student's.
+    interval: Interval
     if isinstance(score, ProbeScore):
-        result["std"] = score.std
-    if isinstance(score, RetrievalScore):
-        result["measures"] = score.measures
-    result["interval"] = interval_of(score)
+        result["std"], interval = score.std, score.interval
+    elif isinstance(score, SimilarityScore):
+        sizes = [len(score.cosines[name]) for name in score.subsets]
+        interval = correlation_interval([*score.subsets.values()], sizes)
+    else:
+        result["measures"], interval = score.measures, mean_interval(score.ndcg)
+    result["interval"] = interval
     result["score"] = asdict(score)
     first = evaluation.encoders[0].name
     if encoder != first and (first, task) in evaluation.scores:
         result["versus"] = {"encoder": first, **asdict(difference(score, evaluation.scores[first, task], gold))}
     return result
-
-
-def interval_of(score: Score) -> Interval:
-    """Return the 95 % interval of a score over its rows: Wilson's, Fisher's or Student's."""
-    if isinstance(score, ProbeScore):
-        return score.interval
-    if isinstance(score, SimilarityScore):
-        return correlation_interval([*score.subsets.values()], [len(score.cosines[name]) for name in score.subsets])
-    return mean_interval(score.ndcg)

@@ -47,19 +47,6 @@ def _type(value: Any) -> str | None:
     return None
 
 
-def _wider(left: str | None, right: str | None) -> str | None:
-    """Return the type that holds values of both; None if none does."""
-    if left == right:
-        return left
-    if left is None or right is None:
-        return None
-    pair = {left, right}
-    for prefix in ("", LIST):
-        if pair == {f"{prefix}int", f"{prefix}float"}:
-            return f"{prefix}float"
-    return None
-
-
 def _nameable(name: str) -> bool:
     """Return whether a field can be a column in every store, and be named in a filter."""
     return (
@@ -81,8 +68,12 @@ def fields_of(samples: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             # An empty list does not determine a type.
             if value is None or value == [] or not _nameable(name):
                 continue
-            kind = _type(value)
-            found[name] = _wider(found[name], kind) if name in found else kind
+            kind, known = _type(value), found.get(name, "")
+            if known in ("", kind):
+                found[name] = kind
+            else:
+                wider = {frozenset((f"{each}int", f"{each}float")): f"{each}float" for each in ("", LIST)}
+                found[name] = wider.get(frozenset((str(known), str(kind))))
     columns: dict[str, str] = {}
     folded: set[str] = set()
     for name, agreed in found.items():

@@ -66,8 +66,8 @@ def open(address: str | Path, model: str | Path | Model | None = None) -> Store:
         return Qdrant(rest, name, model)
     if "://" not in text and (Path(text) / MANIFEST).is_file():
         raise InputError(
-            f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build --from-parquet "
-            "DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
+            f"{text}: a search index has one writer; encode into a directory, then `ctx-embed index build "
+            "--from-parquet DIRECTORY INDEX`. To search it, use ctx_embed.SearchIndex"
         )
     from ctx_embed.stores.parquet import Parquet
 

@@ -43,7 +43,11 @@ def classifier_card(
         name,
         {
             "": f"A text classifier: an encoder with a linear head, trained on labelled texts {beginning}.\n\n"
-            + described(model, ("labels", named), *([("made from", _made_from(origin, record))] if origin else [])),
+            + described(
+                model,
+                ("labels", named),
+                *([("made from", f"{origin}, fingerprint `{record['start']}`")] if origin else []),
+            ),
             "Use": f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
             f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
             f"Its encoder alone gives sentence embeddings:\n\n{usage(name)}",
@@ -61,10 +65,6 @@ def classifier_card(
 
 def _rows(data: Mapping[str, Any]) -> dict[str, str]:
     return {part: f"{known['rows']:,}" for part, known in data.items()}
-
-
-def _made_from(origin: str | None, record: Mapping[str, Any]) -> str:
-    return f"{origin}, fingerprint `{record['start']}`"
 
 
 def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, Any], teacher: Path) -> str:

@@ -90,14 +90,13 @@ def _is(kind: type, value: Any) -> bool:
 
 def documented(options: type[Options]) -> type[Options]:
     """Add the meaning of each option to the docstring of a dataclass."""
-    lines = [f"    {known.name}: {_described(known)}" for known in declared(options)]
+    lines = []
+    for known in declared(options):
+        meaning = str(known.metadata["meaning"])
+        is_word = meaning.split()[0][1:].islower()
+        lines.append(f"    {known.name}: {meaning[0].lower() + meaning[1:] if is_word else meaning}")
     options.__doc__ = inspect.cleandoc(options.__doc__ or "") + "\n\nArgs:\n" + "\n".join(lines) + "\n"
     return options
-
-
-def _described(known: Field[Any]) -> str:
-    meaning = str(known.metadata["meaning"])
-    return meaning[0].lower() + meaning[1:] if meaning.split()[0][1:].islower() else meaning
 
 
 def takes(*classes: type, but: tuple[str, ...] = ()) -> Callable[[Function], Function]:

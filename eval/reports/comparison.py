@@ -34,7 +34,8 @@ def compare(
     """
     names = dict.fromkeys(given for given in (first, second) if isinstance(given, str | Path))
     with damage_named(*(names or ["the results"])):
-        return _differences([_report(given) for given in (first, second)], encoders)
+        reports = [read_results(Path(given)) if isinstance(given, str | Path) else given for given in (first, second)]
+        return _differences([each if isinstance(each, dict) else each.report for each in reports], encoders)
 
 
 def _differences(reports: list[dict[str, Any]], encoders: tuple[str | None, str | None]) -> dict[str, Difference]:
@@ -56,12 +57,6 @@ def _differences(reports: list[dict[str, Any]], encoders: tuple[str | None, str 
                 stacklevel=3,
             )
     return {name: difference(scores[1][name], scores[0][name], tasks[0][name].get("gold", {})) for name in shared}
-
-
-def _report(given: Evaluation | dict[str, Any] | str | Path) -> dict[str, Any]:
-    if isinstance(given, str | Path):
-        return read_results(Path(given))
-    return given if isinstance(given, dict) else given.report
 
 
 def _scores(report: dict[str, Any], encoder: str | None) -> dict[str, Score]:

@@ -32,16 +32,16 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
         import matplotlib
     except ImportError:
         raise missing_extra("a plot", "plots") from None
-    drawn = {name: draw(report) for name, draw in _PLOTS.items()}
-    # Fixed ids, so that the same report always produces the same bytes.
-    with matplotlib.rc_context({"svg.hashsalt": "ctx-embed", "svg.fonttype": "none"}):
-        return {f"{name}.svg": _svg(figure) for name, figure in drawn.items() if figure is not None}
-
-
-def _svg(figure: Figure) -> str:
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
-    return stream.getvalue()
+    found = {}
+    for name, draw in _PLOTS.items():
+        figure = draw(report)
+        if figure is not None:
+            stream = io.StringIO()
+            # Fixed ids, so that the same report always produces the same bytes.
+            with matplotlib.rc_context({"svg.hashsalt": "ctx-embed", "svg.fonttype": "none"}):
+                figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
+            found[f"{name}.svg"] = stream.getvalue()
+    return found
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Any]:

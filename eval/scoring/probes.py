@@ -207,13 +207,12 @@ class Protocol:
                 ]
                 flat = [split for folds in inner for split in folds]
                 right = Meter("penalties", len(flat), "fits", leave=False).each(pool.map(count_right, flat))
-                chosen = [grid[self._pick([next(right) for _ in folds], folds)] for folds in inner]
+                for place, folds in enumerate(inner):
+                    sizes = np.array([len(test) for _, test in folds], float)
+                    chosen[place] = grid[self.pick(np.array([next(right) for _ in folds], float), sizes)]
             meter = Meter("folds", len(splits), "fits", leave=False)
             predicted = list(meter.each(pool.map(lambda split, C: predict(split, (C,))[0], splits, chosen)))
         return _score_of(classes, splits, predicted, chosen, parts)
-
-    def _pick(self, right: list[list[int]], folds: list[tuple[Indices, Indices]]) -> int:
-        return self.pick(np.array(right, float), np.array([len(test) for _, test in folds], float))
 
 
 def _score_of(

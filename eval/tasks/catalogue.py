@@ -375,23 +375,24 @@ def find_tasks(names: Sequence[str], text_field: str | None = None, label_field:
     Raises:
         InputError: a name is neither a task nor an existing path.
     """
-    return [_find(name, text_field, label_field) for name in dict.fromkeys(names or DEFAULT_TASKS)]
-
-
-def _find(name: str, text_field: str | None, label_field: str | None) -> Task:
-    if name in TASKS:
-        return TASKS[name]
-    path, shown = Path(name), well_formed(name)
-    # os.path returns False where pathlib would raise, for example for a name that is too long.
-    if os.path.isfile(name):
-        read = partial(formats.labelled, text_field=text_field, label_field=label_field)
-        return ProbeTask(shown, ((File(shown, os.path.abspath(name), read),),))
-    if os.path.isfile(path / "corpus.jsonl"):
-        return RetrievalTask(shown, (beir_layout(os.path.abspath(name)),))
-    if os.path.isdir(name):
-        raise InputError(
-            f"{name}: the folder has no corpus.jsonl; a task must be a name, a labelled file or a folder in BEIR layout"
-        )
-    if path.name != name or path.suffix:
-        raise InputError(f"{name}: no such file")
-    raise InputError(f"{unknown_name('task', name, TASKS)}, or the path of a labelled file")
+    found: list[Task] = []
+    for name in dict.fromkeys(names or DEFAULT_TASKS):
+        path, shown = Path(name), well_formed(name)
+        # os.path returns False where pathlib would raise, for example for a name that is too long.
+        if name in TASKS:
+            found.append(TASKS[name])
+        elif os.path.isfile(name):
+            read = partial(formats.labelled, text_field=text_field, label_field=label_field)
+            found.append(ProbeTask(shown, ((File(shown, os.path.abspath(name), read),),)))
+        elif os.path.isfile(path / "corpus.jsonl"):
+            found.append(RetrievalTask(shown, (beir_layout(os.path.abspath(name)),)))
+        elif os.path.isdir(name):
+            raise InputError(
+                f"{name}: the folder has no corpus.jsonl; a task must be a name, a labelled file or a folder in BEIR "
+                "layout"
+            )
+        elif path.name != name or path.suffix:
+            raise InputError(f"{name}: no such file")
+        else:
+            raise InputError(f"{unknown_name('task', name, TASKS)}, or the path of a labelled file")
+    return found

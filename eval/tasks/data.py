@@ -99,7 +99,10 @@ class DataReader:
         else:
             data = TaskData(f"hub: {task.hub.repository}", self._from_hub(task.name, task.hub))
         if isinstance(task, ProbeTask):
-            _check_labels(task, data)
+            labels = {row[0] for rows in data.subsets.values() for row in rows}
+            if task.labels and (strange := sorted(labels - set(task.labels))):
+                known = ", ".join(f"{label} ({meaning})" for label, meaning in task.labels.items())
+                raise InputError(f"{task.name}: labels must be {known}; got {strange[0]!r} in {data.source}")
         elif isinstance(task, RetrievalTask):
             data = _checked_judgements(task, data)
         return data
@@ -173,13 +176,6 @@ def _missing(layout: Layout, folder: Path) -> Path | None:
     return next((folder / file.path for file in layout if not os.path.isfile(folder / file.path)), None)
 
 
-def _check_labels(task: ProbeTask, data: TaskData) -> None:
-    labels = {row[0] for rows in data.subsets.values() for row in rows}
-    if task.labels and (strange := sorted(labels - set(task.labels))):
-        known = ", ".join(f"{label} ({meaning})" for label, meaning in task.labels.items())
-        raise InputError(f"{task.name}: labels must be {known}; got {strange[0]!r} in {data.source}")
-
-
 def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
     """Return the data of a collection with what is to be said of it.
 
@@ -190,10 +186,7 @@ def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
         twice = [id for id, count in Counter(row[0] for row in data.subsets[name]).items() if count > 1]
         if twice:
             raise InputError(f"{task.name}: {what} ids must differ, got {twice[0]!r} twice")
-    documents, queries = (
-        dict(map(_id_and_text, data.subsets["corpus"])),
-        dict(map(_id_and_text, data.subsets["queries"])),
-    )
+    documents, queries = ({row[0]: row[1] for row in data.subsets[name]} for name in ("corpus", "queries"))
     judged: dict[tuple[str, str], str] = {}
     conflicts: dict[tuple[str, str], None] = {}
     for query, document, relevance in data.subsets["qrels"]:
@@ -232,10 +225,6 @@ def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
 
 def _share(found: Collection[Any], of: Collection[Any]) -> str:
     return f"{len(found):,} of {len(of):,} (such as {next(iter(found))!r})"
-
-
-def _id_and_text(row: Row) -> tuple[str, str]:
-    return row[0], row[1]
 
 
 def _first_line(error: Exception) -> str:

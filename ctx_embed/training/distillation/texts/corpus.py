@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from ctx_embed.errors import InputError
@@ -134,13 +135,7 @@ def read_blocks(
     if not blocks:
         raise InputError("the corpus must have at least one sentence; give text files with a sentence per line")
     blocks.sort(key=lambda block: hashlib.sha256(f"{seed} {block.key}".encode()).digest())
-    return blocks if texts is None else blocks[: _blocks_needed(blocks, texts)]
-
-
-def _blocks_needed(blocks: Sequence[Block], texts: int) -> int:
-    total = 0
-    for count, block in enumerate(blocks, 1):
-        total += len(block.texts)
-        if total >= texts:
-            return count
-    return len(blocks)
+    if texts is not None:
+        before = accumulate((len(block.texts) for block in blocks), initial=0)
+        blocks = [block for block, read in zip(blocks, before, strict=False) if read < texts]
+    return blocks

@@ -109,7 +109,9 @@ def read_fair_blocks(
             families[name] = [(text,) for text in cut if most_words is None or len(text.split()) <= most_words]
     rows = []
     for name, item in fair_order(families):
-        texts_of_item = item if len(item) == 1 else [_first_words(text, first_words) for text in item[:2]]
+        texts_of_item = item if len(item) == 1 else item[:2]
+        if len(item) > 1 and first_words is not None:
+            texts_of_item = tuple(" ".join(text.split()[:first_words]) for text in texts_of_item)
         is_alike = len(item) > 1 and (len(item) == 2 or item[2] in ALIKE)
         is_opposed = len(item) > 2 and item[2] == OPPOSED
         # A pair is marked at its first text.
@@ -125,8 +127,3 @@ def read_fair_blocks(
         names, part, paired, opposed = zip(*rows[start : start + BLOCK_TEXTS], strict=True)
         blocks.append(Block("", part, names, paired, opposed))
     return blocks
-
-
-def _first_words(text: str, most: int | None) -> str:
-    """Return the first words of a text."""
-    return text if most is None else " ".join(text.split()[:most])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,27 +67,6 @@ class Mixture:
         return int((~self.shown).sum())
 
 
-def _read_source(source: Source, seed: int, text_field: str | None) -> list[Block]:
-    if source.fair:
-        return read_fair_blocks(
-            source.files,
-            source.texts,
-            passage_lines=source.passage_lines,
-            span_words=source.span_words,
-            most_words=source.most_words,
-            first_words=source.first_words,
-            cloze=source.cloze,
-        )
-    return read_blocks(
-        source.files,
-        source.texts,
-        seed,
-        passage_lines=source.passage_lines,
-        span_words=source.span_words,
-        text_field=text_field,
-    )
-
-
 def read_mixture(
     sources: Sequence[Source], seed: int, excluded: Set[str] = frozenset(), text_field: str | None = None
 ) -> Mixture:
@@ -102,7 +82,14 @@ def read_mixture(
     Raises:
         InputError: as :func:`.read_blocks`, or every text is excluded.
     """
-    parts = [(source, _read_source(source, seed, text_field)) for source in sources]
+    parts: list[tuple[Source, list[Block]]] = []
+    for source in sources:
+        cut: dict[str, Any] = {"passage_lines": source.passage_lines, "span_words": source.span_words}
+        if source.fair:
+            cut |= {"most_words": source.most_words, "first_words": source.first_words, "cloze": source.cloze}
+            parts.append((source, read_fair_blocks(source.files, source.texts, **cut)))
+        else:
+            parts.append((source, read_blocks(source.files, source.texts, seed, text_field=text_field, **cut)))
     blocks = [block for _, of_source in parts for block in of_source]
     families = [name for block in blocks for name in block.families or [genre(block.source)] * len(block.texts)]
     names = sorted(set(families))
