@@ -482,6 +482,13 @@ void ctx_embed_plain
 void ctx_embed_avx2(ctx_model *, work *, const int32_t *, const int64_t *, const double *, int64_t, float *);
 #endif
 
+#if !defined(SOURCE)
+#define SOURCE ""
+#endif
+
+/* The SHA-256 of this file when it was compiled, by which a stale library is known. */
+API const char *ctx_source(void) { return SOURCE; }
+
 /* The kinds of processor code that run here: bit PLAIN, bit AVX2. */
 API int64_t ctx_paths(void) {
 #if defined(WITH_AVX2)
