@@ -1,23 +1,31 @@
-"""Add a CycloneDX list to the wheel: its dependencies, and the files and training data of its model.
+"""Add the compiled kernel to the wheel, and a CycloneDX list: dependencies, the model's files and its training data.
 
-Python's place for such lists is ``.dist-info/sboms`` (PEP 770). The list depends on the sources only, so two builds of
-the same sources are equal.
+Python's place for such lists is ``.dist-info/sboms`` (PEP 770). The list depends on the sources only, and the kernel
+on its source and the compiler, so two builds of the same sources are equal.
+
+``CTX_EMBED_PLATFORM=musllinux_1_2_aarch64`` compiles for another platform, with the package ziglang; the names are
+those of ctx_embed/kernel/build.py. Without it the kernel is compiled for this machine if it has a compiler, and the
+wheel is one for any platform if not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tempfile
 import uuid
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import platform_tags
 
 NAME = "ctx-embed.cdx.json"
 MODEL = Path("ctx_embed/pretrained/default")
+KERNEL = Path("ctx_embed/kernel")
 
 
 def _canonical(name: str) -> str:
@@ -113,17 +121,43 @@ def bill_of_materials(root: Path, project: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def platform_of(library: bytes) -> str:
+    """Return the platform of a library that was compiled for this machine; with glibc, from the version it needs."""
+    names = list(platform_tags())
+    machine = next((name.removeprefix("linux_") for name in names if name.startswith("linux_")), "")
+    glibc = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library)]
+    if machine and glibc:
+        return f"manylinux_2_{max(17, *glibc)}_{machine}"
+    return next((name for name in names if name.startswith("musllinux")), names[0])
+
+
 class CustomBuildHook(BuildHookInterface):
-    """Adds the list to wheels."""
+    """Adds the kernel and the list to wheels, and puts the kernel beside its source in an editable install."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the list where the builder takes it from."""
+        """Write both where the builder takes them from."""
         self.folder = tempfile.TemporaryDirectory()
-        path = Path(self.folder.name) / NAME
+        folder, root = Path(self.folder.name), Path(self.root)
+        path = folder / NAME
         project = self.metadata.config["project"]
-        path.write_text(json.dumps(bill_of_materials(Path(self.root), project), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(bill_of_materials(root, project), indent=1) + "\n", encoding="utf-8")
         build_data["sbom_files"].append(str(path))
+        kernel = run_path(str(root / KERNEL / "build.py"))
+        if version == "editable":
+            kernel["build"](root / KERNEL)
+            return
+        platform = os.environ.get("CTX_EMBED_PLATFORM")
+        if platform and platform not in kernel["TARGETS"]:
+            names = ", ".join(kernel["TARGETS"])
+            raise SystemExit(f"CTX_EMBED_PLATFORM must be one of {names}, got {platform}")
+        library = kernel["build"](folder, target=kernel["TARGETS"].get(platform))
+        if library:
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{platform or platform_of(library.read_bytes())}"
+            build_data["force_include"][str(library)] = (KERNEL / library.name).as_posix()
+        elif platform:
+            raise SystemExit(f"the kernel could not be compiled for {platform}; install ziglang")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the file."""
+        """Remove the files."""
         self.folder.cleanup()

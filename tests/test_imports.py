@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 LAYERS = [
     {"errors", "lazy", "texts", "files", "fingerprint", "identity", "progress", "vectors"},
     {"rows"},
+    {"kernel"},
     {"text"},
     {"numpy_model"},
     {"runtime"},

@@ -3,8 +3,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import ctx_embed
+from ctx_embed.kernel.build import TARGETS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SDIST = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["only-include"]
 LINKS = ("cli", "eval")
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
 
 
 def test_every_package_has_an_init():
@@ -106,12 +110,12 @@ def clone(source: Path, weights: bool = True) -> Path:
     return source
 
 
-def build(kind: str, source: Path, folder: Path) -> Path:
-    """Build an ``sdist`` or a ``wheel`` of ``source`` in ``folder``, without a network, and return its path."""
+def build(kind: str, source: Path, folder: Path, **variables: str) -> Path:
+    """Build an ``sdist``, a ``wheel`` or an ``editable`` of ``source`` in ``folder`` offline, and return its path."""
     pytest.importorskip("hatchling", reason="the extra dev is not installed")
     folder.mkdir(exist_ok=True)
     script = f"import sys; from hatchling import build; print(build.build_{kind}(sys.argv[1]))"
-    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"} | variables
     command = [sys.executable, "-c", script, str(folder)]
     run = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=True)
     return folder / run.stdout.splitlines()[-1]
@@ -161,6 +165,69 @@ def test_a_wheel_lists_its_dependencies_and_what_the_model_was_trained_on(tmp_pa
     assert len(names) == len(set(names))
 
 
+def kernels(wheel: Path) -> list[str]:
+    """Return the compiled libraries in a wheel."""
+    return [
+        name for name in zipfile.ZipFile(wheel).namelist() if re.fullmatch(r".*/kernel/contextualizer\.(?!c$)\w+", name)
+    ]
+
+
+def wheel_lines(wheel: Path) -> list[str]:
+    """Return the lines of a wheel's file WHEEL."""
+    archive = zipfile.ZipFile(wheel)
+    return archive.read(next(name for name in archive.namelist() if name.endswith("/WHEEL"))).decode().splitlines()
+
+
+@needs_compiler
+def test_a_wheel_holds_the_kernel_and_names_its_platform(tmp_path):
+    source = clone(tmp_path / "source", weights=False)
+    (source / "ctx_embed" / "kernel" / "contextualizer.so").write_bytes(b"of an editable install")
+    (source / "ctx_embed" / "kernel" / "contextualizer.dll").write_bytes(b"of another system")
+    wheel = build("wheel", source, tmp_path)
+    (name,) = kernels(wheel)
+    assert len(zipfile.ZipFile(wheel).read(name)) > 10_000
+    (tag,) = (line for line in wheel_lines(wheel) if line.startswith("Tag: "))
+    assert tag.removeprefix("Tag: ") in wheel.name
+    assert "Root-Is-Purelib: false" in wheel_lines(wheel)
+    if platform.libc_ver()[0] == "glibc":
+        minor = int(re.fullmatch(r"Tag: py3-none-manylinux_2_(\d+)_\w+", tag)[1])
+        assert 17 <= minor <= int(platform.libc_ver()[1].split(".")[1])
+
+
+def test_a_wheel_that_is_built_without_a_compiler_serves_every_platform(tmp_path):
+    wheel = build("wheel", clone(tmp_path / "source", weights=False), tmp_path, CC="no-such-compiler")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert kernels(wheel) == []
+
+
+def test_a_wheel_for_a_platform_is_that_or_an_error(tmp_path):
+    source = clone(tmp_path / "source", weights=False)
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        build("wheel", source, tmp_path, CTX_EMBED_PLATFORM="amiga")
+    assert "CTX_EMBED_PLATFORM must be one of" in error.value.stderr
+    if importlib.util.find_spec("ziglang"):
+        for name in ("musllinux_1_2_aarch64", "manylinux_2_17_x86_64"):
+            assert name in TARGETS
+            wheel = build("wheel", source, tmp_path, CTX_EMBED_PLATFORM=name)
+            assert wheel.name.endswith(f"-py3-none-{name}.whl")
+            assert len(kernels(wheel)) == 1
+
+
+@needs_compiler
+def test_an_editable_install_compiles_the_kernel_beside_its_source(tmp_path):
+    pytest.importorskip("editables")
+    source = clone(tmp_path / "source", weights=False)
+    folder = source / "ctx_embed" / "kernel"
+    build("editable", source, tmp_path)
+    (library,) = folder.glob("contextualizer.[!c]*")
+    digest = hashlib.sha256((folder / "contextualizer.c").read_bytes()).hexdigest().encode()
+    assert digest in library.read_bytes()
+    with (folder / "contextualizer.c").open("a") as file:
+        file.write("/* changed */\n")
+    build("editable", source, tmp_path)
+    assert digest not in library.read_bytes()
+
+
 @pytest.mark.slow
 def test_a_wheel_holds_all_files_and_nothing_else(tmp_path):
     source = clone(tmp_path / "source")
@@ -171,7 +238,7 @@ def test_a_wheel_holds_all_files_and_nothing_else(tmp_path):
         for folder, _, names in os.walk(source / "ctx_embed", followlinks=True)
         for name in names
     }
-    assert files == wanted
+    assert files == wanted | set(kernels(wheel))
     assert {name.partition("/")[0] for name in files} == {"ctx_embed"}
 
 

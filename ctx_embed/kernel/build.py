@@ -1,0 +1,92 @@
+"""Compiles contextualizer.c to a shared library, with the standard library only.
+
+``python ctx_embed/kernel/build.py`` does so in place; hatch_build.py, for wheels and editable installs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("contextualizer.c")
+# Release wheels: the platform of their file names, and ziglang's name of it.
+TARGETS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_2_x86_64": "x86_64-linux-musl",
+    "musllinux_1_2_aarch64": "aarch64-linux-musl",
+    "macosx_11_0_x86_64": "x86_64-macos.11.0",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+    "win_amd64": "x86_64-windows-gnu",
+    "win_arm64": "aarch64-windows-gnu",
+}
+# Without a processor's name, zig compiles for the one that it runs on.
+ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
+
+
+def _compilers() -> list[list[str]]:
+    """Return the compilers to try: that of ``CC`` alone, or all that systems usually have."""
+    if os.environ.get("CC"):
+        return [shlex.split(os.environ["CC"])]
+    return [["cc"], ["gcc"], ["clang"], ZIG]
+
+
+def build(folder: Path, compiler: Sequence[str] | None = None, target: str | None = None) -> Path | None:
+    """Compile the library in a folder and return its path; None, and a line on stderr, if no compiler can.
+
+    On x86-64 it holds a second object, for processors with AVX2 and FMA. Equal sources and compilers give equal bytes.
+
+    Args:
+        folder: where the library comes; one that is there stays until it can be replaced.
+        compiler: the command; None tries those that systems have, or the one that ``CC`` names.
+        target: one of ziglang's targets; None is this machine.
+    """
+    system = {"darwin": "macos", "win32": "windows"}.get(sys.platform, "linux")
+    machine = platform.machine().lower()
+    if target:
+        machine, system, *_ = target.replace(".", "-").split("-")
+    library = SOURCE.with_suffix({"macos": ".dylib", "windows": ".dll"}.get(system, ".so")).name
+    flags = ["-O3", "-g0", "-fvisibility=hidden", "-Wno-psabi"] + (["-fPIC"] if system != "windows" else [])
+    # No name, time or number that differs from one build to the next.
+    links = {"macos": [f"-Wl,-install_name,@rpath/{library}"], "windows": ["-s"]}
+    link = ["-shared", *links.get(system, ["-s", "-Wl,--build-id=none"]), "-lm", "-o", library]
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    commands = [[f'-DSOURCE="{digest}"', SOURCE.name, *link]]
+    if machine in ("x86_64", "amd64"):
+        commands = [["-mavx2", "-mfma", "-c", SOURCE.name, "-o", "avx2.o"], ["-DWITH_AVX2", "avx2.o", *commands[0]]]
+    compilers = [list(compiler)] if compiler else [[*ZIG, "-target", target]] if target else _compilers()
+    reasons = []
+    for command in compilers:
+        with tempfile.TemporaryDirectory() as scratch:
+            shutil.copy(SOURCE, scratch)
+            try:
+                for arguments in commands:
+                    run = [*command, *flags, *arguments]
+                    subprocess.run(run, cwd=scratch, check=True, capture_output=True, text=True, errors="replace")
+            except OSError as error:
+                reasons.append(f"{shlex.join(command)}: {error.strerror}")
+            except subprocess.CalledProcessError as error:
+                lines = error.stderr.strip().splitlines()
+                first = next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "failed")
+                reasons.append(f"{shlex.join(command)}: {first:.200}")
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                # Beside its place and then moved: a process may have the old one in memory.
+                part = folder / f"{library}.{os.getpid()}.partial"
+                shutil.copyfile(Path(scratch, library), part)
+                part.replace(folder / library)
+                return folder / library
+    print(f"{SOURCE.name} is not compiled, NumPy will do its work ({'; '.join(reasons)})", file=sys.stderr)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(build(SOURCE.parent) is None)
