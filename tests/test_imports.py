@@ -16,11 +16,10 @@ PACKAGE = Path(__file__).parent.parent / "ctx_embed"
 LAYERS = [
     {"errors", "lazy", "texts", "files", "fingerprint", "identity", "progress", "vectors"},
     {"rows"},
-    {"kernel"},
+    {"kernel", "second_order"},
     {"text"},
     {"numpy_model"},
     {"runtime"},
-    {"second_order"},
     {"model_card"},
     {"modules"},
     {"systems"},

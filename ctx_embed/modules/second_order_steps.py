@@ -86,14 +86,15 @@ class SecondOrderSteps(nn.Module):
     def first_context(self, input_ids: Tensor, offsets: Tensor) -> Tensor:
         """Return c^0 of each document, (B, m)."""
         learned = self.b[0] if self.c0 is None else self.c0
-        return second_order.initial_context(self.initial_context, learned, input_ids, offsets)
+        context: Tensor = second_order.initial_context(self.initial_context, learned, input_ids, offsets)
+        return context
 
     def weighted(self, embeddings: Tensor, offsets: Tensor) -> Tensor:
         """Return the weighted tokens x_i = e(w_i) * p(i), (N, m)."""
         if self.positions == "none" and self.scale == "mean":
             return embeddings
         slopes = self.b[0] if self.s is None else self.s
-        weights = second_order.position_weights(offsets, slopes, kind=self.positions, scale=self.scale)
+        weights: Tensor = second_order.position_weights(offsets, slopes, kind=self.positions, scale=self.scale)
         return embeddings * weights.to(embeddings.dtype)
 
     def forward(self, embeddings: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
@@ -108,7 +109,9 @@ class SecondOrderSteps(nn.Module):
             (K + 1, B, m): c^0..c^K, in float32 or better.
         """
         context = self.first_context(input_ids, offsets)
-        return second_order.direct(self.weighted(embeddings, offsets), offsets, context, self.parameters_of_steps)
+        x = self.weighted(embeddings, offsets)
+        contexts: Tensor = second_order.direct(x, offsets, context, self.parameters_of_steps)
+        return contexts
 
     def _weighted_blocks(self, table: Tensor, input_ids: Tensor) -> Iterator[Tensor]:
         """Yield the weighted tokens of one long document, block by block, (<= BLOCK_TOKENS, m) in float32 or better."""
@@ -119,7 +122,7 @@ class SecondOrderSteps(nn.Module):
         length = torch.full_like(position, n)
 
         def unnormalised(block: slice) -> Tensor:
-            logits = second_order.position_logits(position[block], length[block], slopes, kind=self.positions)
+            logits: Tensor = second_order.position_logits(position[block], length[block], slopes, kind=self.positions)
             return logits.exp()
 
         blocks = [slice(start, start + BLOCK_TOKENS) for start in range(0, n, BLOCK_TOKENS)]
@@ -147,4 +150,6 @@ class SecondOrderSteps(nn.Module):
         # Sums over a long text need float32, even in mixed-precision training.
         with torch.autocast(table.device.type, enabled=False):
             sums, t = second_order.accumulate(self._weighted_blocks(table, input_ids), self.U, form)
-            return second_order.recurrence(sums[None], t[None], offsets, context, self.parameters_of_steps, form)
+            read = (sums[None], t[None], offsets, context, self.parameters_of_steps, form)
+            contexts: Tensor = second_order.recurrence(*read)
+        return contexts

@@ -1,4 +1,4 @@
-"""Second-order attention: the Contextualizer's mathematics as pure tensor functions.
+"""Second-order attention: the Contextualizer's mathematics as pure functions of NumPy's arrays or torch's tensors.
 
 The paper's equations are in :mod:`ctx_embed.second_order.paper`; ``moments`` has the forms for long texts,
 ``vocabulary`` the one for many short texts over one table, ``shares`` each token's contribution.
@@ -9,6 +9,7 @@ Information 13(6):290.
 
 from __future__ import annotations
 
+from ctx_embed.second_order.arrays import LAYER_NORM_EPS, segment_sum
 from ctx_embed.second_order.moments import (
     FORMS,
     SUMS,
@@ -22,7 +23,6 @@ from ctx_embed.second_order.moments import (
 )
 from ctx_embed.second_order.paper import (
     INITIAL_CONTEXTS,
-    LAYER_NORM_EPS,
     POSITIONS,
     SCALES,
     Steps,
@@ -34,7 +34,6 @@ from ctx_embed.second_order.paper import (
     initial_context,
     position_logits,
     position_weights,
-    segment_sum,
     token_positions,
 )
 from ctx_embed.second_order.shares import (

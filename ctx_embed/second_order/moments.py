@@ -6,13 +6,11 @@ Dimensions and packing as in :mod:`ctx_embed.second_order.paper`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from ctx_embed.second_order.matmul import affine, summed_outer
-from ctx_embed.second_order.paper import Steps, corrected, direct
+from ctx_embed.second_order.arrays import affine, cast, library, precise, summed_outer
+from ctx_embed.second_order.paper import Array, Steps, corrected, direct
 
 
 class Sums(NamedTuple):
@@ -25,8 +23,8 @@ class Sums(NamedTuple):
             G_k = sum_i x_i (U_k x_i)^T, (B, m, u).
     """
 
-    add: Callable[[Tensor, Tensor], Tensor]
-    read: Callable[[Tensor, Tensor, int], Tensor]
+    add: Callable[[Array, Array], Array]
+    read: Callable[[Array, Array, int], Array]
 
 
 SUMS: dict[str, Sums] = {
@@ -38,7 +36,7 @@ SUMS: dict[str, Sums] = {
 }
 
 
-def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, Tensor]:
+def accumulate(blocks: Iterable[Array], U: Array, form: str) -> tuple[Array, Array]:
     """Return the sums of one document, read block by block in memory that does not grow with its length.
 
     Args:
@@ -49,11 +47,11 @@ def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, 
     Returns:
         The form's sum, (m, K u) or (m, m), and t = sum_i x_i, (m,).
     """
-    flat = U.flatten(0, 1)
-    partial: Tensor | None = None
-    t: Tensor | None = None
+    flat = U.reshape(-1, U.shape[2])
+    partial: Array | None = None
+    t: Array | None = None
     for x in blocks:
-        part = SUMS[form].add(x, flat.to(x.dtype))
+        part = SUMS[form].add(x, cast(flat, x))
         partial = part if partial is None else partial + part
         t = x.sum(0) if t is None else t + x.sum(0)
     if partial is None or t is None:
@@ -61,7 +59,7 @@ def accumulate(blocks: Iterable[Tensor], U: Tensor, form: str) -> tuple[Tensor, 
     return partial, t
 
 
-def recurrence(sums: Tensor, t: Tensor, offsets: Tensor, context: Tensor, steps: Steps, form: str) -> Tensor:
+def recurrence(sums: Array, t: Array, offsets: Array, context: Array, steps: Steps, form: str) -> Array:
     """Return K steps computed from the documents' sums, without their tokens.
 
     A step needs the tokens only through these sums: sum_i a_i * x_i = rowsum(G_k * W_k * (V_k c)^T) + b_k * t with
@@ -79,19 +77,20 @@ def recurrence(sums: Tensor, t: Tensor, offsets: Tensor, context: Tensor, steps:
     Returns:
         (K + 1, B, m).
     """
-    contexts = [context.to(sums.dtype)]
-    for k, (U, V, W, b, gain, bias) in enumerate(zip(*(p.to(sums.dtype) for p in steps), strict=True)):
+    contexts = [cast(context, sums)]
+    for k, (U, V, W, b, gain, bias) in enumerate(zip(*(cast(p, sums) for p in steps), strict=True)):
         G = SUMS[form].read(sums, U, k)
         total = ((G * W) @ (contexts[-1] @ V.T)[:, :, None])[:, :, 0] + b * t
         contexts.append(corrected(contexts[-1], total, gain, bias, offsets))
-    return torch.stack(contexts)
+    return library(sums).stack(contexts)
 
 
-def _through(form: str) -> Callable[[Tensor, Tensor, Tensor, Steps], Tensor]:
-    def run(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        read = [accumulate([part], steps.U, form) for part in x.split(offsets.diff().tolist())]
-        sums, t = (torch.stack(parts) for parts in zip(*read, strict=True))
+def _through(form: str) -> Callable[[Array, Array, Array, Steps], Array]:
+    def run(x: Array, offsets: Array, context: Array, steps: Steps) -> Array:
+        x = precise(x)
+        parts = [x[start:stop] for start, stop in pairwise(offsets.tolist())]
+        read = zip(*(accumulate([part], steps.U, form) for part in parts), strict=True)
+        sums, t = (library(x).stack(of_documents) for of_documents in read)
         return recurrence(sums, t, offsets, context, steps, form)
 
     run.__name__ = run.__qualname__ = form
@@ -102,7 +101,7 @@ def _through(form: str) -> Callable[[Tensor, Tensor, Tensor, Steps], Tensor]:
 projected_moments = _through("projected")
 moments = _through("moments")
 
-FORMS: dict[str, Callable[[Tensor, Tensor, Tensor, Steps], Tensor]] = {
+FORMS: dict[str, Callable[[Array, Array, Array, Steps], Array]] = {
     "direct": direct,
     "projected": projected_moments,
     "moments": moments,

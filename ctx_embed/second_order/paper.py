@@ -13,18 +13,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
 
-from ctx_embed.second_order.matmul import affine
+from ctx_embed.second_order.arrays import (
+    affine,
+    cast,
+    count,
+    layer_norm,
+    library,
+    multiply_,
+    precise,
+    records_gradients,
+    repeat,
+    segment_sum,
+    take,
+)
 
-LAYER_NORM_EPS = 1e-12
-
-# Tokens per document above which torch's cascade sum is quicker and more exact than a running sum.
-RUNNING_SUM_TOKENS = 256
+# NumPy's arrays or torch's tensors.
+Array = Any
 
 
 class Steps(NamedTuple):
@@ -33,64 +41,48 @@ class Steps(NamedTuple):
     Shapes: U, V (K, u, m); W (K, m, u); b, gain, bias (K, m); gain and bias belong to the layer normalisation.
     """
 
-    U: Tensor
-    V: Tensor
-    W: Tensor
-    b: Tensor
-    gain: Tensor
-    bias: Tensor
+    U: Array
+    V: Array
+    W: Array
+    b: Array
+    gain: Array
+    bias: Array
 
 
-def document_ids(offsets: Tensor) -> Tensor:
+def lengths_of(offsets: Array) -> Array:
+    """Return the number of tokens in each document, shape (B,)."""
+    return offsets[1:] - offsets[:-1]
+
+
+def document_ids(offsets: Array) -> Array:
     """Return the document 0..B-1 of each token, shape (N,)."""
-    documents = torch.arange(len(offsets) - 1, device=offsets.device)
-    return torch.repeat_interleave(documents, offsets.diff())
+    return repeat(count(len(offsets) - 1, offsets), lengths_of(offsets))
 
 
-def token_positions(offsets: Tensor) -> Tensor:
+def token_positions(offsets: Array) -> Array:
     """Return the index 0..n-1 of each token in its document, shape (N,)."""
     documents = document_ids(offsets)
-    return torch.arange(len(documents), device=offsets.device) - offsets[:-1][documents]
-
-
-def segment_sum(values: Tensor, offsets: Tensor) -> Tensor:
-    """Sum the rows of each document in float32 or better.
-
-    Args:
-        values: (N, d).
-        offsets: (B + 1,).
-
-    Returns:
-        (B, d), a row of zeros for a document without tokens.
-    """
-    values = values.to(torch.promote_types(values.dtype, torch.float32))
-    count = len(offsets) - 1
-    if len(values) > RUNNING_SUM_TOKENS * count:
-        return torch.stack([part.sum(0) for part in values.split(offsets.diff().tolist())])
-    if torch.is_grad_enabled() and values.requires_grad:
-        return values.new_zeros(count, values.shape[1]).index_add(0, document_ids(offsets), values)
-    rows = torch.arange(len(values), device=values.device)
-    return F.embedding_bag(rows, values, offsets, mode="sum", include_last_offset=True)
+    return count(len(documents), offsets) - offsets[:-1][documents]
 
 
 # Position weights ----------------------------------------------------------------------------------------------
 
 
-def _absolute(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
+def _absolute(position: Array, length: Array, s: Array) -> Array:
     # The product i * s_j minus its maximum over i = 1..n, which is at i = n if s_j > 0, else at i = 1. Positions are
     # subtracted before they are multiplied, so there is neither overflow nor cancellation, however long the text is.
-    return torch.where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
+    return library(s).where(s > 0, (position - length)[:, None] * s, (position - 1)[:, None] * s)
 
 
-def _relative(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
+def _relative(position: Array, length: Array, s: Array) -> Array:
     return _absolute(position, length, s) / length[:, None]
 
 
-def _none(position: Tensor, length: Tensor, s: Tensor) -> Tensor:
-    return torch.zeros_like(position)[:, None]
+def _none(position: Array, length: Array, s: Array) -> Array:
+    return (position - position)[:, None]
 
 
-POSITIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+POSITIONS: dict[str, Callable[[Array, Array, Array], Array]] = {
     "absolute": _absolute,
     "none": _none,
     "relative": _relative,
@@ -98,7 +90,7 @@ POSITIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 SCALES = ("mean", "sum")
 
 
-def position_logits(position: Tensor, length: Tensor, s: Tensor, *, kind: str) -> Tensor:
+def position_logits(position: Array, length: Array, s: Array, *, kind: str) -> Array:
     """Return the exponents of the position weights, shifted so that their maximum over a document is 0.
 
     Args:
@@ -110,11 +102,11 @@ def position_logits(position: Tensor, length: Tensor, s: Tensor, *, kind: str) -
     Returns:
         (N, m), or (N, 1) for ``none``; never above 0.
     """
-    dtype = torch.promote_types(s.dtype, torch.float32)
-    return POSITIONS[kind](position.to(dtype), length.to(dtype), s.to(dtype))
+    s = precise(s)
+    return POSITIONS[kind](cast(position, s), cast(length, s), s)
 
 
-def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Tensor:
+def position_weights(offsets: Array, s: Array, *, kind: str, scale: str) -> Array:
     """Return the position weights p(i)_j of all tokens.
 
     p(i)_j = exp(i s_j) / sum_i' exp(i' s_j), a softmax over each document's own tokens, times n under ``mean``.
@@ -131,41 +123,46 @@ def position_weights(offsets: Tensor, s: Tensor, *, kind: str, scale: str) -> Te
     Source: the paper's positional encoding (section on the input representation).
     """
     documents = document_ids(offsets)
-    length = offsets.diff()[documents]
+    length = lengths_of(offsets)[documents]
     position = token_positions(offsets) + 1
-    weights = position_logits(position, length, s, kind=kind).exp()
-    weights = multiply_(weights, segment_sum(weights, offsets).reciprocal().index_select(0, documents))
-    return weights * length[:, None] if scale == "mean" else weights
+    logits = position_logits(position, length, s, kind=kind)
+    weights = library(logits).exp(logits)
+    weights = weights / take(segment_sum(weights, offsets), documents)
+    return weights * cast(length, weights)[:, None] if scale == "mean" else weights
 
 
 # The first context ---------------------------------------------------------------------------------------------
 
 
-def _ones(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
-    return torch.ones_like(learned).expand(len(offsets) - 1, -1)
+def _ones(learned: Array, input_ids: Array, offsets: Array) -> Array:
+    return _learned(library(learned).ones_like(learned), input_ids, offsets)
 
 
-def _learned(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
-    return learned.expand(len(offsets) - 1, -1)
+def _learned(learned: Array, input_ids: Array, offsets: Array) -> Array:
+    return library(learned).broadcast_to(learned, (len(offsets) - 1, len(learned)))
 
 
-def _uniform(learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
-    rows = []
-    for ids in input_ids.cpu().split(offsets.diff().tolist()):
-        digest = hashlib.blake2b(ids.to(torch.int64).numpy().tobytes(), digest_size=8).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-        rows.append(torch.rand(len(learned), generator=generator) * 2 - 1)
-    return torch.stack(rows).to(learned)
+def _uniform(learned: Array, input_ids: Array, offsets: Array) -> Array:
+    # torch's generator is a Mersenne Twister seeded with the lower 32 bits; a float32 takes 24 bits of its output.
+    rows = [np.empty((0, len(learned)), np.float32)]
+    numbers = input_ids if isinstance(learned, np.ndarray) else input_ids.cpu().numpy()
+    for ids in np.split(numbers, offsets[1:-1].tolist()):
+        digest = hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=8).digest()
+        seed = (int.from_bytes(digest, "little") >> 1) & 0xFFFFFFFF
+        bits = np.random.RandomState(seed).randint(0, 1 << 32, size=(1, len(learned)), dtype=np.uint32) & 0xFFFFFF
+        rows.append(bits.astype(np.float32) * np.float32(2.0**-24) * 2 - 1)
+    contexts = np.concatenate(rows[: len(offsets)])
+    return contexts if isinstance(learned, np.ndarray) else library(learned).from_numpy(contexts).to(learned)
 
 
-INITIAL_CONTEXTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+INITIAL_CONTEXTS: dict[str, Callable[[Array, Array, Array], Array]] = {
     "learned": _learned,
     "ones": _ones,
     "uniform": _uniform,
 }
 
 
-def initial_context(kind: str, learned: Tensor, input_ids: Tensor, offsets: Tensor) -> Tensor:
+def initial_context(kind: str, learned: Array, input_ids: Array, offsets: Array) -> Array:
     """Return the first context c^0 of each document.
 
     Args:
@@ -186,7 +183,7 @@ def initial_context(kind: str, learned: Tensor, input_ids: Tensor, offsets: Tens
 # The steps -----------------------------------------------------------------------------------------------------
 
 
-def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offsets: Tensor) -> Tensor:
+def corrected(context: Array, total: Array, gain: Array, bias: Array, offsets: Array) -> Array:
     """Return c^k = c^{k-1} + LayerNorm(sum_i a_i^k * x_i), computed in float32 or better.
 
     Args:
@@ -198,17 +195,12 @@ def corrected(context: Tensor, total: Tensor, gain: Tensor, bias: Tensor, offset
     Returns:
         (B, m).
     """
-    z = F.layer_norm(total, total.shape[-1:], gain.to(total.dtype), bias.to(total.dtype), LAYER_NORM_EPS)
+    z = layer_norm(total, gain, bias)
     empty = offsets[1:] == offsets[:-1]
-    return torch.where(empty[:, None], context, context + z) if empty.any() else context + z
+    return library(total).where(empty[:, None], context, context + z) if empty.any() else context + z
 
 
-def multiply_(fresh: Tensor, other: Tensor) -> Tensor:
-    """Return fresh * other; without gradients this overwrites ``fresh``, which must not be used afterwards."""
-    return fresh * other if torch.is_grad_enabled() else fresh.mul_(other)
-
-
-def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) -> Tensor:
+def attended(ux: Array, vc: Array, documents: Array, W: Array, b: Array) -> Array:
     """Return the attention a_i = W (U x_i * V c) + b of each token.
 
     Args:
@@ -223,17 +215,18 @@ def attended(ux: Tensor, vc: Tensor, documents: Tensor, W: Tensor, b: Tensor) ->
 
     Source: the paper's second-order attention.
     """
-    return affine(multiply_(vc.index_select(0, documents), ux), W, b)
+    return affine(multiply_(take(vc, documents), ux), W, b)
 
 
-def first_step_is_linear(x: Tensor, context: Tensor, steps: Steps) -> bool:
+def first_step_is_linear(x: Array, context: Array, steps: Steps) -> bool:
     """Return whether all documents share c^0 (an expanded or single row) and the map W diag(V c^0) U is cheaper."""
     (n, m), u = x.shape, steps.U.shape[1]
-    shared = len(context) > 0 and (len(context) == 1 or context.stride(0) == 0)
+    stride = context.strides[0] if isinstance(context, np.ndarray) else context.stride(0)
+    shared = len(context) > 0 and (len(context) == 1 or stride == 0)
     return shared and n * m + m * u < 2 * n * u
 
 
-def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
+def direct(x: Array, offsets: Array, context: Array, steps: Steps) -> Array:
     """Return K steps computed token by token, as in the paper: the reference for all forms, and best for short texts.
 
     z^k = LayerNorm(sum_i (W_k (U_k x_i * V_k c^{k-1}) + b_k) * x_i), c^k = c^{k-1} + z^k.
@@ -253,18 +246,18 @@ def direct(x: Tensor, offsets: Tensor, context: Tensor, steps: Steps) -> Tensor:
     Source: the paper's algorithm.
     """
     documents = document_ids(offsets)
-    contexts = [context.to(torch.promote_types(x.dtype, torch.float32))]
+    contexts = [cast(context, precise(x[:0]))]
     if first_step_is_linear(x, contexts[0], steps):
         U, V, W, b, gain, bias = (parameter[0] for parameter in steps)
-        a = affine(x, (W * (V @ contexts[0][0].to(x.dtype))) @ U, b)
+        a = affine(x, (W * (V @ cast(contexts[0][0], x))) @ U, b)
         contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
         steps = Steps(*(parameter[1:] for parameter in steps))
     # Training stores the products of all steps anyway, and one large product has a faster gradient than K small ones.
     # Without gradients, the products of one step at a time stay in cache.
-    products: Iterable[Tensor] = (affine(x, U) for U in steps.U)
-    if torch.is_grad_enabled():
+    products: Iterable[Array] = (affine(x, U) for U in steps.U)
+    if records_gradients(x):
         products = affine(x, steps.U.flatten(0, 1)).unflatten(1, steps.U.shape[:2]).unbind(1)
     for ux, (_, V, W, b, gain, bias) in zip(products, zip(*steps, strict=True), strict=True):
-        a = attended(ux, affine(contexts[-1].to(x.dtype), V), documents, W, b)
+        a = attended(ux, affine(cast(contexts[-1], x), V), documents, W, b)
         contexts.append(corrected(contexts[-1], segment_sum(multiply_(a, x), offsets), gain, bias, offsets))
-    return torch.stack(contexts)
+    return library(x).stack(contexts)

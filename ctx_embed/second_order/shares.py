@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor
-
-from ctx_embed.second_order.paper import LAYER_NORM_EPS, Steps, attended, document_ids, segment_sum
+from ctx_embed.second_order.arrays import LAYER_NORM_EPS, affine, cast, library, segment_sum
+from ctx_embed.second_order.paper import Array, Steps, attended, document_ids, lengths_of
 
 
-def contributions_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Iterator[Tensor]:
+def contributions_of_steps(x: Array, offsets: Array, contexts: Array, steps: Steps) -> Iterator[Array]:
     """Yield each token's part of z^k, one step at a time.
 
     Layer normalisation is linear in the tokens once its mean and deviation are known: z^k is its bias and the sum of
@@ -27,13 +25,13 @@ def contributions_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: 
     """
     documents = document_ids(offsets)
     for context, (U, V, W, b, gain, _) in zip(contexts, zip(*steps, strict=False), strict=False):
-        y = (attended(x @ U.T, context.to(x.dtype) @ V.T, documents, W, b) * x).to(contexts.dtype)
-        variance = segment_sum(y, offsets).var(1, unbiased=False, keepdim=True)
-        deviation = (variance + LAYER_NORM_EPS).sqrt()[documents]
-        yield gain.to(y.dtype) * (y - y.mean(1, keepdim=True)) / deviation
+        y = cast(attended(affine(x, U), affine(cast(context, x), V), documents, W, b) * x, contexts)
+        y = y - y.mean(1)[:, None]
+        deviation = ((segment_sum(y, offsets) ** 2).mean(1) + LAYER_NORM_EPS) ** 0.5
+        yield cast(gain, y) * y / deviation[documents][:, None]
 
 
-def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) -> Tensor:
+def shares_of_steps(x: Array, offsets: Array, contexts: Array, steps: Steps) -> Array:
     """Return the share of each token in z^k.
 
     The share of token i is its part of the length of the tokens' total contribution,
@@ -47,10 +45,11 @@ def shares_of_steps(x: Tensor, offsets: Tensor, contexts: Tensor, steps: Steps) 
         (K, N), in float32 or better.
     """
     documents = document_ids(offsets)
-    length = offsets.diff()[documents]
     shares = []
     for v in contributions_of_steps(x, offsets, contexts, steps):
         whole = segment_sum(v, offsets)[documents]
-        square = whole.square().sum(1)
-        shares.append(torch.where(square > 0, (v * whole).sum(1) / square, length.to(square.dtype).reciprocal()))
-    return torch.stack(shares)
+        square, equal = (whole**2).sum(1), 1 / cast(lengths_of(offsets), v)[documents]
+        found = square > 0
+        where = library(v).where
+        shares.append(where(found, (v * whole).sum(1) / where(found, square, 1), equal))
+    return library(contexts).stack(shares)

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
-from ctx_embed.second_order.matmul import affine
-from ctx_embed.second_order.paper import Steps, attended, corrected, document_ids, multiply_, segment_sum
+from ctx_embed.second_order.arrays import affine, cast, multiply_, precise, segment_sum, take
+from ctx_embed.second_order.paper import Array, Steps, attended, corrected, document_ids
 
 
 class Products(NamedTuple):
@@ -24,11 +20,11 @@ class Products(NamedTuple):
         of_steps: U_k e, (E, u), of each step that ``first`` does not include.
     """
 
-    first: Tensor | None
-    of_steps: list[Tensor]
+    first: Array | None
+    of_steps: list[Array]
 
 
-def vocabulary_products(table: Tensor, shared: Tensor | None, steps: Steps) -> Products:
+def vocabulary_products(table: Array, shared: Array | None, steps: Steps) -> Products:
     """Return the products of each row of a token table.
 
     Args:
@@ -39,13 +35,12 @@ def vocabulary_products(table: Tensor, shared: Tensor | None, steps: Steps) -> P
     if shared is None:
         return Products(None, [affine(table, U) for U in steps.U])
     first = affine(affine(table, steps.U[0]) * (steps.V[0] @ shared), steps.W[0], steps.b[0]) * table
-    first = first.to(torch.promote_types(first.dtype, torch.float32))
-    return Products(first, [affine(table, U) for U in steps.U[1:]])
+    return Products(precise(first), [affine(table, U) for U in steps.U[1:]])
 
 
 def over_vocabulary(
-    table: Tensor, products: Products, ids: Tensor, offsets: Tensor, context: Tensor, steps: Steps
-) -> Tensor:
+    table: Array, products: Products, ids: Array, offsets: Array, context: Array, steps: Steps
+) -> Array:
     """Return the last contexts c^K of packed rows of a table, as :func:`ctx_embed.second_order.direct` computes them.
 
     Args:
@@ -60,16 +55,15 @@ def over_vocabulary(
         (B, m), in float32 or better.
     """
     remaining = list(zip(*steps, strict=True))
-    context = context.to(torch.promote_types(table.dtype, torch.float32))
+    context = cast(context, precise(table[:0]))
     if products.first is not None:
         *_, gain, bias = remaining.pop(0)
-        total = F.embedding_bag(ids, products.first, offsets, mode="sum", include_last_offset=True)
-        context = corrected(context, total, gain, bias, offsets)
+        context = corrected(context, segment_sum(take(products.first, ids), offsets), gain, bias, offsets)
     if not remaining:
         return context
     documents = document_ids(offsets)
-    x = F.embedding(ids, table)
+    x = take(table, ids)
     for ux, (_, V, W, b, gain, bias) in zip(products.of_steps, remaining, strict=True):
-        a = attended(F.embedding(ids, ux), affine(context.to(V.dtype), V), documents, W, b)
+        a = attended(take(ux, ids), affine(cast(context, V), V), documents, W, b)
         context = corrected(context, segment_sum(multiply_(a, x), offsets), gain, bias, offsets)
     return context

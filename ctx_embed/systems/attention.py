@@ -37,7 +37,8 @@ def segment_max(values: Tensor, offsets: Tensor) -> Tensor:
 
 def segment_mean(values: Tensor, offsets: Tensor) -> Tensor:
     """Return the mean (B, d) of each document's rows (N, d), at least in float32; zero for an empty document."""
-    return segment_sum(values, offsets) / offsets.diff()[:, None].clamp(min=1)
+    mean: Tensor = segment_sum(values, offsets) / offsets.diff()[:, None].clamp(min=1)
+    return mean
 
 
 def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
@@ -55,7 +56,8 @@ def segment_softmax(scores: Tensor, offsets: Tensor) -> Tensor:
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     documents = document_ids(offsets)
     weights = (scores - segment_max(scores.detach(), offsets)[documents]).exp()
-    return weights / segment_sum(weights, offsets)[documents]
+    softmax: Tensor = weights / segment_sum(weights, offsets)[documents]
+    return softmax
 
 
 def attended(weights: Tensor, values: Tensor, lengths: list[int], groups: list[Group]) -> Tensor:

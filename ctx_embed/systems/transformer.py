@@ -181,7 +181,8 @@ class TransformerEncoder(TokenEncoder):
             x = layer(x, groups)
         offsets = offsets_of(lengths, ids.device)
         size = POOLINGS[self.pooling](offsets.diff().clamp(min=1).float())
-        return (segment_sum(x, offsets) / size[:, None]).to(x.dtype)
+        pooled: Tensor = segment_sum(x, offsets) / size[:, None]
+        return pooled.to(x.dtype)
 
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
