@@ -736,6 +736,7 @@ static inline int32_t *phrase_of(const ctx_phrases *p, uint64_t key, int make) {
         if (p->keys[at]) continue;
         if (!make) return NULL;
         p->keys[at] = key;
+        break;
     }
     return p->values + at;
 }

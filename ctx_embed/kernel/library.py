@@ -1,0 +1,284 @@
+"""Loads contextualizer.c's library, and holds what it allocates."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ctx_embed.errors import InputError
+
+SOURCE = Path(__file__).with_name("contextualizer.c")
+LIBRARY = SOURCE.with_suffix({"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so"))
+# Compiled paths from the slowest to the fastest; their numbers are those of the C file.
+PATHS = {"plain": 0, "avx2": 1}
+VARIABLE = "CTX_EMBED_KERNEL"
+# Entries whose products are held take at most this many bytes: 62,000 of the default model's 99,000.
+HELD_BYTES = 112 << 20
+# Words that are remembered, at most; they take about 8 MB. When there are more, the table is begun anew.
+MOST_WORDS = 1 << 18
+# C reads words 8 bytes at a time.
+END = "\0" * 9
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int32]
+Lengths = NDArray[np.int64]
+
+_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+_SIZES = ("m", "K", "u", "entries", "shared", "mean", "relative", "held", "path")
+_ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
+# Results and arguments of each call; pointers and integers are eight bytes alike.
+_CALLS: dict[str, tuple[Any, int, int]] = {
+    "ctx_model_new": (_POINTER, 1, 0),
+    "ctx_model_free": (None, 1, 0),
+    "ctx_embed": (_INTEGER, 6, 0b010000),
+    "ctx_words_new": (_POINTER, 3, 0b011),
+    "ctx_words_free": (None, 1, 0),
+    "ctx_words_add": (_INTEGER, 6, 0b100000),
+    "ctx_words_find": (_INTEGER, 7, 0b0000100),
+    "ctx_words_ids": (_INTEGER, 9, 0b000010000),
+    "ctx_phrases_new": (_POINTER, 3, 0b110),
+    "ctx_phrases_free": (None, 1, 0),
+    "ctx_phrases_merge": (_INTEGER, 4, 0b1000),
+}
+
+
+class _Parameters(ctypes.Structure):
+    _fields_ = [(name, _INTEGER) for name in _SIZES] + [(name, _POINTER) for name in _ARRAYS]
+
+
+def _at(array: NDArray[Any]) -> int:
+    """Return where an array's values begin; a third of the time of ``array.ctypes.data``."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+class Kernel:
+    """A loaded library and the path that it takes.
+
+    Attributes:
+        name: ``plain`` or ``avx2``.
+    """
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.name = name
+        for call, (result, count, integers) in _CALLS.items():
+            function = getattr(library, call)
+            function.restype = result
+            function.argtypes = [_INTEGER if integers >> place & 1 else _POINTER for place in range(count)]
+            setattr(self, call.removeprefix("ctx_"), function)
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: calls are set above
+        raise AttributeError(name)
+
+
+def _loaded() -> tuple[ctypes.CDLL | None, str]:
+    """Return the library, or None and the reason why there is none."""
+    if not LIBRARY.exists():
+        return None, f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        library.ctx_source.restype = ctypes.c_char_p
+        built_from = library.ctx_source().decode()
+    except (OSError, AttributeError) as error:
+        return None, f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
+    if SOURCE.exists() and built_from != hashlib.sha256(SOURCE.read_bytes()).hexdigest():
+        return None, f"{LIBRARY.name} is older than {SOURCE.name}; build it again with `make kernel`"
+    return library, ""
+
+
+@cache
+def kernel() -> Kernel | None:
+    """Return the compiled kernel of this processor; None if NumPy has to do the work.
+
+    Raises:
+        InputError: ``CTX_EMBED_KERNEL`` names no path, or one that does not run here.
+    """
+    wanted = os.environ.get(VARIABLE, "").lower()
+    if wanted == "numpy":
+        return None
+    if wanted not in ("", *PATHS):
+        raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {wanted!r}")
+    library, reason = _loaded()
+    if library is None:
+        if wanted:
+            raise InputError(f"{VARIABLE} asks for {wanted}, but {reason}; unset it to use NumPy")
+        logging.getLogger(__name__).info("NumPy embeds texts: %s", reason)
+        return None
+    here = [name for name, number in PATHS.items() if library.ctx_paths() >> number & 1]
+    if wanted and wanted not in here:
+        raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {wanted!r}")
+    return Kernel(library, wanted or here[-1])
+
+
+def kernel_name() -> str:
+    """Return what embeds texts here: ``avx2``, ``plain`` or ``numpy``."""
+    found = kernel()
+    return "numpy" if found is None else found.name
+
+
+def _held(owner: Any, pointer: int | None, free: Any) -> int:
+    """Return a pointer that is freed with its owner."""
+    if not pointer:
+        raise MemoryError("not enough memory for the model")
+    weakref.finalize(owner, free, pointer).atexit = False
+    return pointer
+
+
+def _contiguous(values: Any, dtype: Any) -> NDArray[Any]:
+    return np.require(values, dtype, "C")
+
+
+class Attention:
+    """K steps over a token table. Several threads may embed at once; copies and pickles are the callers' concern.
+
+    Args:
+        kernel: the library.
+        config: the options of the Contextualizer by name.
+        table: (entries, m) int8, whose rows are times ``scales``, or float32; read where it lies.
+        scales: (entries,) of an int8 table.
+        parameters: ``U``, ``V``, ``W``, ``b``, ``gain``, ``bias``, and ``s`` and ``c0`` if the options need them.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        config: Mapping[str, Any],
+        table: NDArray[Any],
+        scales: Floats | None,
+        parameters: Mapping[str, Floats],
+    ) -> None:
+        m, K, u = (config[name] for name in ("dimension", "steps", "rank"))
+        bag = config["positions"] == "none"
+        mean = config["scale"] == "mean"
+        shared = bag and mean and config["initial_context"] != "uniform"
+        self._table, self._scales = np.require(table, None, "C"), scales
+        arrays = {name: _contiguous(values, np.float32) for name, values in parameters.items()}
+        arrays.setdefault("c0", np.ones(m, np.float32))
+        arrays["levels" if scales is not None else "rows"] = self._table
+        if scales is not None:
+            self._scales = arrays["scales"] = _contiguous(scales, np.float32)
+        width = 4 * ((m if shared else 0) + (K - shared) * u)
+        sizes = (m, K, u, len(table), shared, mean, config["positions"] == "relative", HELD_BYTES // width)
+        pointers = {name: _at(arrays[name]) for name in _ARRAYS if name in arrays and not (name == "s" and bag)}
+        given = _Parameters(*sizes, PATHS[kernel.name], **pointers)
+        self._embed = kernel.embed
+        self._model = _held(self, kernel.model_new(ctypes.addressof(given)), kernel.model_free)
+
+    def embed(self, ids: Ids, lengths: Lengths, contexts: Floats, counts: NDArray[np.float64] | None = None) -> None:
+        """Replace the first contexts of texts by the last; texts without tokens keep theirs.
+
+        Args:
+            ids: (N,) int32 the texts' token ids one after the other, each a row of the table.
+            lengths: (B,) int64 ids of each text; they sum to N.
+            contexts: (B, m) float32 c^0, contiguous; overwritten by c^K.
+            counts: (N,) float64 how often each id occurs; None: once.
+        """
+        given = None if counts is None else _at(counts)
+        if self._embed(self._model, _at(ids), _at(lengths), given, len(lengths), _at(contexts)):
+            raise MemoryError("not enough memory to embed these texts")
+
+
+class PhrasesInC:
+    """Pairs of ids that become one id, as :class:`ctx_embed.text.phrases.Phrases` defines them."""
+
+    def __init__(self, kernel: Kernel, pairs: Ids, entries: int) -> None:
+        made = kernel.phrases_new(_at(_contiguous(pairs, np.int32)), len(pairs), entries)
+        self.pointer = _held(self, made, kernel.phrases_free)
+        self._merge = kernel.phrases_merge
+
+    def merge(self, ids: Ids, lengths: Lengths) -> tuple[Ids, Lengths]:
+        """Return packed ids (N,) and lengths (B,) with phrases merged."""
+        ids, lengths = ids.astype(np.int32), lengths.astype(np.int64)
+        left = self._merge(self.pointer, _at(ids), _at(lengths), len(lengths))
+        return ids[:left], lengths
+
+
+class Words:
+    """The ids of words that a tokenizer has met. Reading needs no lock; one caller at a time may add.
+
+    Args:
+        kernel: the library.
+        cuts: ASCII characters that are tokens of their own wherever they stand.
+    """
+
+    def __init__(self, kernel: Kernel, cuts: str) -> None:
+        kinds = np.zeros(128, np.uint8)
+        kinds[[ord(character) for character in cuts]] = 1
+        seed = int.from_bytes(os.urandom(8), "little") >> 1
+        self._table = _held(self, kernel.words_new(seed, MOST_WORDS, _at(kinds)), kernel.words_free)
+        self._find, self._ids, self._add = kernel.words_find, kernel.words_ids, kernel.words_add
+
+    def find(self, texts: Sequence[str]) -> Found:
+        """Return the words of texts; NUL separates words like a space."""
+        joined = "\0".join(texts)
+        if joined.count("\0") >= max(len(texts), 1):
+            joined = "\0".join([text.replace("\0", " ") for text in texts])
+        return Found(self, joined, len(texts))
+
+    def add(self, words: Sequence[str], ids: Ids, spans: NDArray[np.int64]) -> bool:
+        """Remember words, unless they are known or longer than 255 bytes; return whether there is room for more.
+
+        Args:
+            words: W words.
+            ids: (I,) int32 ids.
+            spans: (W, 2) where the ids of each word begin and end.
+        """
+        encoded = [word.encode("utf-8", "surrogatepass") for word in words]
+        ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        places = np.stack([ends[:-1], ends[1:]], 1)
+        data = b"".join(encoded) + bytes(8)
+        return bool(self._add(self._table, data, _at(places), _at(ids), _at(spans), len(words)))
+
+
+class Found:
+    """The words of a batch of texts.
+
+    Attributes:
+        unknown: the words that the table lacks, in order of appearance, with repetitions.
+    """
+
+    def __init__(self, words: Words, joined: str, count: int) -> None:
+        data = (joined + END).encode("utf-8", "surrogatepass")
+        size = len(data) - len(END) + 1
+        self._words = words
+        self._records, self._ends = np.empty(size, np.int32), np.empty(count, np.int64)
+        spans, known = np.empty((size, 2), np.int64), _INTEGER()
+        missing = words._find(
+            words._table, data, count, _at(self._records), _at(self._ends), _at(spans), ctypes.addressof(known)
+        )
+        self._known: int = known.value
+        self.unknown = [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in spans[:missing].tolist()]
+
+    def ids(self, ids: Ids, spans: NDArray[np.int64], phrases: PhrasesInC | None) -> tuple[Ids, Lengths]:
+        """Return the texts' ids one after the other, and how many each text has, with phrases merged.
+
+        Args:
+            ids: (I,) int32 ids of unknown words.
+            spans: (unknown words, 2) where each one's ids begin and end.
+            phrases: pairs to merge.
+        """
+        size = self._known + int((spans[:, 1] - spans[:, 0]).sum())
+        result, lengths = np.empty(size, np.int32), np.empty(len(self._ends), np.int64)
+        left = self._words._ids(
+            self._words._table,
+            None if phrases is None else phrases.pointer,
+            _at(self._records),
+            _at(self._ends),
+            len(lengths),
+            _at(ids),
+            _at(spans),
+            _at(result),
+            _at(lengths),
+        )
+        return result[:left], lengths

@@ -1,0 +1,185 @@
+"""The kernel computes what the equations say, on every path, and a text's context depends on the text alone."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctx_embed import second_order
+from ctx_embed.errors import InputError
+from ctx_embed.kernel import Attention, Kernel, library
+from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
+
+loaded, reason = library._loaded()
+pytestmark = pytest.mark.skipif(loaded is None, reason=reason)
+PATHS = [] if loaded is None else [name for name, number in library.PATHS.items() if loaded.ctx_paths() >> number & 1]
+ENTRIES = 700
+
+
+class Model:
+    """A randomly initialised model, its equations in any precision, and the kernel's form of it."""
+
+    def __init__(self, seed: int, m: int, u: int, K: int, options: tuple[str, str, str], *, int8: bool = True) -> None:
+        self.generator = random = np.random.default_rng(seed)
+        self.positions, self.scale, self.initial_context = options
+        self.config = {"dimension": m, "rank": u, "steps": K, "positions": options[0], "scale": options[1]}
+        self.config["initial_context"] = options[2]
+        self.scales = random.uniform(0.001, 0.01, ENTRIES).astype(np.float32) if int8 else None
+        self.values = random.integers(-127, 128, (ENTRIES, m)).astype(np.int8)
+        self.values[:3] = 0
+        if not int8:
+            self.values = random.normal(size=(ENTRIES, m)).astype(np.float32)
+        draw = lambda *shape: (random.normal(size=shape) * shape[-1] ** -0.5).astype(np.float32)  # noqa: E731
+        ones = np.ones((K, m), np.float32)
+        self.steps = Steps(draw(K, u, m), draw(K, u, m), draw(K, m, u), ones + draw(K, m), ones, draw(K, m))
+        self.s = random.normal(size=m).astype(np.float32) * np.float32(0.2)
+        self.c0 = random.normal(size=m).astype(np.float32)
+        if self.initial_context == "ones":
+            self.c0 = np.ones(m, np.float32)
+
+    def attention(self, path: str, held: int | None = None) -> Attention:
+        parameters: dict[str, Any] = {**self.steps._asdict(), "s": self.s, "c0": self.c0}
+        before = library.HELD_BYTES
+        try:
+            library.HELD_BYTES = before if held is None else held
+            return Attention(Kernel(loaded, path), self.config, self.values, self.scales, parameters)
+        finally:
+            library.HELD_BYTES = before
+
+    def first(self, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        offsets = np.append(0, lengths.cumsum())
+        return np.array(
+            second_order.initial_context(self.initial_context, self.c0, ids, offsets), np.float32, order="C"
+        )
+
+    def by_equations(self, ids: np.ndarray, lengths: np.ndarray, dtype: Any) -> np.ndarray:
+        offsets = np.append(0, lengths.cumsum())
+        x = self.values[ids].astype(dtype)
+        if self.scales is not None:
+            x *= self.scales[ids, None]
+        weights = second_order.position_weights(
+            offsets, self.s.astype(dtype), kind=self.positions, scale=self.scale
+        ).astype(dtype)
+        steps = Steps(*(parameter.astype(dtype) for parameter in self.steps))
+        return second_order.direct(x * weights, offsets, self.first(ids, lengths).astype(dtype), steps)[-1]
+
+    def texts(self, lengths: list[int], entries: int) -> tuple[np.ndarray, np.ndarray]:
+        ids = self.generator.integers(0, entries, sum(lengths)).astype(np.int32)
+        return ids, np.array(lengths, np.int64)
+
+
+def embedded(attention: Attention, model: Model, ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    contexts = model.first(ids, lengths)
+    attention.embed(ids, lengths, contexts)
+    return contexts
+
+
+options = st.tuples(
+    st.sampled_from(sorted(POSITIONS)), st.sampled_from(SCALES), st.sampled_from(sorted(INITIAL_CONTEXTS))
+)
+lengths = st.lists(st.sampled_from([0, 1, 2, 3, 7, 20, 127, 128, 129, 260, 600]), min_size=1, max_size=6)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    m=st.sampled_from([1, 2, 3, 15, 16, 17, 40, 96]),
+    u=st.sampled_from([1, 4, 5, 16, 33, 100]),
+    K=st.integers(1, 4),
+    options=options,
+    int8=st.booleans(),
+    lengths=lengths,
+    entries=st.sampled_from([1, 2, 60, ENTRIES]),
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_the_kernel_agrees_with_the_equations(path, seed, m, u, K, options, int8, lengths, entries):
+    model = Model(seed, m, u, K, options, int8=int8)
+    ids, counts = model.texts(lengths, entries)
+    exact = model.by_equations(ids, counts, np.float64)
+    own = np.abs(model.by_equations(ids, counts, np.float32) - exact).max(1)
+    found = np.abs(embedded(model.attention(path), model, ids, counts) - exact).max(1)
+    # Eight times NumPy's error in float32, or what is hardly more than the last digit.
+    assert (found <= 8 * own + 4e-6 * np.abs(exact).max(1)).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1000), options=options, lengths=lengths, m=st.sampled_from([5, 16, 40]))
+@pytest.mark.parametrize("path", PATHS)
+def test_a_context_depends_on_the_text_alone(path, seed, options, lengths, m):
+    model = Model(seed, m, 12, 3, options)
+    ids, counts = model.texts(lengths * 3, ENTRIES)
+    together = embedded(model.attention(path), model, ids, counts)
+    width = 4 * 16 * 4
+    for attention in (model.attention(path), model.attention(path, held=0), model.attention(path, held=30 * width)):
+        ends = counts.cumsum()
+        spans = list(zip(ends - counts, ends, range(len(counts)), strict=True))
+        with ThreadPoolExecutor(4) as pool:
+            alone = pool.map(
+                lambda span, attention=attention: embedded(
+                    attention, model, ids[span[0] : span[1]], counts[span[2] : span[2] + 1]
+                ),
+                spans[::-1],
+            )
+            assert (np.concatenate(list(alone))[::-1] == together).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("kind", sorted(POSITIONS))
+def test_200_000_tokens(path, kind):
+    for m, u in ((40, 8), (16, 100)):
+        model = Model(1, m, u, 2, (kind, "mean", "learned"), int8=False)
+        ids, counts = model.texts([200_000], ENTRIES)
+        exact = model.by_equations(ids, counts, np.float64)
+        found = embedded(model.attention(path), model, ids, counts)
+        assert np.abs(found - exact).max() <= 1e-4 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_counts_stand_for_repetitions(path):
+    model = Model(2, 40, 9, 3, ("none", "sum", "ones"))
+    ids, counts = np.arange(300, dtype=np.int32), np.random.default_rng(0).integers(1, 9, 300)
+    attention = model.attention(path)
+    repeated = embedded(attention, model, np.repeat(ids, counts).astype(np.int32), np.array([counts.sum()]))
+    contexts = model.first(ids, np.array([300]))
+    attention.embed(ids, np.array([300]), contexts, counts.astype(np.float64))
+    assert (contexts == repeated).all()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_huge_values_become_infinite_and_nothing_else(path):
+    model = Model(3, 16, 4, 2, ("none", "mean", "ones"), int8=False)
+    model.values[5] = 3e38
+    ids, counts = np.array([5, 6, 7, 8], np.int32), np.array([2, 2])
+    found = embedded(model.attention(path), model, ids, counts)
+    assert not np.isfinite(found[0]).all()
+    assert (found[1] == embedded(model.attention(path), model, ids[2:], counts[1:])[0]).all()
+
+
+def test_a_path_can_be_chosen(monkeypatch):
+    library.kernel.cache_clear()
+    for path in PATHS:
+        monkeypatch.setenv("CTX_EMBED_KERNEL", path)
+        assert library.kernel_name() == path
+        library.kernel.cache_clear()
+    monkeypatch.setenv("CTX_EMBED_KERNEL", "numpy")
+    assert library.kernel_name() == "numpy"
+    library.kernel.cache_clear()
+    monkeypatch.setenv("CTX_EMBED_KERNEL", "sse9")
+    with pytest.raises(InputError, match="CTX_EMBED_KERNEL must be numpy, plain or avx2, got 'sse9'"):
+        library.kernel()
+    monkeypatch.undo()
+    library.kernel.cache_clear()
+
+
+def test_a_library_of_another_source_is_not_used(monkeypatch, tmp_path):
+    source = tmp_path / "contextualizer.c"
+    source.write_text("int other;\n")
+    monkeypatch.setattr(library, "SOURCE", source)
+    found, why = library._loaded()
+    assert found is None
+    assert "is older than contextualizer.c; build it again with `make kernel`" in why
