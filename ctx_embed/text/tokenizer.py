@@ -1,12 +1,15 @@
-"""Token ids of many texts, quickly: each distinct word goes through the tokenizer once and is remembered."""
+"""Token ids of many texts, quickly: the tokenizer sees each distinct word once, and C remembers it."""
 
 from __future__ import annotations
 
 import json
 import re
+import string
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,22 +17,20 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError
+from ctx_embed.kernel import Words, kernel
+from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.unknown import unknown_id
-from ctx_embed.texts import well_formed
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "WhitespaceSplit"}
-# Python splits at these characters, but tokenizers drop them or keep them in words; so texts that contain one are
-# tokenized whole.
-DISPUTED_SPACES = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
-# Maximum characters in all remembered words; the memo takes about ten times as many bytes.
-MEMO_CHARACTERS = 4_000_000
-# In batches of more than LONG_TEXT characters, texts are split into words in parts of PART_CHARACTERS to save memory.
-LONG_TEXT = 1 << 20
-PART_CHARACTERS = 1 << 16
-SPACE = re.compile(r"\s")
+# The pre-tokenizer that makes a token of each character of punctuation, wherever it stands.
+CUTTING_PRE_TOKENIZER = "BertPreTokenizer"
+# Longer words go through the tokenizer in pieces, a few at a time, which bounds memory.
+LONG_WORD, LONG_WORDS = 4096, 16
+# Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
+IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
 
 ID = np.dtype(np.int32)
 
@@ -50,16 +51,6 @@ def _content(component: Any) -> dict[str, Any]:
     return content
 
 
-def parts(text: str) -> Iterator[str]:
-    """Yield a text in parts, each of which but the first starts at a space."""
-    start = 0
-    while start < len(text):
-        space = SPACE.search(text, start + PART_CHARACTERS)
-        stop = len(text) if space is None else space.start()
-        yield text[start:stop]
-        start = stop
-
-
 def is_wordwise(tokenizer: Tokenizer) -> bool:
     """Return whether a text's ids are the ids of its whitespace-separated words one after the other."""
     normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -78,9 +69,9 @@ def is_wordwise(tokenizer: Tokenizer) -> bool:
 class TextTokenizer:
     """A tokenizer of whole batches into packed ids, without special tokens.
 
-    Without phrases the ids are exactly those of ``tokenizer.encode_batch(texts, add_special_tokens=False)``; lone
-    surrogates are read as U+FFFD. If the tokenizer works word by word, earlier words are looked up instead of tokenized
-    again, which is several times as fast on running text.
+    It reads texts as :func:`ctx_embed.text.normalisation.normalised` does. Without phrases the ids are exactly those of
+    ``tokenizer.encode_batch(texts, add_special_tokens=False)`` for normalised texts. If the tokenizer works word by
+    word and the kernel is compiled, words that occurred before are looked up instead of tokenized again.
 
     Args:
         tokenizer: a tokenizer of the ``tokenizers`` library, with padding and truncation off.
@@ -92,45 +83,103 @@ class TextTokenizer:
         self.phrases = phrases
         self.wordwise = is_wordwise(tokenizer)
         self._entries = tokenizer.get_vocab_size()
-        self._memo: dict[str, bytes] = {}
-        self._characters = 0
+        self._words: Words | None = None
+        self._adding = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_memo": {}, "_characters": 0}
+        return {**self.__dict__, "_words": None, "_adding": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _adding=threading.Lock())
 
     def without_phrases(self) -> TextTokenizer:
         """Return this tokenizer without phrases; the two share their remembered words."""
         plain = TextTokenizer(self.tokenizer)
-        plain._memo = self._memo
+        plain._words = self._words
         return plain
 
-    def _tokenized(self, texts: Sequence[str]) -> list[bytes]:
+    def _tokenized(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
+        """Return the ids of normalised texts from the tokenizer itself."""
         try:
-            encodings = self.tokenizer.encode_batch_fast(
-                [well_formed(text) for text in texts], add_special_tokens=False
-            )
+            encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         # A panic in the tokenizer's Rust code, e.g. of a regular expression that gives up, is not an `Exception`.
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
             raise InputError(f"the model's tokenizer fails on a text ({error!s:.200})") from None
-        if max((max(encoding.ids, default=0) for encoding in encodings), default=0) >= max(self._entries, 1):
+        found = [np.array(encoding.ids, dtype=ID) for encoding in encodings]
+        if max((int(ids.max(initial=0)) for ids in found), default=0) >= max(self._entries, 1):
             raise InputError(f"the model's tokenizer has ids beyond its {self._entries} entries; its file is damaged")
-        return [np.array(encoding.ids, dtype=ID).tobytes() for encoding in encodings]
+        return found
 
-    def _remembered(self, words: list[list[str]]) -> list[bytes]:
-        memo = self._memo
-        try:
-            return [b"".join(map(memo.__getitem__, of_text)) for of_text in words]
-        except KeyError:
-            # `- memo.keys()` would iterate over all remembered words.
-            new = sorted({word for of_text in words for word in of_text}.difference(memo))
-            memo.update(zip(new, self._tokenized(new), strict=True))
-            self._characters += sum(map(len, new))
-            if self._characters > MEMO_CHARACTERS:
-                # Replaced rather than emptied, as other threads may still read the old dictionary.
-                self._memo, self._characters = {}, 0
-            return [b"".join(map(memo.__getitem__, of_text)) for of_text in words]
+    @cached_property
+    def _cuts(self) -> str:
+        """The ASCII punctuation that is a token of its own wherever it stands; not what added tokens contain."""
+        pre_tokenizer = self.tokenizer.pre_tokenizer
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        if CUTTING_PRE_TOKENIZER not in _parts(_content(pre_tokenizer), "pretokenizers"):
+            return ""
+        if any(token.single_word for token in added):
+            return ""
+        return "".join(set(string.punctuation).difference(*(token.content for token in added)))
+
+    @cached_property
+    def _longest_word(self) -> int | None:
+        """The characters up to which WordPiece reads a word; a longer one is unknown whatever else it contains."""
+        longest = getattr(self.tokenizer.model, "max_input_chars_per_word", None)
+        return longest if isinstance(longest, int) and longest < LONG_WORD else None
+
+    def _pieces(self, word: str) -> Iterator[str]:
+        """Yield a long word in pieces whose ids are, one after the other, its ids."""
+        if self._longest_word is not None:
+            # What follows the first characters of so long a word changes nothing: it is unknown either way.
+            word = re.sub(f"([0-9A-Za-z]{{{LONG_WORD}}})[0-9A-Za-z]+", r"\1", word)
+        ideographs = IDEOGRAPHS if self._cuts and "BertNormalizer" in self._normalizers else ""
+        places = [found.end() for found in re.finditer(rf"[\s{ideographs}](?=\w)", word)]
+        start = 0
+        for place, following in pairwise([*places, len(word)] if places else []):
+            if following - start > LONG_WORD and place > start:
+                yield word[start:place]
+                start = place
+        yield word[start:]
+
+    @cached_property
+    def _normalizers(self) -> list[str]:
+        normalizer = self.tokenizer.normalizer
+        return [] if normalizer is None else _parts(_content(normalizer), "normalizers")
+
+    def _of_words(self, words: list[str]) -> list[NDArray[np.int32]]:
+        """Return the ids of whitespace-separated words, as written, each by itself."""
+        found = self._tokenized([normalised(word) if len(word) <= LONG_WORD else "" for word in words])
+        for place, word in enumerate(words):
+            if len(word) > LONG_WORD:
+                pieces = list(self._pieces(normalised(word)))
+                parts = [
+                    part
+                    for start in range(0, len(pieces), LONG_WORDS)
+                    for part in self._tokenized(pieces[start : start + LONG_WORDS])
+                ]
+                found[place] = np.concatenate(parts)
+        return found
+
+    def _looked_up(self, words: Words, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
+        found = words.find(texts)
+        place = {word: number for number, word in enumerate(dict.fromkeys(found.unknown))}
+        new = self._of_words(list(place)) if place else []
+        ends = np.cumsum([0, *map(len, new)], dtype=np.int64)
+        spans = np.stack([ends[:-1], ends[1:]], 1)
+        ids = np.concatenate(new) if new else np.empty(0, ID)
+        if place and self._adding.acquire(blocking=False):
+            # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
+            try:
+                if not words.add(list(place), ids, spans):
+                    self._words = None
+            finally:
+                self._adding.release()
+        return found.ids(
+            ids, spans[[place[word] for word in found.unknown]], None if self.phrases is None else self.phrases.in_c
+        )
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
@@ -190,17 +239,15 @@ class TextTokenizer:
         Returns:
             ids (N,) and lengths (B,); the lengths sum to N.
         """
-        everything = "".join(texts)
-        if self.wordwise and not any(space in everything for space in DISPUTED_SPACES):
-            if len(everything) <= LONG_TEXT:
-                pieces = self._remembered([text.split() for text in texts])
-            else:
-                # Splitting a whole book into words at once would take twenty times its memory.
-                pieces = [b"".join(self._remembered([part.split()])[0] for part in parts(text)) for text in texts]
-        else:
-            pieces = self._tokenized(texts)
-        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces)) // ID.itemsize
-        ids = np.frombuffer(b"".join(pieces), dtype=ID)
+        in_c = kernel() if self.wordwise else None
+        if in_c is not None:
+            words = self._words
+            if words is None:
+                words = self._words = Words(in_c, self._cuts)
+            return self._looked_up(words, texts)
+        pieces = self._tokenized(all_normalised(texts))
+        lengths = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+        ids = np.concatenate(pieces) if pieces else np.empty(0, ID)
         return (ids, lengths) if self.phrases is None else self.phrases(ids, lengths)
 
     def entry_texts(self) -> list[str]:
@@ -210,14 +257,18 @@ class TextTokenizer:
         return texts if self.phrases is None else texts + self.phrases.texts(texts)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return where each id of a text starts and stops, in characters."""
-        encoding = self.tokenizer.encode(well_formed(text), add_special_tokens=False)
+        """Return where each id of a text starts and stops, in characters of the text as it is written."""
+        read, starts, stops = with_places(text)
+        encoding = self.tokenizer.encode(read, add_special_tokens=False)
+        offsets = [
+            (int(starts[start]) if start < len(starts) else len(text), int(stops[stop - 1]) if stop else 0)
+            for start, stop in encoding.offsets
+        ]
         if self.phrases is None or not encoding.ids:
-            return list(encoding.offsets)
+            return offsets
         ids, _ = self.phrases(np.array(encoding.ids, ID), np.array([len(encoding.ids)]))
         last = self.phrases.sizes()[ids].cumsum()
         first = np.concatenate([[0], last[:-1]])
         return [
-            (encoding.offsets[begin][0], encoding.offsets[end - 1][1])
-            for begin, end in zip(first.tolist(), last.tolist(), strict=True)
+            (offsets[begin][0], offsets[end - 1][1]) for begin, end in zip(first.tolist(), last.tolist(), strict=True)
         ]

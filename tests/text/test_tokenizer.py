@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 
-from ctx_embed.text import tokenizer as tokenization
+from ctx_embed.kernel import kernel, library
+from ctx_embed.numpy_model import Embedder
+from ctx_embed.text.normalisation import normalised
 from ctx_embed.text.tokenizer import TextTokenizer, is_wordwise
 
 ODD = [
@@ -35,7 +37,8 @@ ODD = [
 
 
 def plain(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    read = [normalised(text) for text in texts]
+    return [encoding.ids for encoding in tokenizer.encode_batch(read, add_special_tokens=False)]
 
 
 def split(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
@@ -95,18 +98,53 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(tokenizer):
     assert split(*ours(["the \ud800cat"])) == plain(tokenizer, ["the \ufffdcat"])
 
 
-def test_words_are_tokenized_once_and_forgotten_at_the_limit(tokenizer, monkeypatch):
+@pytest.mark.skipif(kernel() is None, reason="only the kernel remembers words")
+def test_words_are_tokenized_once_and_begun_anew_at_the_limit(tokenizer, monkeypatch):
+    monkeypatch.setattr(library, "MOST_WORDS", 4)
     ours = TextTokenizer(tokenizer)
     asked: list[str] = []
     original = ours._tokenized
     monkeypatch.setattr(ours, "_tokenized", lambda texts: asked.extend(texts) or original(texts))
     ours(["the cat", "the dog"])
     ours(["dog cat"])
-    assert asked == ["cat", "dog", "the"]
-    monkeypatch.setattr(tokenization, "MEMO_CHARACTERS", 12)
-    assert split(*ours(["garden"])) == plain(tokenizer, ["garden"])
-    assert ours._memo == {}
-    assert split(*ours(["the garden"])) == plain(tokenizer, ["the garden"])
+    assert asked == ["the", "cat", "dog"]
+    for word in ("garden", "sat", "mat", "on", "garden"):
+        assert split(*ours([word])) == plain(tokenizer, [word])
+    assert asked[3:] == ["garden", "sat", "mat", "on", "garden"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    texts=st.lists(
+        st.lists(
+            st.one_of(st.sampled_from(["a.b", "don't", "[x]", "=\u0338", ".\u0301"]), st.text(max_size=3)), max_size=9
+        ).map("".join),
+        max_size=5,
+    )
+)
+def test_the_shipped_tokenizer_cuts_where_words_may_be_cut(texts):
+    ours = Embedder.load().text_tokenizer.without_phrases()
+    for _ in range(2):
+        assert split(*ours(texts)) == (plain(ours.tokenizer, texts) if texts else [[]])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 100_000,
+        "ab.cd," * 20_000,
+        "中文" * 20_000,
+        "中。文" * 20_000 + "end",
+        "a" * 5000 + "\u0301" + "b" * 5000,
+        "\u3000".join(["cat"] * 5000),
+        "é" * 6000,
+        "9" * 4096 + "z." * 5000,
+    ],
+    ids=lambda text: f"{text[:4]}-{len(text)}",
+)
+def test_text_without_spaces_is_cut_where_the_tokenizer_cuts(text):
+    ours = Embedder.load().text_tokenizer.without_phrases()
+    assert split(*ours([text])) == plain(ours.tokenizer, [text])
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["", " ", ""]])
@@ -120,5 +158,5 @@ def test_a_copy_for_another_process_forgets(tokenizer):
     ours = TextTokenizer(tokenizer)
     ours(["the cat"])
     copy = pickle.loads(pickle.dumps(ours))
-    assert copy._memo == {}
+    assert copy._words is None
     assert split(*copy(["the cat"])) == split(*ours(["the cat"]))
