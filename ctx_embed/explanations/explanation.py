@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model import Embedder, explaining
-from ctx_embed.numpy_model.contextualizer import Ids, NumpyContextualizer
+from ctx_embed.numpy_model.contextualizer import Ids, PackedContextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import require_explainable
 from ctx_embed.vectors import unit_rows
@@ -145,8 +145,8 @@ def explain(model: SentenceTransformer | Embedder, text: str) -> Explanation:
         (found,) = attention_weights(cast("SentenceTransformer", model), [text])
         return Explanation(text, found.tokens, found.weights, found.axes)
     contextualizer, tokenizer, ids = read
-    vectors, contexts = explaining.contributions(contextualizer, ids)
-    weights = explaining.shares(vectors).astype(np.float32)
+    _, shares, contexts = explaining.contributions(contextualizer, ids)
+    weights = shares.astype(np.float32)
     path = _path(contexts) if len(ids) else None
     return Explanation(text, _entries(tokenizer, ids), weights, ("step", "token"), path)
 
@@ -170,8 +170,8 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
         first = type(cast("SentenceTransformer", model)[0]).__name__
         raise InputError(f"the model's first module must be a Contextualizer, got {first}")
     contextualizer, tokenizer, ids = read
-    vectors, contexts = explaining.contributions(contextualizer, ids)
-    bias = np.stack([step.bias for step in contextualizer.steps]).astype(np.float64)
+    vectors, _, contexts = explaining.contributions(contextualizer, ids)
+    bias = contextualizer.steps.bias.astype(np.float64)
     return Contributions(
         _entries(tokenizer, ids),
         np.ascontiguousarray(vectors.transpose(1, 0, 2)),
@@ -183,7 +183,7 @@ def contributions(model: SentenceTransformer | Embedder, text: str) -> Contribut
 
 def _contextualizer(
     model: SentenceTransformer | Embedder, text: str
-) -> tuple[NumpyContextualizer, TextTokenizer, Ids] | None:
+) -> tuple[PackedContextualizer, TextTokenizer, Ids] | None:
     """Return a model's Contextualizer in NumPy, its tokenizer, and the ids of a text; None for another system.
 
     Raises:
@@ -197,7 +197,7 @@ def _contextualizer(
     module = token_encoder(model)
     if not isinstance(module, Contextualizer):
         return None
-    return module.on_numpy(), module.text_tokenizer, token_ids(model, text).cpu().numpy()
+    return module.without_torch(), module.text_tokenizer, token_ids(model, text).cpu().numpy()
 
 
 def _entries(tokenizer: TextTokenizer, ids: Ids) -> tuple[str, ...]:

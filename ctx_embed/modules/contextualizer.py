@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -17,19 +16,14 @@ from ctx_embed import second_order
 from ctx_embed.errors import InputError
 from ctx_embed.modules.second_order_steps import SecondOrderSteps
 from ctx_embed.modules.token_encoder import TokenEncoder
-from ctx_embed.numpy_model.contextualizer import NumpyContextualizer
-from ctx_embed.numpy_model.saved import Tensors, require_options, require_shapes
+from ctx_embed.numpy_model.contextualizer import PackedContextualizer
+from ctx_embed.numpy_model.saved import Tensors, TokenTable, require_options, require_shapes
 from ctx_embed.second_order import Products, shares_of_steps
 
 # Number of tokens in a group of documents that go through the steps together; its intermediate values stay in cache.
 GROUP_TOKENS = 4096
 # Documents of more tokens are summed block by block, which bounds memory; shorter documents only where it is cheaper.
 LONG_DOCUMENT_TOKENS = 1024
-
-
-# The products of a whole vocabulary are cached only up to this many features per entry.
-HELD_FEATURES = 1024
-
 
 # Number of values of each parameter that are sampled to detect changes.
 SAMPLED_VALUES = 256
@@ -56,22 +50,6 @@ def grouped(lengths: list[int], most: int, long: float) -> Iterator[tuple[int, l
         total += length
     if group:
         yield start, group
-
-
-class ParameterRows:
-    """The rows of a token table (entries, m) on the CPU, as :class:`NumpyContextualizer` reads them."""
-
-    scales: NDArray[np.float32] | None = None
-
-    def __init__(self, weight: Tensor) -> None:
-        self._weight: NDArray[np.float32] = weight.detach().numpy()
-        self.shape = self._weight.shape
-
-    def unscaled(self, ids: NDArray[Any], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """Return a copy of the rows of ``ids``, (*ids.shape, m) float32, in ``out`` if it is given."""
-        return self._weight.take(ids, 0, out=out, mode="clip")
-
-    rows = unscaled
 
 
 def parameter_mark(parameter: Tensor) -> tuple[int, int, float]:
@@ -151,7 +129,7 @@ class Contextualizer(TokenEncoder):
         self.positions = positions
         self.scale = scale
         self.initial_context = initial_context
-        self._held: tuple[list[Any], Any] | None = None
+        self._held: tuple[list[Any], PackedContextualizer] | None = None
 
     @classmethod
     def require_fitting(cls, config: dict[str, Any], tensors: Tensors, tokenizer: Tokenizer) -> None:
@@ -166,7 +144,7 @@ class Contextualizer(TokenEncoder):
         require_shapes(config, tensors, tokenizer)
 
     def embed(self, ids: Tensor, lengths: list[int]) -> Tensor:
-        """Return c^K of packed documents, (B, m), computed in NumPy if on a CPU without gradients.
+        """Return c^K of packed documents, (B, m), computed by the kernel if on a CPU without gradients.
 
         In torch, long documents are computed one at a time.
 
@@ -177,8 +155,9 @@ class Contextualizer(TokenEncoder):
         weight = self.embedding.weight
         if torch.is_grad_enabled():
             self._held = None
-        elif weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-            return torch.from_numpy(self.on_numpy().embed(ids.numpy(), np.array(lengths, np.int64)))
+        elif self.runs_without_torch:
+            packed = self.without_torch()
+            return torch.from_numpy(packed.embed(ids.numpy(), np.array(lengths, np.int64), threads=None))
         # In training, an entry's products and gradient are computed once per group, so larger groups save work.
         most = len(ids) if torch.is_grad_enabled() else GROUP_TOKENS
         parts: list[Tensor] = []
@@ -229,16 +208,13 @@ class Contextualizer(TokenEncoder):
         if not self._position_free:
             contexts: Tensor = self.attention(self.embedding(ids), ids, offsets)
             return contexts[-1]
-        # In training, or if the products of all entries would take too much memory, compute only those of the group's
-        # entries. Otherwise the products of all entries are cached until a parameter changes.
         context = self.attention.first_context(ids, offsets)
-        if torch.is_grad_enabled() or self.steps * self.rank > HELD_FEATURES:
-            entries, ids = torch.unique(ids, return_inverse=True)
-            table = self.embedding(entries)
-            products = self._products(table)
-        else:
-            table, products = self.embedding.weight, self._hold(self._vocabulary_products)
-        return second_order.over_vocabulary(table, products, ids, offsets, context, self.attention.parameters_of_steps)
+        entries, ids = torch.unique(ids, return_inverse=True)
+        table = self.embedding(entries)
+        products = self._products(table)
+        steps = self.attention.parameters_of_steps
+        found: Tensor = second_order.over_vocabulary(table, products, ids, offsets, context, steps)
+        return found
 
     def _products(self, table: Tensor) -> Products:
         """Return the products that the steps need of each row of a table (entries, m)."""
@@ -248,28 +224,24 @@ class Contextualizer(TokenEncoder):
             shared = self.attention.first_context(table.new_zeros(0), one)[0]
         return second_order.vocabulary_products(table, shared, self.attention.parameters_of_steps)
 
-    def _vocabulary_products(self) -> Products:
-        with torch.autocast(self.embedding.weight.device.type, enabled=False):
-            return self._products(self.embedding.weight)
+    @property
+    def runs_without_torch(self) -> bool:
+        """Whether :meth:`without_torch` computes the same: in float32 on a CPU."""
+        weight = self.embedding.weight
+        return weight.device.type == "cpu" and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
-    def on_numpy(self) -> NumpyContextualizer:
-        """Return the same model in NumPy: over the same numbers if they are float32 on a CPU, else over copies."""
-        model: NumpyContextualizer = self._hold(self._on_numpy)
-        return model
+    def without_torch(self) -> PackedContextualizer:
+        """Return the same model for inference on a CPU; it is made anew if a parameter has changed.
 
-    def _on_numpy(self) -> NumpyContextualizer:
-        named = {name: parameter.detach().float().cpu() for name, parameter in self.attention.named_parameters()}
-        table = ParameterRows(self.embedding.weight.detach().float().cpu())
-        return NumpyContextualizer(self.get_config_dict(), table, {name: named[name].numpy() for name in named})
-
-    def _hold(self, make: Callable[[], Any]) -> Any:
-        """Return the cached result of ``make``; call ``make`` again if a parameter has changed."""
+        It reads the token table of a float32 model where it lies, and copies the other parameters.
+        """
         # The same parameters as self.parameters(), which takes longer than computing the marks.
         parameters = [self.embedding.weight, *self.attention._parameters.values()]
-        marks = [mark for parameter in parameters if parameter is not None for mark in parameter_mark(parameter)]
-        key = [make.__name__, *marks]
+        key = [mark for parameter in parameters if parameter is not None for mark in parameter_mark(parameter)]
         if self._held is None or self._held[0] != key:
-            self._held = (key, make())
+            named = {name: value.detach().float().cpu().numpy() for name, value in self.attention.named_parameters()}
+            table = TokenTable(self.embedding.weight.detach().float().cpu().numpy())
+            self._held = key, PackedContextualizer(self.get_config_dict(), table, named)
         return self._held[1]
 
     def train(self, mode: bool = True) -> Self:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
-from ctx_embed.numpy_model.contextualizer import Ids, Lengths, NumpyContextualizer, blas
+from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, blas
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
 from ctx_embed.numpy_model.fingerprint import fingerprint
 from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
@@ -36,10 +36,15 @@ from ctx_embed.vectors import unit_rows
 BATCH_CHARACTERS = 1 << 20
 BATCH_TEXTS = 4096
 # Threads share texts of more characters than this.
-PARALLEL_CHARACTERS = 1 << 17
+PARALLEL_CHARACTERS = 1 << 15
 
 # The names under which models store prompts for queries and documents; the first one that a model has is used.
 TASK_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+
+# The end of the default model's path.
+SHIPPED = DEFAULT_MODEL.parts[-3:]
+# Attributes of an embedder that limit what it reads and returns.
+LIMITS = ("truncate_dim", "max_seq_length")
 
 Precision = Literal["float32", "int8", "ubinary"]
 Result = TypeVar("Result")
@@ -74,6 +79,52 @@ def concurrently(calls: Iterable[Callable[[], Result]], threads: int) -> Iterato
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()
+
+
+def batches(texts: list[str], size: int) -> list[slice]:
+    """Return batches; those in memory at a time have at most ``size`` texts together, and bounded characters."""
+    most, total = BATCH_CHARACTERS, sum(map(len, texts))
+    if size >= len(texts) and total <= PARALLEL_CHARACTERS:
+        return [slice(0, len(texts))]
+    if total > PARALLEL_CHARACTERS and (threads := blas().num_threads) > 1:
+        # Each thread gets two batches or more, so that none waits long for another.
+        most, size = min(most, total // 2) // threads, -(-size // threads)
+    found, start, characters = [], 0, 0
+    for place, text in enumerate(texts):
+        if place > start and (place - start == size or characters + len(text) > most):
+            found.append(slice(start, place))
+            start, characters = place, 0
+        characters += len(text)
+    return [*found, slice(start, len(texts))]
+
+
+def embed_in_batches(
+    texts: list[str], embed: Callable[[list[str]], tuple[NDArray[Any], int]], size: int, show_progress: bool
+) -> tuple[NDArray[Any], int]:
+    """Embed texts batch by batch, several threads at once.
+
+    Args:
+        texts: B strings.
+        embed: takes some of them; returns their vectors, and how many of them the model cannot read.
+        size: the maximum number of texts at a time.
+        show_progress: on standard error.
+
+    Returns:
+        The vectors of all, (B, ...), and how many the model cannot read.
+    """
+    parts = batches(texts, size)
+    if len(parts) == 1:
+        return embed(texts)
+    vectors, unread = np.empty((0, 0), np.float32), 0
+    calls = (partial(embed, texts[part]) for part in parts)
+    with Meter("encoding", len(texts), shown=show_progress, leave=False) as meter:
+        for part, (converted, empty) in zip(parts, concurrently(calls, blas().num_threads), strict=True):
+            if not len(vectors):
+                vectors = np.empty((len(texts), *converted.shape[1:]), converted.dtype)
+            vectors[part] = converted
+            unread += empty
+            meter.update(len(converted))
+    return vectors, unread
 
 
 def _require_positive(name: str, value: Any) -> None:
@@ -111,7 +162,7 @@ class Embedder:
 
     def __init__(self, saved: SavedContextualizer) -> None:
         self.saved = saved
-        self.contextualizer = NumpyContextualizer(saved.config, TokenTable(saved.tensors), saved.parameters)
+        self.contextualizer = PackedContextualizer(saved.config, TokenTable.read(saved.tensors), saved.parameters)
         entries = saved.tokenizer.get_vocab_size()
         phrases = Phrases(saved.tensors.stored(PHRASES), entries) if PHRASES in saved.tensors else None
         self.text_tokenizer = TextTokenizer(saved.tokenizer, phrases)
@@ -119,6 +170,11 @@ class Embedder:
         self.default_prompt_name: str | None = saved.settings.get("default_prompt_name")
         self.truncate_dim: int | None = saved.settings.get("truncate_dim")
         self.max_seq_length: int | None = saved.config["max_seq_length"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Files are read again where it is unpickled, rather than sent.
+        changed = {name: getattr(self, name) for name in ("prompts", "default_prompt_name", *LIMITS)}
+        return _unpickled, (str(self.saved.folder), self.fingerprint, changed)
 
     def __repr__(self) -> str:
         name = "default" if self.saved.folder == DEFAULT_MODEL else str(self.saved.folder)
@@ -188,25 +244,13 @@ class Embedder:
         _require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
-        batches = self._batches(listed, batch_size)
 
-        def embedded(ids: Ids, lengths: Lengths) -> tuple[NDArray[Any], int]:
-            # Threads that take a batch each do more at once than threads that share one.
-            contexts = self.contextualizer.embed(ids, lengths, threads=1 if len(batches) > 1 else None)
+        def embedded(part: list[str]) -> tuple[NDArray[Any], int]:
+            ids, lengths = self.tokens(part, prompt)
+            contexts = self.contextualizer.embed(ids, lengths)
             return self.finished(contexts, lengths, normalize, truncate_dim, precision), int((lengths == 0).sum())
 
-        if len(batches) == 1:
-            vectors, unread = embedded(*self.tokens(listed, prompt))
-        else:
-            vectors, unread = np.empty((0, 0), np.float32), 0
-            calls = (partial(embedded, *self.tokens(listed[batch], prompt)) for batch in batches)
-            with Meter("encoding", len(listed), shown=show_progress, leave=False) as meter:
-                for batch, (converted, empty) in zip(batches, concurrently(calls, blas().num_threads), strict=True):
-                    if not len(vectors):
-                        vectors = np.empty((len(listed), converted.shape[1]), converted.dtype)
-                    vectors[batch] = converted
-                    unread += empty
-                    meter.update(len(converted))
+        vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
         if unread:
             zeros = self.saved.normalize if normalize is None else normalize
             warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)
@@ -329,18 +373,20 @@ class Embedder:
         prompt = self._task_prompt(task)
         return options if options.get("prompt") is not None or prompt is None else {**options, "prompt": prompt}
 
-    def _batches(self, texts: list[str], size: int) -> list[slice]:
-        """Return batches; those in memory at a time have at most ``size`` texts together, and bounded characters."""
-        most, total = BATCH_CHARACTERS, sum(map(len, texts))
-        if size >= len(texts) and total <= PARALLEL_CHARACTERS:
-            return [slice(0, len(texts))]
-        if total > PARALLEL_CHARACTERS and (threads := blas().num_threads) > 1:
-            # Each thread gets two batches or more, so that none waits long for another.
-            most, size = min(most, total // 2) // threads, -(-size // threads)
-        batches, start, characters = [], 0, 0
-        for place, text in enumerate(texts):
-            if place > start and (place - start == size or characters + len(text) > most):
-                batches.append(slice(start, place))
-                start, characters = place, 0
-            characters += len(text)
-        return [*batches, slice(start, len(texts))]
+
+def _unpickled(folder: str, expected: str, attributes: dict[str, Any]) -> Embedder:
+    """Return the embedder that was pickled.
+
+    Raises:
+        InputError: its folder is missing, or holds another model now.
+    """
+    path = Path(folder)
+    # The default model's place differs between machines.
+    embedder = Embedder.load(None if path.parts[-len(SHIPPED) :] == SHIPPED else path)
+    if embedder.fingerprint != expected:
+        raise InputError(
+            f"{folder} holds the model {embedder.fingerprint[:12]}, but {expected[:12]} was pickled; pickle it again"
+        )
+    for name, value in attributes.items():
+        setattr(embedder, name, value)
+    return embedder

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.numpy_model.contextualizer import (
-    LAYER_NORM_EPS,
-    Ids,
-    NumpyContextualizer,
-    position_weights,
-)
+from ctx_embed import second_order
+from ctx_embed.numpy_model.contextualizer import Ids, PackedContextualizer
+from ctx_embed.second_order import Steps
 
 Doubles = NDArray[np.float64]
 
@@ -47,54 +44,29 @@ class CosineParts:
         return self.rest + sum(token.weight for token in self.tokens)
 
 
-def contributions(model: NumpyContextualizer, ids: Ids) -> tuple[Doubles, Doubles]:
-    """Return what each token adds to each step's update z^k, and the contexts.
-
-    Layer normalisation is linear in the tokens once its mean and deviation are known: z^k is its bias and the sum over
-    the tokens of v_i = gain * (y_i - mean(y_i)) / sigma, y_i = a_i^k * x_i, sigma the deviation of sum_i y_i.
+def contributions(model: PackedContextualizer, ids: Ids) -> tuple[Doubles, Doubles, Doubles]:
+    """Return what each token adds to each step's update z^k, its share of it, and the contexts.
 
     Args:
         model: K steps.
         ids: (n,) of one text.
 
     Returns:
-        (K, n, m), and c^0..c^K, (K + 1, m).
+        (K, n, m) and (K, n) from :func:`ctx_embed.second_order.contributions_of_steps` and ``shares_of_steps``, and
+        c^0..c^K, (K + 1, m).
     """
-    n = len(ids)
-    contexts = [model.first_contexts(ids, np.array([n]))[0].astype(np.float64)]
+    n, K = len(ids), len(model.steps.U)
+    first = model.first_contexts(ids, np.array([n])).astype(np.float64)
     if not n:
-        return np.zeros((len(model.steps), 0, model.dimension)), np.stack(contexts * (len(model.steps) + 1))
-    weights = position_weights(model.positions, model.scale, n, model.s, 1, n).astype(np.float64)
-    weights *= (n if model.scale == "mean" else 1) / weights.sum(0)
-    x = model.table.rows(ids) * weights
-    vectors = []
-    for step in model.steps:
-        y = (((x @ step.U.T) * (contexts[-1] @ step.V_T)) @ step.W_T + step.b) * x
-        y -= y.mean(1, keepdims=True)
-        total = y.sum(0)
-        y *= step.gain / np.sqrt(np.square(total).mean() + LAYER_NORM_EPS)
-        vectors.append(y)
-        contexts.append(contexts[-1] + step.bias + y.sum(0))
-    return np.stack(vectors), np.stack(contexts)
+        return np.zeros((K, 0, model.dimension)), np.zeros((K, 0)), np.repeat(first, K + 1, 0)
+    offsets, x = np.array([0, n]), model.weighted(ids).astype(np.float64)
+    steps = Steps(*(parameter.astype(np.float64) for parameter in model.steps))
+    contexts = second_order.direct(x, offsets, first, steps)
+    vectors = np.stack(list(second_order.contributions_of_steps(x, offsets, contexts, steps)))
+    return vectors, second_order.shares_of_steps(x, offsets, contexts, steps), contexts[:, 0]
 
 
-def shares(vectors: Doubles) -> Doubles:
-    """Return each token's share of each update, (K, n); a row sums to 1.
-
-    The share of token i is <v_i, sum v> / ||sum v||^2; if the sum is zero, all tokens have equal shares.
-
-    Args:
-        vectors: (K, n, m) from :func:`contributions`.
-    """
-    whole = vectors.sum(1)
-    squares = np.einsum("km,km->k", whole, whole)[:, None]
-    projected = np.einsum("knm,km->kn", vectors, whole)
-    equal = np.full_like(projected, 1 / max(projected.shape[1], 1))
-    found: Doubles = np.divide(projected, squares, out=equal, where=squares > 0)
-    return found
-
-
-def token_parts(model: NumpyContextualizer, ids: Ids, direction: Doubles) -> tuple[Doubles, float, Doubles]:
+def token_parts(model: PackedContextualizer, ids: Ids, direction: Doubles) -> tuple[Doubles, float, Doubles]:
     """Return what each token adds to the inner product of c^K and a vector.
 
     Args:
@@ -105,6 +77,6 @@ def token_parts(model: NumpyContextualizer, ids: Ids, direction: Doubles) -> tup
     Returns:
         parts (n,), the rest that no token adds, and c^K (m,): ``parts.sum() + rest`` is ``c^K @ direction``.
     """
-    vectors, contexts = contributions(model, ids)
+    vectors, _, contexts = contributions(model, ids)
     parts = (vectors @ direction).sum(0)
     return parts, float(contexts[-1] @ direction - parts.sum()), contexts[-1]

@@ -25,7 +25,7 @@ FILE = "fingerprint.json"
 
 def compute(saved: SavedContextualizer) -> str:
     """Return the fingerprint of the model that torch loads in float32, 64 hexadecimal digits."""
-    table = TokenTable(saved.tensors)
+    table = TokenTable.read(saved.tensors)
 
     def blocks(name: str) -> Iterator[Any]:
         if name == TABLE:

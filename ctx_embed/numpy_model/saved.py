@@ -145,31 +145,31 @@ class Tensors:
 
 
 class TokenTable:
-    """The token embeddings; rows are made float32 when they are used.
+    """The token embeddings: row i is ``values[i]``, times ``scales[i]`` if there are scales.
+
+    Attributes:
+        values: (entries, m) int8 or float32, where they lie on disk if they are stored so.
+        scales: (entries,) of int8 rows; None for float32.
+        shape: (entries, m).
 
     Args:
-        tensors: tensors with ``embedding.weight``, and ``embedding.scales`` if its rows are int8.
+        values, scales: the attributes.
     """
 
-    def __init__(self, tensors: Tensors) -> None:
-        self._stored = np.asarray(tensors.stored(TABLE))
-        self._dtype = tensors.dtype(TABLE)
-        self.scales = tensors.floats(SCALES)[:, 0] if SCALES in tensors else None
-        self.shape: tuple[int, ...] = self._stored.shape
+    def __init__(self, values: Array, scales: Floats | None = None) -> None:
+        self.values, self.scales = values, scales
+        self.shape: tuple[int, ...] = values.shape
 
-    def unscaled(self, ids: Any, out: Floats | None = None) -> Floats:
-        """Return the rows of some ids as they are stored, without their scales, (len(ids), m), in ``out`` if given."""
-        rows: Array = self._stored.take(ids, 0, mode="clip")
-        if out is None or self._dtype == "BF16":
-            rows = _floats(rows, self._dtype)
-        if out is None:
-            return rows
-        np.copyto(out, rows)
-        return out
+    @classmethod
+    def read(cls, tensors: Tensors) -> TokenTable:
+        """Return the table of tensors with ``embedding.weight``, and ``embedding.scales`` if its rows are int8."""
+        kept = tensors.dtype(TABLE) in ("I8", "F32")
+        values = np.asarray(tensors.stored(TABLE)) if kept else tensors.floats(TABLE)
+        return cls(values, tensors.floats(SCALES)[:, 0].copy() if SCALES in tensors else None)
 
     def rows(self, ids: Any) -> Floats:
-        """Return the rows of some ids, (*ids.shape, m); ``ids`` may be a slice."""
-        rows = _floats(self._stored[ids], self._dtype)
+        """Return the rows of some ids in float32, (*ids.shape, m); ``ids`` may be a slice."""
+        rows: Floats = self.values[ids].astype(np.float32)
         if self.scales is not None:
             rows *= self.scales[ids, None]
         return rows

@@ -22,7 +22,7 @@ from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.loading import load_embedder
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
-from ctx_embed.numpy_model.embedder import concurrently
+from ctx_embed.numpy_model.embedder import batches, concurrently
 from ctx_embed.systems import system
 from tests.conftest import SENTENCES, make_model
 
@@ -257,13 +257,12 @@ def test_many_texts_are_embedded_as_each_alone():
 
 
 def test_batches_are_full_and_hold_every_text():
-    embedder = Embedder.load()
     texts = [f"text {number}" for number in range(10)]
-    slices = [(part.start, part.stop) for part in embedder._batches(texts, 4)]
+    slices = [(part.start, part.stop) for part in batches(texts, 4)]
     assert slices == [(0, 4), (4, 8), (8, 10)]
-    assert [(part.start, part.stop) for part in embedder._batches(texts, 10)] == [(0, 10)]
+    assert [(part.start, part.stop) for part in batches(texts, 10)] == [(0, 10)]
     long = ["a" * 600_000, "b" * 600_000, "c"]
-    parts = [(part.start, part.stop) for part in embedder._batches(long, 9)]
+    parts = [(part.start, part.stop) for part in batches(long, 9)]
     assert parts[0] == (0, 1)
     assert parts[-1][1] == 3
 

@@ -16,13 +16,13 @@ from ctx_embed.errors import InputError, described
 from ctx_embed.numpy_model.contextualizer import Ids
 from ctx_embed.numpy_model.growing.sums import Counts, Moments
 from ctx_embed.numpy_model.saved import Floats
-from ctx_embed.text.tokenizer import DISPUTED_SPACES, TextTokenizer
+from ctx_embed.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from ctx_embed.numpy_model.embedder import Embedder
 
 MAGIC = b"ctx-embed state 1\n"
-WORD = re.compile(rf"(?:\S|[{DISPUTED_SPACES}])+")
+WORD = re.compile(r"\S+")
 # Number of words tokenized at a time in the search for a cut.
 WORDS_AT_ONCE = 32
 # Number of added characters that are collected before cuts are searched for.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, NumpyContextualizer
+from ctx_embed.numpy_model.contextualizer import BLOCK_TOKENS, Ids, PackedContextualizer
 from ctx_embed.numpy_model.saved import Floats
 
 # Maximum number of tokens in a text; doubles count exactly up to it.
@@ -23,7 +23,7 @@ class Counts:
         contextualizer: that reads the tokens.
     """
 
-    def __init__(self, contextualizer: NumpyContextualizer) -> None:
+    def __init__(self, contextualizer: PackedContextualizer) -> None:
         self._contextualizer = contextualizer
         self.entries: NDArray[np.int32] = np.empty(0, np.int32)
         self.counts: NDArray[np.int64] = np.empty(0, np.int64)
@@ -84,7 +84,7 @@ class Moments:
         contextualizer: that reads the tokens.
     """
 
-    def __init__(self, contextualizer: NumpyContextualizer) -> None:
+    def __init__(self, contextualizer: PackedContextualizer) -> None:
         m = contextualizer.dimension
         self._contextualizer = contextualizer
         assert contextualizer.s is not None
