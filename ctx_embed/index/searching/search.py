@@ -34,9 +34,10 @@ Key: TypeAlias = Hashable
 EXCLUDED_WEIGHT = 0.5
 # Reciprocal rank fusion, the sum over lists of 1 / (60 + rank): Cormack, Clarke and Buettcher (SIGIR 2009).
 FUSION_CONSTANT = 60
-# The depth of the first piece of a ranking, in the mode ``dense`` and in others (a passage that ranks low by meaning
-# and by words may be among the best), and the factor by which the next pieces are deeper.
-DENSE_DEPTH, FUSED_RANKS, DEEPER = 25, 100, 4
+# The depth of the first piece of a ranking, in the mode ``dense``, exactly and by an approximate index (within a piece
+# all are in order), and in others (a passage that ranks low by meaning and by words may be among the best); and the
+# factor by which the next pieces are deeper.
+DENSE_DEPTH, APPROXIMATE_DEPTH, FUSED_RANKS, DEEPER = 25, 400, 100, 4
 # A lowest relevance is looked for among this number of passages.
 MOST_JUDGED = 1600
 # The number of filters whose rows are cached as long as the index does not change.
@@ -286,7 +287,10 @@ class Search:
         """
         options, store = self.options, searched.store
         path = None if options.group in (None, BY_DOCUMENT) else field_path(str(options.group))
-        depth = DENSE_DEPTH if self.mode == "dense" and not options.fuse else FUSED_RANKS
+        depth = FUSED_RANKS
+        if self.mode == "dense" and not options.fuse:
+            exact = searched.index.factory_for(searched.snapshot.rows) == "Flat"
+            depth = DENSE_DEPTH if exact else APPROXIMATE_DEPTH
         count = 1 if options.fuse else len(texts)
         kept: list[list[Scored]] = [[] for _ in range(count)]
         seen: list[set[int]] = [set() for _ in range(count)]
