@@ -117,9 +117,6 @@ def test_mistakes_leave_no_file(tmp_path):
     source.write_text(" \n\n")
     assert fails(source, "-o", out) == f"{source}: no texts to embed"
     assert fails("-", "-o", out, input="") == "standard input: no texts to embed"
-    source.write_bytes("fi\u00f1e\n".encode() + b"\xff\n")
-    advice = "convert the file or name its encoding"
-    assert fails(source, "-o", out) == f"{source}, line 2: must be UTF-8 (see byte 1 of the line); {advice}"
     source.write_text("a text\n")
     assert fails(source, "-o", out, "--model", "./absent") == "./absent: no such model folder"
     absent = tmp_path / "absent" / "out.npy"

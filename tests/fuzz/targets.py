@@ -157,7 +157,7 @@ def _use_classifier(folder: Path, _: str) -> None:
 def _make_recipe(folder: Path) -> None:
     (folder / "recipe.toml").write_text(
         'corpus = ["a.txt"]\nsteps = 10\nlearning_rate = 1e-3\nsystem = "contextualizer"\n\n'
-        '[encoder_options]\nrank = 4\n\n[[sources]]\nfiles = ["b.txt"]\nweight = 0.5\n'
+        '[encoder_options]\nrank = 4\n\n[[sources]]\nfiles = ["b.txt"]\ntexts = 50\n'
     )
 
 
@@ -279,14 +279,12 @@ def _make_results(folder: Path) -> None:
 def _use_results(folder: Path, name: str) -> None:
     from tests.helpers.cli import Command
 
-    file, page = folder / name, folder / "page.html"
-    for arguments in (["report", file, "-o", page], ["compare", file, file, "--encoder", "a", "--encoder", "b"]):
-        result = Command("eval").run(*arguments)
-        if isinstance(result.exception, Exception):
-            raise result.exception
-        page.unlink(missing_ok=True)
-        if result.exit_code:
-            raise InputError(result.stderr.rstrip("\n"))
+    file = folder / name
+    result = Command("eval").run("compare", file, file, "--encoder", "a", "--encoder", "b")
+    if isinstance(result.exception, Exception):
+        raise result.exception
+    if result.exit_code:
+        raise InputError(result.stderr.rstrip("\n"))
 
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -302,7 +300,6 @@ BODIES: dict[str, dict[str, Any]] = {
     "upsert": {"texts": ["new"], "ids": ["x"], "metadata": [{"n": 1}]},
     "update_metadata": {"ids": ["s1"], "changes": {"n": 2}},
     "delete": {"ids": ["x"]},
-    "duplicates": {"threshold": 0.9, "most": 5},
     "explain": {"query": "a cat", "text": "the dog"},
 }
 
