@@ -24,9 +24,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #if defined(_WIN32)
 #define API __declspec(dllexport)
@@ -497,19 +494,6 @@ API int64_t ctx_paths(void) {
     return 1 << PLAIN;
 }
 
-/* Memory for n floats, in large pages where the system has them: rows are read at random. */
-static float *large_memory(int64_t n) {
-    void *memory = NULL;
-    size_t size = (size_t)n * sizeof(float) + 64;
-#if defined(__linux__)
-    if (posix_memalign(&memory, 1 << 21, size)) return NULL;
-    madvise(memory, size, MADV_HUGEPAGE);
-#else
-    memory = malloc(size);
-#endif
-    return memory;
-}
-
 API void ctx_model_free(ctx_model *model) {
     if (!model) return;
     free(model->U);
@@ -532,7 +516,7 @@ API ctx_model *ctx_model_new(const ctx_parameters *parameters) {
     if (p->held > p->entries) p->held = p->entries;
     if (p->s) p->held = 0;
     model->U = calloc(3 * K * u * M + 3 * K * M + M + u, sizeof(float));
-    model->products = large_memory(p->held * model->width);
+    model->products = malloc(p->held * model->width * sizeof(float) + 64);
     model->place = malloc((p->entries + 1) * sizeof(int32_t));
     if (!model->U || !model->products || !model->place) {
         ctx_model_free(model);

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import Words, kernel
@@ -29,6 +30,10 @@ WORDWISE_PRE_TOKENIZERS = {"BertPreTokenizer", "Punctuation", "Whitespace", "Whi
 CUTTING_PRE_TOKENIZER = "BertPreTokenizer"
 # Longer words go through the tokenizer in pieces, a few at a time, which bounds memory.
 LONG_WORD, LONG_WORDS = 4096, 16
+# New words that go through the tokenizer in one call.
+WORDS_AT_ONCE = 256
+# What stands between them then.
+SEPARATOR = "|"
 # Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
 
@@ -148,19 +153,62 @@ class TextTokenizer:
         normalizer = self.tokenizer.normalizer
         return [] if normalizer is None else _parts(_content(normalizer), "normalizers")
 
+    @cached_property
+    def _finds_words(self) -> bool:
+        """Whether a word of ASCII letters and digits that the vocabulary has in lower case is that entry."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        content = None if self.tokenizer.normalizer is None else _content(self.tokenizer.normalizer)
+        return (
+            isinstance(self.tokenizer.model, WordPiece)
+            and content is not None
+            and content["type"] == "BertNormalizer"
+            and content["lowercase"]
+            and bool(self._cuts)
+            and not any(token.content.isalnum() for token in added)
+        )
+
+    @cached_property
+    def _separator(self) -> int | None:
+        """The id of ``|``; None if it has none of its own."""
+        (ids,) = self._tokenized([SEPARATOR])
+        return int(ids[0]) if len(ids) == 1 and ids[0] != unknown_id(self.tokenizer) else None
+
+    def _split(self, words: list[str]) -> list[NDArray[np.int32]]:
+        """Return the ids of normalised words; one text of many words takes half of the time of many texts."""
+        if self._separator is None or any(SEPARATOR in word for word in words):
+            return self._tokenized(words)
+        (ids,) = self._tokenized([f" {SEPARATOR} ".join(words)])
+        at = np.flatnonzero(ids == self._separator)
+        if len(at) != len(words) - 1:
+            return self._tokenized(words)
+        return [ids[start + 1 : stop] for start, stop in pairwise([-1, *at.tolist(), len(ids)])]
+
     def _of_words(self, words: list[str]) -> list[NDArray[np.int32]]:
         """Return the ids of whitespace-separated words, as written, each by itself."""
-        found = self._tokenized([normalised(word) if len(word) <= LONG_WORD else "" for word in words])
-        for place, word in enumerate(words):
-            if len(word) > LONG_WORD:
-                pieces = list(self._pieces(normalised(word)))
-                parts = [
+        found: list[Any] = [None] * len(words)
+        if self._finds_words:
+            # WordPiece takes the longest entry that a word begins with; to ask for the whole word is ten times as fast.
+            entry, longest = self.tokenizer.token_to_id, self._longest_word or 0
+            for place, word in enumerate(words):
+                if word.isascii() and word.isalnum() and len(word) <= longest:
+                    known = entry(word.lower())
+                    found[place] = known if known is not None and known < self._entries else None
+        others = [place for place, known in enumerate(found) if known is None]
+        short = [place for place in others if len(words[place]) <= LONG_WORD]
+        for start in range(0, len(short), WORDS_AT_ONCE):
+            run = short[start : start + WORDS_AT_ONCE]
+            for place, ids in zip(run, self._split([normalised(words[place]) for place in run]), strict=True):
+                found[place] = ids
+        for place in set(others).difference(short):
+            pieces = list(self._pieces(normalised(words[place])))
+            found[place] = np.concatenate(
+                [
                     part
                     for start in range(0, len(pieces), LONG_WORDS)
                     for part in self._tokenized(pieces[start : start + LONG_WORDS])
                 ]
-                found[place] = np.concatenate(parts)
-        return found
+            )
+        return [np.array([ids], ID) if isinstance(ids, int) else ids for ids in found]
 
     def _looked_up(self, words: Words, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""

@@ -103,8 +103,8 @@ def test_words_are_tokenized_once_and_begun_anew_at_the_limit(tokenizer, monkeyp
     monkeypatch.setattr(library, "MOST_WORDS", 4)
     ours = TextTokenizer(tokenizer)
     asked: list[str] = []
-    original = ours._tokenized
-    monkeypatch.setattr(ours, "_tokenized", lambda texts: asked.extend(texts) or original(texts))
+    original = ours._of_words
+    monkeypatch.setattr(ours, "_of_words", lambda words: asked.extend(words) or original(words))
     ours(["the cat", "the dog"])
     ours(["dog cat"])
     assert asked == ["the", "cat", "dog"]
