@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.classify.classifier import TextClassifier
     from ctx_embed.deduplication import dedupe
     from ctx_embed.errors import InputError
     from ctx_embed.explanations import explain
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from ctx_embed.loading import load, path
     from ctx_embed.modules import Contextualizer, ContextualizerPooling
     from ctx_embed.systems.weights import attention_weights
+    from ctx_embed.training.supervised.classifier import TextClassifier
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +38,7 @@ _HOMES = {
     "Hit": "ctx_embed.index",
     "InputError": "ctx_embed.errors",
     "SearchIndex": "ctx_embed.index",
-    "TextClassifier": "ctx_embed.classify.classifier",
+    "TextClassifier": "ctx_embed.training.supervised.classifier",
     "attention_weights": "ctx_embed.systems.weights",
     "dedupe": "ctx_embed.deduplication",
     "explain": "ctx_embed.explanations",

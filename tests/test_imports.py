@@ -26,6 +26,7 @@ LAYERS = [
     {"loading"},
     {"export"},
     {"encoders"},
+    {"classify"},
     {"training"},
     {"documents"},
     {"index"},

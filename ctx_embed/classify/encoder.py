@@ -42,13 +42,13 @@ class TorchEncoder:
     @property
     def dimension(self) -> int:
         """The dimension m of the embeddings."""
-        from ctx_embed.training.supervised.network import dimension_of
+        from ctx_embed.classify.embedding import dimension_of
 
         return dimension_of(self.model)
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """Return (texts, m) float32."""
-        from ctx_embed.training.supervised.network import embedded
+        from ctx_embed.classify.embedding import embedded
 
         return embedded(self.model, texts)
 

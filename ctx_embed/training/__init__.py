@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ctx_embed.classify.classifier import TextClassifier
     from ctx_embed.training.distillation.job import distill
     from ctx_embed.training.distillation.options import DistillationOptions, Source
+    from ctx_embed.training.supervised.classifier import TextClassifier
     from ctx_embed.training.supervised.job import train
     from ctx_embed.training.supervised.options import SupervisedOptions
     from ctx_embed.training.vocabulary import learn_vocabulary
@@ -34,7 +34,7 @@ _HOMES = {
     "DistillationOptions": "ctx_embed.training.distillation.options",
     "Source": "ctx_embed.training.distillation.options",
     "SupervisedOptions": "ctx_embed.training.supervised.options",
-    "TextClassifier": "ctx_embed.classify.classifier",
+    "TextClassifier": "ctx_embed.training.supervised.classifier",
     "distill": "ctx_embed.training.distillation.job",
     "learn_vocabulary": "ctx_embed.training.vocabulary",
     "train": "ctx_embed.training.supervised.job",

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from ctx_embed import load
-from ctx_embed.classify.classifier import TextClassifier
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.cli.main import main
 from ctx_embed.systems import SYSTEMS
 from ctx_embed.training import train
 from ctx_embed.training.labelled_texts import are_known, hashes_of
+from ctx_embed.training.supervised.classifier import TextClassifier
 from ctx_embed.training.supervised.network import ClassifierNetwork
 from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from tests.conftest import make_model
