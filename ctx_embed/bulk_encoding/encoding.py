@@ -82,14 +82,12 @@ def encode_dataset(
     same id. If several input rows have the same id, a directory of Parquet keeps the last one, and other stores keep
     whichever was stored last. Rows that cannot be embedded, such as rows without a text, are counted and skipped.
 
-    Workers are spawned, so a script that calls this function needs ``if __name__ == "__main__":``.
-
     Args:
         inputs: files, folders, globs and URIs such as ``s3://bucket/folder``: text (a text a line), JSONL, CSV, TSV and
             Parquet; the first four also as gzip.
         to: the address of a store, see :func:`ctx_embed.stores.open`; a directory need not exist.
-        engine: ``local`` uses the processes of this machine, ``ray`` the actors of a Ray cluster.
-        workers: the number of processes or actors, with one thread each; None: one for each core.
+        engine: ``local`` uses threads of this process, ``ray`` the actors of a Ray cluster.
+        workers: the number of threads, or of actors with one thread each; None: one for each core.
         ray_address: the cluster's address, or ``auto``; None: Ray is started on this machine for this run.
         text_field: the field with the text; None: ``text``.
         id_field: the field with the id; None: ``id`` or ``_id``, if a row has one of them.

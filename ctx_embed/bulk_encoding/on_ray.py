@@ -45,13 +45,16 @@ class Actor:
 
     def __call__(self, batch: Mapping[str, Any]) -> Iterator[dict[str, list[bytes]]]:
         """Yield the parts of a piece, or an InputError: Ray would retry the piece if it were raised."""
+        from ctx_embed.bulk_encoding.work import one_thread_each
+
         try:
             if isinstance(self.worker, InputError):
                 raise self.worker
             for place in batch["item"]:
                 piece = self.work.pieces[int(place)]
-                for part in self.worker.run(piece, self.work.done.get(piece.key, ())):
-                    yield {"part": [pickle.dumps(part)]}
+                with one_thread_each():
+                    for part in self.worker.run(piece, self.work.done.get(piece.key, ())):
+                        yield {"part": [pickle.dumps(part)]}
         except InputError as error:
             yield {"part": [pickle.dumps(error)]}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,22 +79,39 @@ class Part:
     rows: Batch | None = None
 
 
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Give each worker of this process one thread, and leave warnings about unknown texts to the end of the run."""
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore", UnknownTextsWarning)
+        yield
+
+
 class Worker:
     """Embeds pieces, with one thread.
+
+    Args:
+        job: the run.
+        embedder: the run's model, if another worker of this process has loaded it.
 
     Raises:
         InputError: the model is not the run's, or the store cannot be opened.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, embedder: IndexModel | None = None) -> None:
         self.job = job
-        self.embedder = IndexModel.of(job.model, job.backend)
+        self.embedder = embedder or IndexModel.of(job.model, job.backend)
         if self.embedder.fingerprint != job.fingerprint:
             raise InputError(
                 f"the model {job.model} must have the fingerprint {job.fingerprint[:12]} on every machine, got "
                 f"{self.embedder.fingerprint[:12]}; copy the same folder to all"
             )
         self.store = open_store(job.target) if job.stores else None
+
+    def close(self) -> None:
+        """Close the store."""
+        if self.store is not None:
+            self.store.close()
 
     def run(self, piece: Piece, done: Collection[str] = ()) -> Iterator[Part]:
         """Yield the parts of a piece, each once it is stored.
@@ -117,8 +135,7 @@ class Worker:
                     following = next(table.raw, None)
                 name = f"{self.job.run}-{piece.key}-{number:05d}"
                 if name not in done:
-                    with threadpool_limits(1):
-                        part = self._part(piece, name, table, rows, last=following is None)
+                    part = self._part(piece, name, table, rows, last=following is None)
                     if self.store is not None and part.rows is not None:
                         self.store.upsert(part.rows, name, part.note)
                         part = Part(name, part.note)
@@ -138,10 +155,7 @@ class Worker:
                 found.append(read)
                 own_ids = own_ids or read.id != piece.derived_id(number)
         texts = [each.text for each in found]
-        with warnings.catch_warnings():
-            # The end of the run warns of all parts' texts.
-            warnings.simplefilter("ignore", UnknownTextsWarning)
-            vectors = self.embedder.documents(texts)
+        vectors = self.embedder.documents(texts)
         rows = Batch([str(each.id) for each in found], texts, [each.metadata for each in found], vectors)
         note = {"rows": len(rows), "bad": len(errors), "named": errors[:NAMED], "own_ids": own_ids, "last": last}
         note["unknown"] = int((~vectors.any(axis=1)).sum())

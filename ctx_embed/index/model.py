@@ -152,7 +152,7 @@ class IndexModel:
             if not finite.all():
                 text = texts[batch[int(np.argmin(finite))]]
                 raise InputError(f"the model returns NaN or infinity for the text {text[:40]!r}")
-            vectors[batch] = unit_rows(embeddings.astype(np.float64))
+            vectors[batch] = unit_rows(embeddings)
         return vectors
 
     def _embedded(self, encode: Callable[..., Any], texts: Sequence[str]) -> Iterator[tuple[list[int], Any]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -171,39 +169,6 @@ def test_ids_are_compared_in_passes(corpus, tmp_path, embedder, monkeypatch):
     (corpus / "d.jsonl").write_text('{"id": "j3", "text": "another"}\n{"id": "j50", "text": "other"}\n')
     encode_dataset(corpus, tmp_path / "out", workers=1, part_rows=16)
     require_exact(tmp_path / "out", {**texts_of(corpus), "j3": "another", "j50": "other"}, embedder)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="kills processes")
-def test_killed_workers_lose_nothing(corpus, tmp_path, embedder, monkeypatch):
-    from ctx_embed.bulk_encoding import local
-
-    killed = []
-    hear = local._Pool._hear
-
-    def kill_now_and_then(self, connection, count):
-        """Kill a worker at every fourth message, whatever it is doing."""
-        hear(self, connection, count)
-        heard[0] += 1
-        if heard[0] % 4 == 0 and len(killed) < 4:
-            process = list(self.processes.values())[len(killed) % len(self.processes)]
-            killed.append(process.pid)
-            os.kill(process.pid, signal.SIGKILL)
-
-    heard = [0]
-    monkeypatch.setattr(local._Pool, "_hear", kill_now_and_then)
-    encoded = encode_dataset(corpus, tmp_path / "out", workers=2, part_rows=4)
-    assert len(killed) == 4
-    assert (encoded.rows, encoded.bad) == (3 * LINES, 1)
-    require_exact(tmp_path / "out", texts_of(corpus), embedder)
-
-
-def test_workers_that_always_die_end_the_run_in_one_line(corpus, tmp_path, monkeypatch):
-    from ctx_embed.bulk_encoding import local
-
-    monkeypatch.setattr(local, "MOST_DEATHS", 1)
-    monkeypatch.setattr(local, "_serve", os._exit)
-    with pytest.raises(InputError, match=r"worker processes keep dying \(the last with exit code"):
-        encode_dataset(corpus, tmp_path / "out", workers=2)
 
 
 def test_the_error_of_a_worker_is_that_of_the_run(corpus, tmp_path):
