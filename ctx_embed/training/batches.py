@@ -40,6 +40,31 @@ class PackedTexts:
         return torch.from_numpy(ids.astype(np.int64)), lengths.tolist()
 
 
+def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each text, (texts,), the same for equal texts."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
+
+
+def held_out(
+    order: NDArray[np.int64], same: NDArray[np.int64], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows to hold out, and the others: all copies of a text are on one side.
+
+    Args:
+        order: (rows,) rows in random order, of which the first are held out.
+        same: a number for each row of the data, see :func:`numbered`.
+        count: number of rows to hold out, or a few more, so that no text is on both sides.
+    """
+    if not count:
+        return order[:0], order
+    _, first, copies = np.unique(same[order], return_index=True, return_inverse=True)
+    ranked = np.argsort(first)
+    texts = np.searchsorted(np.bincount(copies)[ranked].cumsum(), count) + 1
+    is_held_out = np.isin(copies, ranked[:texts])
+    return order[is_held_out], order[~is_held_out]
+
+
 def seeded_batches(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[NDArray[np.int64]]:
     """Yield batches of rows 0..count-1, ordered by seed and epoch; a last batch of one row joins the one before."""
     order = np.random.default_rng([seed, epoch]).permutation(count)

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.batches import PackedTexts, batches_per_epoch, like_length_batches, seeded_batches
+from ctx_embed.training.batches import (
+    PackedTexts,
+    batches_per_epoch,
+    held_out,
+    like_length_batches,
+    numbered,
+    seeded_batches,
+)
 
 
 def test_a_batch_by_hand():
@@ -85,3 +92,17 @@ def test_batches_of_like_length_are_of_neighbours_by_length_in_a_seeded_order():
     orders = {tuple(map(tuple, like_length_batches(lengths, 8, 0, epoch))) for epoch in range(5)}
     assert len(orders) == 5
     assert [batch.tolist() for batch in like_length_batches(lengths, 8, 0, 0)] == [batch.tolist() for batch in batches]
+
+
+def test_all_copies_of_a_text_are_on_one_side():
+    random = np.random.default_rng(0)
+    for copies in (1, 2, 7):
+        same = numbered([f"text {number % (70 // copies)}" for number in range(70)])
+        order = random.permutation(70)
+        apart, rest = held_out(order, same, 10)
+        assert sorted([*apart, *rest]) == list(range(70))
+        assert not set(same[apart]) & set(same[rest])
+        assert 10 <= len(apart) < 10 + copies
+        if copies == 1:
+            assert apart.tolist() == order[:10].tolist()
+    assert [len(part) for part in held_out(order, same, 0)] == [0, 70]

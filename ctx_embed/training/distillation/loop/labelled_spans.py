@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.batches import PackedTexts
+from ctx_embed.training.batches import PackedTexts, held_out, numbered
 
 SPAN_TOKENS = (8, 64)
 HELD_OUT_LABELLED = 2048
@@ -26,7 +26,7 @@ class LabelledSpans:
 
     Args:
         tokenizer: the student's.
-        labels, texts: each text and its label; ``seed`` chooses those that are held out.
+        labels, texts: each text and its label; ``seed`` chooses those that are held out, with all their copies.
         seed: seed of the held-out part and of the spans.
     """
 
@@ -37,8 +37,7 @@ class LabelledSpans:
         index = {label: position for position, label in enumerate(self.classes)}
         self.targets = np.array([index[label] for label in labels])
         order = np.random.default_rng([seed, 1]).permutation(len(texts))
-        held_out = min(HELD_OUT_LABELLED, len(texts) // 10)
-        self.held_out_rows, rows = order[:held_out], order[held_out:]
+        self.held_out_rows, rows = held_out(order, numbered(texts), min(HELD_OUT_LABELLED, len(texts) // 10))
         self.rows_of_class = [rows[self.targets[rows] == target] for target in range(len(self.classes))]
         for label, rows in zip(self.classes, self.rows_of_class, strict=True):
             if not len(rows):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ctx_embed.errors import InputError
 from ctx_embed.text.tokenizer import TextTokenizer
-from ctx_embed.training.batches import PackedTexts
+from ctx_embed.training.batches import PackedTexts, held_out, numbered
 from ctx_embed.training.distillation.loop.heads import LabelHead, WordHead
 from ctx_embed.training.distillation.loop.labelled_spans import LabelledSpans
 
@@ -301,7 +301,8 @@ class Contrasts(Objective):
             )
         self.texts = PackedTexts.tokenize(tokenizer, [text for triple in triples for text in triple])
         order = np.random.default_rng([seed, 7]).permutation(len(triples))
-        self.held_out, self.rows = np.split(order, [min(MEASURED_PAIRS, len(order) // 20)])
+        same = numbered([text for text, _, _ in triples])
+        self.held_out, self.rows = held_out(order, same, min(MEASURED_PAIRS, len(order) // 20))
         self.count, self.seed = min(count, len(self.rows)), seed
 
     def _batch(self, triples: NDArray[np.int64]) -> tuple[Tensor, list[int]]:

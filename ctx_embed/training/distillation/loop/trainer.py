@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
-from ctx_embed.training.batches import PackedTexts, batches_per_epoch, seeded_batches
+from ctx_embed.training.batches import PackedTexts, batches_per_epoch, held_out, numbered, seeded_batches
 from ctx_embed.training.checkpoint import Checkpoint
 from ctx_embed.training.distillation.loop.composition import Composition
 from ctx_embed.training.distillation.loop.contrasts import triples
@@ -86,12 +86,6 @@ def embedded(student: TokenEncoder, ids: Tensor, lengths: list[int]) -> Tensor:
     return student.embed(ids.to(student.embedding.weight.device), lengths)
 
 
-def numbered(texts: Sequence[str]) -> NDArray[np.int64]:
-    """Return a number for each text, (texts,), the same for equal texts."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
-
-
 class Distillation:
     """A training that can be interrupted: it saves a checkpoint every 500 steps and resumes from there.
 
@@ -147,11 +141,8 @@ class Distillation:
         order = taught[np.random.default_rng([options.seed, 4]).permutation(len(taught))]
         # All copies of a text are held out or none, so that no held-out text has been trained on.
         self.same = numbered(mixture.texts)
-        _, first, copies = np.unique(self.same[order], return_index=True, return_inverse=True)
-        ranked = np.argsort(first)
-        held_out = np.searchsorted(np.bincount(copies)[ranked].cumsum(), options.held_out or 0) + 1
-        is_held_out = np.isin(copies, ranked[:held_out])
-        self.held_out_rows, rows = np.sort(order[is_held_out]), np.sort(order[~is_held_out])
+        apart, rows = held_out(order, self.same, options.held_out or 0)
+        self.held_out_rows, rows = np.sort(apart), np.sort(rows)
         self.rows = rows[mixture.shown[rows]]
         replace(options, held_out=len(self.held_out_rows)).trained_on(len(taught), len(rows) - len(self.rows))
         torch.manual_seed(options.seed)

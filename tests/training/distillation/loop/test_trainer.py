@@ -329,7 +329,7 @@ EVERYTHING = DistillationOptions(
 
 
 def test_labels_and_genres_are_read_from_all_or_the_spare_dimensions(start, sentences):
-    run = {"labelled": (["a", "b"] * 40, sentences[:1] * 80)}
+    run = {"labelled": (["a", "b"] * 40, [f"{sentences[0]} {number}" for number in range(80)])}
     for labels_from, read in (("all", 8), ("spare", 2)):
         options = replace(EVERYTHING, labels_from=labels_from)
         objectives = start(options, run=run, spare_dimensions=2).objectives
@@ -346,7 +346,8 @@ def test_labels_from_what_is_not_there():
 
 def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(heads, "WORDS", 20)
-    labelled = (["film" if "film" in text else "other" for text in sentences] * 8, sentences * 8)
+    distinct = [f"{text} {number}" for number in range(8) for text in sentences]
+    labelled = (["film" if "film" in text else "other" for text in distinct], distinct)
     pairs = Pairs([1.0, 0.0, 0.5], sentences[:3], sentences[3:6])
     phrases = learn_phrases(texts, tokenizer, 12, fewest=2)
     intervals = Intervals(checkpoint=3, log=2, averaging=2)
@@ -360,7 +361,7 @@ def test_all_objectives_together_resume(start, sentences, texts, tokenizer, tmp_
     assert not whole.rotation[:, 6:].any()
     history = whole.run(progress=False)
     assert set(history[-1]) == {"epoch", "step", "held_out_distance", "held_out_label_accuracy", "pairs_spearman"}
-    assert history[-1]["held_out_label_accuracy"] > 0.8
+    assert history[-1]["held_out_label_accuracy"] > 0.7
     assert history[-1]["held_out_distance"] < history[0]["held_out_distance"]
 
     stopped = begin("out", Checkpoint(tmp_path / "out", "run"))

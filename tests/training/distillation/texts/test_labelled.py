@@ -38,7 +38,9 @@ def test_skipped_lines_come_from_json(tmp_path):
 def spans(tokenizer) -> LabelledSpans:
     texts = [" ".join([sentence] * 9) for sentence in SENTENCES] + [""]
     labels = ["good"] * 7 + ["bad"] * 2
-    return LabelledSpans(TextTokenizer(tokenizer), labels * 10, texts * 10, seed=3)
+    return LabelledSpans(
+        TextTokenizer(tokenizer), labels * 10, [text and f"{text} {n}" for n in range(10) for text in texts], seed=3
+    )
 
 
 def test_spans_are_pieces_of_their_texts(tokenizer):
@@ -65,6 +67,14 @@ def test_labels_are_drawn_alike_and_by_the_step(tokenizer):
 
 def test_the_held_out_part_is_not_drawn(tokenizer):
     labelled = spans(tokenizer)
-    assert len(labelled.held_out_rows) == 9
+    assert 9 <= len(labelled.held_out_rows) < 19  # ten texts are empty
     assert not set(labelled.held_out_rows) & {row for rows in labelled.rows_of_class for row in rows}
     assert torch.equal(labelled.held_out()[0], labelled.held_out()[0])
+
+
+def test_no_copy_of_a_held_out_text_is_drawn(tokenizer):
+    texts = [f"text {number % 40}" for number in range(80)]
+    labelled = LabelledSpans(TextTokenizer(tokenizer), ["a", "b"] * 40, texts, seed=0)
+    held_out = {texts[row] for row in labelled.held_out_rows}
+    drawn = {texts[row] for rows in labelled.rows_of_class for row in rows}
+    assert (len(labelled.held_out_rows), held_out & drawn) == (8, set())
