@@ -39,22 +39,22 @@ _SIZES = ("m", "K", "u", "entries", "shared", "mean", "relative", "held", "path"
 _ARRAYS = ("levels", "scales", "rows", "U", "V", "W", "b", "gain", "bias", "c0", "s")
 # Results and arguments of each call; pointers and integers are eight bytes alike.
 _CALLS: dict[str, tuple[Any, int, int]] = {
+    "ctx_free": (None, 1, 0),
     "ctx_model_new": (_POINTER, 1, 0),
-    "ctx_model_free": (None, 1, 0),
     "ctx_embed": (_INTEGER, 6, 0b010000),
     "ctx_words_new": (_POINTER, 3, 0b011),
-    "ctx_words_free": (None, 1, 0),
     "ctx_words_add": (_INTEGER, 6, 0b100000),
     "ctx_words_find": (_INTEGER, 7, 0b0000100),
     "ctx_words_ids": (_INTEGER, 9, 0b000010000),
-    "ctx_phrases_new": (_POINTER, 3, 0b110),
-    "ctx_phrases_free": (None, 1, 0),
-    "ctx_phrases_merge": (_INTEGER, 4, 0b1000),
 }
 
 
 class _Parameters(ctypes.Structure):
     _fields_ = [(name, _INTEGER) for name in _SIZES] + [(name, _POINTER) for name in _ARRAYS]
+
+
+class _Phrases(ctypes.Structure):
+    _fields_ = [("n", _INTEGER), ("width", _INTEGER), ("keys", _POINTER), ("values", _POINTER), ("part", _POINTER)]
 
 
 def _at(array: NDArray[Any]) -> int:
@@ -173,7 +173,7 @@ class Attention:
         pointers = {name: _at(arrays[name]) for name in _ARRAYS if name in arrays and not (name == "s" and bag)}
         given = _Parameters(*sizes, PATHS[kernel.name], **pointers)
         self._embed = kernel.embed
-        self._model = _held(self, kernel.model_new(ctypes.addressof(given)), kernel.model_free)
+        self._model = _held(self, kernel.model_new(ctypes.addressof(given)), kernel.free)
 
     def embed(self, ids: Ids, lengths: Lengths, contexts: Floats, counts: NDArray[np.float64] | None = None) -> None:
         """Replace the first contexts of texts by the last; texts without tokens keep theirs.
@@ -190,18 +190,23 @@ class Attention:
 
 
 class PhrasesInC:
-    """Pairs of ids that become one id, as :class:`ctx_embed.text.phrases.Phrases` defines them."""
+    """Pairs of ids that become one id, as :class:`ctx_embed.text.phrases.Phrases` defines them, for :class:`Words`.
 
-    def __init__(self, kernel: Kernel, pairs: Ids, entries: int) -> None:
-        made = kernel.phrases_new(_at(_contiguous(pairs, np.int32)), len(pairs), entries)
-        self.pointer = _held(self, made, kernel.phrases_free)
-        self._merge = kernel.phrases_merge
+    Args:
+        pairs: (P, 2) ids of the parts, no pair twice; pair p becomes the id ``entries + p``.
+        entries: the tokenizer's number of entries.
+    """
 
-    def merge(self, ids: Ids, lengths: Lengths) -> tuple[Ids, Lengths]:
-        """Return packed ids (N,) and lengths (B,) with phrases merged."""
-        ids, lengths = ids.astype(np.int32), lengths.astype(np.int64)
-        left = self._merge(self.pointer, _at(ids), _at(lengths), len(lengths))
-        return ids[:left], lengths
+    def __init__(self, pairs: Ids, entries: int) -> None:
+        width = entries + len(pairs)
+        keys = pairs[:, 0].astype(np.int64) * width + pairs[:, 1]
+        order = np.argsort(keys)
+        part = np.zeros(width, np.uint8)
+        part[pairs[:, 0]] |= 1
+        part[pairs[:, 1]] |= 2
+        self._arrays = keys[order], (entries + order).astype(np.int32), part
+        self._given = _Phrases(len(pairs), width, *map(_at, self._arrays))
+        self.pointer = ctypes.addressof(self._given)
 
 
 class Words:
@@ -216,7 +221,7 @@ class Words:
         kinds = np.zeros(128, np.uint8)
         kinds[[ord(character) for character in cuts]] = 1
         seed = int.from_bytes(os.urandom(8), "little") >> 1
-        self._table = _held(self, kernel.words_new(seed, MOST_WORDS, _at(kinds)), kernel.words_free)
+        self._table = _held(self, kernel.words_new(seed, MOST_WORDS, _at(kinds)), kernel.free)
         self._find, self._ids, self._add = kernel.words_find, kernel.words_ids, kernel.words_add
 
     def find(self, texts: Sequence[str]) -> Found:

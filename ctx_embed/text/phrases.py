@@ -69,9 +69,8 @@ class Phrases:
 
     @cached_property
     def in_c(self) -> PhrasesInC | None:
-        """The same phrases in the kernel; None without one."""
-        found = kernel()
-        return None if found is None else PhrasesInC(found, self.pairs, self.entries)
+        """The same phrases for the kernel's words; None without a kernel."""
+        return None if kernel() is None else PhrasesInC(self.pairs, self.entries)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("in_c", "_by_pair")}
@@ -96,8 +95,6 @@ class Phrases:
         self, ids: NDArray[np.int32], lengths: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return packed ids (N,) and lengths (B,) of texts with phrases merged."""
-        if self.in_c is not None:
-            return self.in_c.merge(ids, lengths)
         merged = [self._merged(part.tolist()) for part in np.split(ids, lengths.cumsum()[:-1])] if len(lengths) else []
         counts = np.array([len(part) for part in merged], np.int64)
         return np.array([number for part in merged for number in part], np.int32), counts
