@@ -39,6 +39,8 @@ def interrupted_at(line: int, work) -> bool:
     return False
 
 
+# Between open() and the with that closes the file, Ctrl-C leaves the closing to the collector, which warns.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_index_goes_on_after_ctrl_c_at_any_line(tmp_path, hash_model, stride):
     path = tmp_path / "index"
