@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -154,8 +154,8 @@ class TextTokenizer:
         return [] if normalizer is None else _parts(_content(normalizer), "normalizers")
 
     @cached_property
-    def _finds_words(self) -> bool:
-        """Whether a word of ASCII letters and digits that the vocabulary has in lower case is that entry."""
+    def _lowers_words(self) -> bool:
+        """Whether the ids of an ASCII word of letters and digits are what WordPiece gives for it in lower case."""
         added = self.tokenizer.get_added_tokens_decoder().values()
         content = None if self.tokenizer.normalizer is None else _content(self.tokenizer.normalizer)
         return (
@@ -183,16 +183,16 @@ class TextTokenizer:
             return self._tokenized(words)
         return [ids[start + 1 : stop] for start, stop in pairwise([-1, *at.tolist(), len(ids)])]
 
-    def _of_words(self, words: list[str]) -> list[NDArray[np.int32]]:
+    def _of_words(self, words: list[str]) -> list[Sequence[int] | NDArray[np.int32]]:
         """Return the ids of whitespace-separated words, as written, each by itself."""
         found: list[Any] = [None] * len(words)
-        if self._finds_words:
-            # WordPiece takes the longest entry that a word begins with; to ask for the whole word is ten times as fast.
-            entry, longest = self.tokenizer.token_to_id, self._longest_word or 0
+        if self._lowers_words:
+            # WordPiece by itself takes a seventh of the time of the whole tokenizer.
+            tokenize = self.tokenizer.model.tokenize
             for place, word in enumerate(words):
-                if word.isascii() and word.isalnum() and len(word) <= longest:
-                    known = entry(word.lower())
-                    found[place] = known if known is not None and known < self._entries else None
+                if word.isascii() and word.isalnum():
+                    numbers = [token.id for token in tokenize(word.lower())]
+                    found[place] = numbers if max(numbers, default=0) < self._entries else None
         others = [place for place, known in enumerate(found) if known is None]
         short = [place for place in others if len(words[place]) <= LONG_WORD]
         for start in range(0, len(short), WORDS_AT_ONCE):
@@ -208,7 +208,7 @@ class TextTokenizer:
                     for part in self._tokenized(pieces[start : start + LONG_WORDS])
                 ]
             )
-        return [np.array([ids], ID) if isinstance(ids, int) else ids for ids in found]
+        return found
 
     def _looked_up(self, words: Words, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
@@ -217,7 +217,7 @@ class TextTokenizer:
         new = self._of_words(list(place)) if place else []
         ends = np.cumsum([0, *map(len, new)], dtype=np.int64)
         spans = np.stack([ends[:-1], ends[1:]], 1)
-        ids = np.concatenate(new) if new else np.empty(0, ID)
+        ids = np.fromiter(chain.from_iterable(new), ID, ends[-1])
         if place and self._adding.acquire(blocking=False):
             # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
             try:
