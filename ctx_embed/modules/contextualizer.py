@@ -178,6 +178,17 @@ class Contextualizer(TokenEncoder):
         """Initialise as the layer-normalised sum of the tokens, see :meth:`SecondOrderSteps.begin_as_mean`."""
         self.attention.begin_as_mean()
 
+    def token_embeddings(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """Return a_i^K * x_i of packed documents, (N, m): what the last step sums and normalises."""
+        offsets = torch.tensor([0, *lengths], device=ids.device).cumsum(0)
+        embeddings = self.embedding(ids)
+        contexts = self.attention(embeddings, ids, offsets)
+        x = self.attention.weighted(embeddings, offsets)
+        U, V, W, b, _, _ = (parameter[-1] for parameter in self.attention.parameters_of_steps)
+        ux, vc = x @ U.T, contexts[-2].to(x) @ V.T
+        a: Tensor = second_order.attended(ux, vc, second_order.document_ids(offsets), W, b)
+        return a * x
+
     @torch.no_grad()
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return the exact share of each token in each step's update z^k of its text, (K, n); a row sums to 1."""

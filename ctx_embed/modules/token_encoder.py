@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,33 @@ def fast_tokenizer(tokenizer: Tokenizer | PreTrainedTokenizerBase) -> Tokenizer:
     return copy
 
 
+class Features(dict[str, Tensor]):
+    """Features with ``token_embeddings`` (B, longest, m), and ``attention_mask``, computed when they are asked for.
+
+    Args:
+        features: the features that are there.
+        lengths: (B,) tokens in each text.
+        tokens: returns those of all texts one after the other, (N, m).
+    """
+
+    def __init__(self, features: dict[str, Tensor], lengths: Tensor, tokens: Callable[[], Tensor]) -> None:
+        super().__init__(features)
+        self._lengths, self._tokens = lengths, tokens
+
+    def __missing__(self, name: str) -> Tensor:
+        if name not in ("token_embeddings", "attention_mask"):
+            raise KeyError(name)
+        longest = int(self._lengths.max()) if len(self._lengths) else 0
+        mask = torch.arange(longest, device=self._lengths.device) < self._lengths[:, None]
+        found = mask.to(torch.int64)
+        if name == "token_embeddings":
+            tokens = self._tokens()
+            found = tokens.new_zeros(*mask.shape, tokens.shape[1])
+            found[mask] = tokens
+        self[name] = found
+        return found
+
+
 class TokenEncoder(InputModule):
     """A sentence-transformers input module over a token table; subclasses define how packed tokens become embeddings.
 
@@ -191,6 +218,14 @@ class TokenEncoder(InputModule):
     def regularizer(self) -> Tensor | float:
         """Return this encoder's own loss term, a scalar, for the texts last embedded in training; then return 0."""
         return 0.0
+
+    def token_embeddings(self, ids: Tensor, lengths: list[int]) -> Tensor:
+        """Return the contextualised tokens of packed documents, (N, m); arguments are those of :meth:`embed`.
+
+        Raises:
+            InputError: this encoder has none.
+        """
+        raise InputError(f"{type(self).__name__} has no token embeddings; ask for output_value='sentence_embedding'")
 
     def attention_weights(self, ids: Tensor, lengths: list[int]) -> list[Tensor]:
         """Return how much each token contributes to its text's embedding, see :func:`ctx_embed.attention_weights`.
@@ -322,6 +357,9 @@ class TokenEncoder(InputModule):
         Args:
             features: from :meth:`preprocess`; without ``attention_mask`` there is no padding.
             **kwargs: not read.
+
+        Returns:
+            The features; ``token_embeddings`` too can be read, see :meth:`token_embeddings`.
         """
         input_ids = features["input_ids"]
         if "cu_seq_lens_q" in features:
@@ -339,7 +377,7 @@ class TokenEncoder(InputModule):
             embedding = torch.where((lengths > 0).to(embedding.device)[:, None], embedding, embedding.new_zeros(()))
         # Normalize turns float16 zeros, the embedding of a text without tokens, into NaN.
         features["sentence_embedding"] = embedding.float() if embedding.dtype == torch.float16 else embedding
-        return features
+        return Features(features, lengths, lambda: self.token_embeddings(packed, listed))
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Write the config, ``model.safetensors`` and ``tokenizer.json`` into a folder.

@@ -7,17 +7,20 @@ import itertools
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.nn import functional as F
 
+import ctx_embed
 from ctx_embed import Contextualizer, InputError, second_order
 from ctx_embed.modules import contextualizer as contextualizer_module
 from ctx_embed.modules import second_order_steps, token_encoder
 from ctx_embed.modules.contextualizer import grouped
 from ctx_embed.numpy_model.contextualizer import PackedContextualizer
+from ctx_embed.systems.mean import MeanEmbedding
 from tests.conftest import SENTENCES, make_model
 
 OPTIONS = [
@@ -259,6 +262,47 @@ def test_a_wrong_table_or_tokenizer_is_one_line(tokenizer):
         Contextualizer(tokenizer, 4, weights=torch.zeros(3, 4))
     with pytest.raises(InputError, match=r"tokenizer must be a tokenizers\.Tokenizer, got str"):
         Contextualizer("bert")
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
+def test_token_embeddings_are_what_the_last_step_sums(tokenizer, options):
+    module = drawn(tokenizer, **options)
+    before = drawn(tokenizer, **options)
+    before.load_state_dict(module.state_dict())
+    before.attention.gain.data[-1] = before.attention.bias.data[-1] = 0
+    features = module.preprocess([*SENTENCES, ""])
+    found = module(dict(features))
+    total = (found["token_embeddings"] * found["attention_mask"][..., None]).sum(1)
+    z = F.layer_norm(total, (12,), module.attention.gain[-1], module.attention.bias[-1], second_order.LAYER_NORM_EPS)
+    expected = before(dict(features))["sentence_embedding"] + z
+    assert torch.allclose(found["sentence_embedding"][:-1], expected[:-1])
+    with pytest.raises(KeyError, match="tokens_embeddings"):
+        found["tokens_embeddings"]
+
+
+@pytest.mark.parametrize("longest", [1 << 20, 4])
+def test_token_embeddings_of_a_sentence_transformer(tokenizer, longest, monkeypatch, tmp_path):
+    monkeypatch.setattr(token_encoder, "PADDED_TOKENS", longest)
+    make_model(tokenizer).save(str(tmp_path))
+    model = ctx_embed.load(tmp_path, device="cpu")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    texts = [SENTENCES[0] * 9, "", *SENTENCES]
+    for each in (model, theirs):
+        found = each.encode(texts, output_value="token_embeddings")
+        counts = each.preprocess(texts)
+        lengths = counts["attention_mask"].sum(1) if "attention_mask" in counts else counts["cu_seq_lens_q"].diff()
+        assert [len(tokens) for tokens in found if len(tokens) > 1] == [n for n in lengths.tolist() if n > 1]
+        (alone,) = each.encode(texts[:1], output_value="token_embeddings")
+        torch.testing.assert_close(alone, found[0], rtol=1e-5, atol=1e-5)
+        assert each.encode(texts, output_value=None)[0]["sentence_embedding"].shape == (
+            model.get_embedding_dimension(),
+        )
+
+
+def test_an_encoder_without_token_embeddings_says_so(tokenizer):
+    model = sentence_transformers.SentenceTransformer(modules=[MeanEmbedding(tokenizer, 8)], device="cpu")
+    with pytest.raises(InputError, match="has no token embeddings; ask for"):
+        model.encode(SENTENCES, output_value="token_embeddings")
 
 
 def test_items_that_are_no_strings_are_named(tiny_model):
