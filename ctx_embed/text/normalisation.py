@@ -9,7 +9,7 @@ stays as it was written.
 - Composed characters are written as one (NFC).
 - Control characters become spaces, but for tabs and line ends, and so do the wide spaces beyond Latin-1.
 - Soft hyphens, zero-width and direction marks, variation selectors and tags are removed. But a soft hyphen at the end
-  of a line is a hyphen, joiners (U+200C, U+200D) stay after letters of scripts that write with them and after emoji,
+  of a word is a hyphen, joiners (U+200C, U+200D) stay after letters of scripts that write with them and after emoji,
   tags after the black flag, and a zero-width space becomes a space in the scripts of South-East Asia, which separate
   words by it.
 - Lone surrogates become U+FFFD.
@@ -49,7 +49,8 @@ _SOUTH_EAST_ASIA = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _DEPENDENT = re.compile(f"[\xad\u200b-\u200d]|{_TAGS}")
 _CONTEXT = re.compile(
     f"(?P<kept>[\u0600-\u18af\u2600-\u27bf\u2b00-\u2bff\U0001f300-\U0001faff][\u200c\u200d]|\U0001f3f4{_TAGS}+)"
-    f"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<hyphen>\xad(?=[ \t]*[\r\n]))|[\xad\u200b-\u200d]|{_TAGS}"
+    rf"|(?P<space>[{_SOUTH_EAST_ASIA}]\u200b)|(?P<hyphen>\xad(?![\xad\u200b-\u200d]*[^\W_]))"
+    f"|[\xad\u200b-\u200d]|{_TAGS}"
 )
 # A removed character, while positions are still those of the unread text.
 _REMOVED = "\0"
