@@ -55,7 +55,7 @@ def dedupe(
     found = deduplicated(sources, output, text_field=field, meaning=meaning, model=model, progress=True, **options)
     if found.unknown:
         click.echo(
-            f"Warning: the model knows no token of {counted(found.unknown, 'text')}, so that only characters were "
+            f"Warning: the model knows too few words of {counted(found.unknown, 'text')}, so that only characters were "
             "compared there.",
             err=True,
         )

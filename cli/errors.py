@@ -109,7 +109,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
 
 
-# The warnings about texts of which a model knows no token: one for each batch of texts.
+# The warnings about texts that a model cannot read: one for each batch of texts.
 _unknown_texts: list[UnknownTextsWarning] = []
 
 

@@ -41,7 +41,7 @@ class DamagedError(InputError):
 
 
 class UnknownTextsWarning(UserWarning):
-    """A model knows no token of some texts.
+    """A model cannot read some texts: it knows fewer than half of their words, or no token of them.
 
     Args:
         count: the number of these texts.
@@ -53,11 +53,11 @@ class UnknownTextsWarning(UserWarning):
         self.count, self.texts, self.zeros = count, texts, zeros
         if texts == 1:
             result = "embedded as zeros, so it is like no other text" if zeros else "embedded as any other such text"
-            super().__init__(f"the text has no token that the model knows: it is {result}")
+            super().__init__(f"the text has too few words that the model knows: it is {result}")
         else:
             result = "embedded as zeros, so they are like no other text" if zeros else "all embedded alike"
             share = f"{count:,} texts" if texts is None else f"{count} of {texts} texts"
-            super().__init__(f"{share} have no token that the model knows: they are {result}")
+            super().__init__(f"{share} have too few words that the model knows: they are {result}")
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> InputError:

@@ -23,7 +23,7 @@ Floats = NDArray[Any]
 def dimension_of(encoder: SentenceTransformer) -> int:
     """Return the dimension of an encoder's embeddings before any truncation."""
     with warnings.catch_warnings():
-        # Suppress the warning that the empty text has no token that the model knows.
+        # Suppress the warning that the empty text has no words.
         warnings.simplefilter("ignore")
         return embeddings(encoder.eval(), [""]).shape[1]
 

@@ -42,7 +42,7 @@ class Deduplicated:
         rows: the number of rows read.
         kept: the number of rows kept.
         groups: the number of kept rows that have duplicates.
-        unknown: the number of texts in which the model knows no token; only their characters were compared.
+        unknown: the number of texts that the model cannot read; only their characters were compared.
     """
 
     rows: int
@@ -74,7 +74,8 @@ def dedupe(
     A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first row of a group is kept, and
     every dropped row resembles a kept one. Files are written whole or not at all.
 
-    If the model knows no token of a text, only its characters are compared, because its embedding is zero.
+    Of a text that the model cannot read, with more unknown words than known ones, only the characters are compared:
+    its embedding is zero.
 
     MinHash signatures in bands give candidate pairs, which are then compared exactly. They find 98 % of the pairs with
     similarity 0.6, and more of the closer pairs. Each row takes about 200 bytes of memory; its text and signature
@@ -199,7 +200,7 @@ def _near_embeddings(texts: StoredTexts, meaning: float, model: str | Path | Mod
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnknownTextsWarning)
                 found_vectors = embedder.documents([texts[row] for row in block.tolist()])
-            # The embedding is zero if the model knows no token of the text; the result has their number.
+            # The embedding is zero if the model cannot read the text; the result has their number.
             known = found_vectors.any(axis=1)
             if known.any():
                 shards = vectors.append(shards, found_vectors[known])

@@ -39,7 +39,7 @@ class StoredTexts:
         self.digits: Rows = np.empty(0, np.int64)
         # The first row of each distinct normalised text.
         self.distinct: Rows = np.empty(0, np.int64)
-        # Number of texts in which the model knows no token.
+        # Number of texts that the model cannot read.
         self.unknown = 0
         self._ends: Rows = np.empty(0, np.int64)
         self._file: BinaryIO = (folder / "texts").open("w+b")

@@ -50,7 +50,7 @@ class Explanation:
         weights: float32; the last axis runs over the tokens, see :func:`ctx_embed.attention_weights`.
         axes: the names of the axes: ``("step", "token")`` for a Contextualizer, ``("head", "token")`` for encoders with
             heads.
-        path: the path of a Contextualizer's context; None for other encoders, and if the model knows no token.
+        path: the path of a Contextualizer's context; None for other encoders, and if the model cannot read the text.
     """
 
     text: str

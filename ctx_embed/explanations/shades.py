@@ -12,8 +12,8 @@ AGAINST = (213, 94, 0)
 DEEPEST = 0.6
 # Only a weight of at least this many times the mean magnitude of its line has the deepest colour.
 EVEN = 2.0
-# Shown for a text without known tokens.
-NOTHING = "the model knows no token of this text: nothing to explain"
+# Shown for a text that the model cannot read.
+NOTHING = "the model knows too few words of this text: nothing to explain"
 
 
 def shades(weights: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -191,7 +191,7 @@ class Search:
     def _add_nearest(self, cosines: NDArray[Any], worded: list[int], candidate: Callable[[int], _Candidate]) -> None:
         """Keep the passages that are among the nearest so far."""
         floor = self._nearest[-1].hit.score if len(self._nearest) == self._depth else -2.0
-        # A text without known tokens is a zero vector, which has no meaning.
+        # A text that the model cannot read is a zero vector, which has no meaning.
         is_near = (cosines > floor) & (cosines != 0)
         if self._words is not None and self._words.required:
             is_near &= np.isin(np.arange(len(cosines)), worded)
@@ -307,7 +307,7 @@ class Search:
 
 def _embedded(model: IndexModel, texts: Sequence[str]) -> Vectors:
     with warnings.catch_warnings():
-        # Many passages of source code have no token that the model knows.
+        # Many passages of source code have too few words that the model knows.
         warnings.simplefilter("ignore")
         return model.documents(texts)
 

@@ -587,8 +587,9 @@ class SearchIndex:
 
         Returns:
             A list of hits for a single or fused query; a list of such lists for several queries. Scores are cosines in
-            [-1, 1] in every mode; with ``exclude``, cosines with the moved query. If the model knows no token of a
-            query or passage, ``dense`` finds nothing, and ``hybrid`` goes by words alone.
+            [-1, 1] in every mode; with ``exclude``, cosines with the moved query. If the model cannot read a query
+            or passage, as it knows fewer than half of the words, ``dense`` finds nothing, and ``hybrid`` goes by words
+            alone.
 
         Raises:
             InputError: an argument has the wrong type or range, the filter cannot be understood, no document has an id

@@ -78,8 +78,8 @@ class Contextualizer(TokenEncoder):
 
     Shapes: x_i, a_i^k, b_k and c^k (m,); U_k, V_k (u, m); W_k (m, u). Parameters: K (3 u m + 3 m), and m each for
     learned positions and a learned c^0. Cost: O(n u m) per step for n tokens. No special tokens are added. If the
-    tokenizer knows no token of a text, the text keeps c^0, or is embedded as zeros if a ``Normalize`` follows. Train
-    with a learning rate of about 1e-3; with 5e-5, usual for Transformers, the parameters hardly change.
+    tokenizer knows too few words of a text, the text keeps c^0, or is embedded as zeros if a ``Normalize`` follows.
+    Train with a learning rate of about 1e-3; with 5e-5, usual for Transformers, the parameters hardly change.
 
     Args:
         tokenizer: of the ``tokenizers`` library, or a fast tokenizer of transformers.

@@ -158,7 +158,7 @@ class TokenEncoder(InputModule):
     # Ascending hashes of the labelled texts in the training data, see :mod:`ctx_embed.training.labelled_texts`; saved
     # with the model, but not part of its fingerprint.
     labelled_texts: NDArray[np.uint64] | None = None
-    # Whether a Normalize follows; if so, a text in which the model knows no token is embedded as zeros.
+    # Whether a Normalize follows; if so, a text that the model cannot read is embedded as zeros.
     normalized: bool = False
     # The folder from which the encoder was loaded.
     source: Path | None = None

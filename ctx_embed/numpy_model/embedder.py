@@ -259,7 +259,7 @@ class Embedder:
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
         """Return what :meth:`encode` reads of texts: the ids of all one after the other, and how many each has.
 
-        Prompts are included and texts are cut to ``max_seq_length``; a text without known tokens has no ids.
+        Prompts are included and texts are cut to ``max_seq_length``; a text that the model cannot read has no ids.
         """
         if prompt is None and self.default_prompt_name is not None:
             prompt = self._prompt(self.default_prompt_name)

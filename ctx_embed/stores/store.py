@@ -144,7 +144,7 @@ class Batch:
 class Store(ABC):
     """Documents and their vectors in a database or a folder; :func:`ctx_embed.stores.open` returns one.
 
-    A document without tokens that the model knows is stored with a vector of zeros, which no search finds.
+    A document that the model cannot read is stored with a vector of zeros, which no search finds.
 
     A subclass stores rows by id, and by name small JSON notes, which record the collection and encoding runs.
 
@@ -254,7 +254,7 @@ class Store(ABC):
         found = [Hits(text, []) for text in texts]
         if texts:
             queries = self.embedder.queries([well_formed(text) for text in texts])
-            # A query without known tokens is embedded as zeros and finds nothing.
+            # A query that the model cannot read is embedded as zeros and finds nothing.
             known = np.flatnonzero(queries.any(axis=1))
             if len(known):
                 for place, hits in zip(known, self._nearest(queries[known], int(k), tree, exact), strict=True):

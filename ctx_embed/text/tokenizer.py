@@ -20,8 +20,8 @@ from tokenizers.models import WordPiece
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import Words, kernel
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
-from ctx_embed.text.phrases import Phrases
-from ctx_embed.text.unknown import unknown_id
+from ctx_embed.text.phrases import CONTINUED, Phrases
+from ctx_embed.text.unknown import is_read, letters, unknown_id
 
 # Components that treat each whitespace-separated word by itself, so that a text's ids are its words' ids in order.
 WORDWISE_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
@@ -36,6 +36,10 @@ WORDS_AT_ONCE = 256
 SEPARATOR = "|"
 # Ideographs, which BERT's normaliser makes words, and signs between them. A cut before a letter separates no accent.
 IDEOGRAPHS = "\u3001-\u3003\u3008-\u3011\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff0f"
+
+LETTER_OR_DIGIT = re.compile(r"[^\W_]")
+# An entry that is a word, or that a word begins with.
+WORD = re.compile(rf"(?!{re.escape(CONTINUED)}).*[^\W\d_]", re.DOTALL)
 
 ID = np.dtype(np.int32)
 
@@ -241,18 +245,65 @@ class TextTokenizer:
             ids = np.union1d(ids, found.astype(ID))
         return ids
 
-    def known(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many tokens of each packed text the model knows, (B,)."""
-        is_known = ids != self.unknown[0] if len(self.unknown) == 1 else ~np.isin(ids, self.unknown)
-        if is_known.all():
-            return lengths
-        texts = np.searchsorted(lengths.cumsum(), np.flatnonzero(~is_known), side="right")
-        return np.asarray(lengths - np.bincount(texts, minlength=len(lengths)))
+    @cached_property
+    def _evidence(self) -> NDArray[np.int32]:
+        """What each id adds to the evidence of a text, (entries + P, 4); a phrase adds what its parts do."""
+        texts = TextTokenizer(self.tokenizer).entry_texts()
+        table = np.ones((len(texts), 4), ID)
+        table[:, 1] = 0
+        table[:, 2] = [LETTER_OR_DIGIT.search(text) is not None for text in texts]
+        table[:, 3] = [WORD.match(text) is not None for text in texts]
+        table[self.unknown[self.unknown < len(texts)]] = (0, 1, 0, -1)
+        if self.phrases is not None:
+            table = np.concatenate([table, np.zeros((len(self.phrases), 4), ID)])
+            phrases = table[len(texts) :]
+            settled = False
+            # Each pass settles the phrases whose parts are settled.
+            while not settled:
+                sums = table[self.phrases.pairs].sum(1, dtype=ID)
+                settled = np.array_equal(sums, phrases)
+                phrases[:] = sums
+        return table
+
+    def _summed(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sums of what the ids of packed texts add, (B, 4)."""
+        ends = np.concatenate([[0], lengths.cumsum()])
+        sums = [np.concatenate([[0], added[ids].cumsum(dtype=np.int64)])[ends] for added in self._evidence.T]
+        found: NDArray[np.int64] = np.diff(sums).T
+        return found
+
+    def evidence(self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what :func:`ctx_embed.text.unknown.is_read` judges texts by; that of a text is the sum of its parts'.
+
+        Args:
+            texts: B strings.
+            ids, lengths: what calling the tokenizer with them returned.
+
+        Returns:
+            (B, 4): the known tokens, the unknown ones, the known ones with a letter or a digit, and the known words
+            minus the unknown ones. Only what has a letter is a word here: marks, numbers and emoji are not.
+        """
+        found = self._summed(ids, lengths)
+        some = np.flatnonzero(found[:, 1])
+        # Which of the unknown tokens are words shows where there is nothing else.
+        found[some, 3] = self._summed(*self([letters(texts[place]) for place in some.tolist()]))[:, 3]
+        return found
+
+    def is_read(self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return whether a model can read each of the texts, (B,), given their packed ids."""
+        unknown = ids == self.unknown[0] if len(self.unknown) == 1 else np.isin(ids, self.unknown)
+        read = lengths > 0
+        if unknown.any():
+            doubtful = np.zeros(len(lengths), bool)
+            doubtful[np.searchsorted(lengths.cumsum(), np.flatnonzero(unknown), side="right")] = True
+            some = [text for text, asked in zip(texts, doubtful.tolist(), strict=True) if asked]
+            read[doubtful] = is_read(self.evidence(some, ids[np.repeat(doubtful, lengths)], lengths[doubtful]))
+        return read
 
     def read(
         self, texts: Sequence[str], prompt: str | None = None, limit: int | None = None
     ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Return the ids that a model reads: with prompts, and none for a text in which it knows no token.
+        """Return the ids that a model reads: with prompts, and none for a text that it cannot read.
 
         Args:
             texts: B strings.
@@ -262,7 +313,8 @@ class TextTokenizer:
         Returns:
             ids (N,) and lengths (B,); they sum to N.
         """
-        ids, lengths = self([prompt + text for text in texts] if prompt else texts)
+        whole = self(texts)
+        ids, lengths = self([prompt + text for text in texts]) if prompt else whole
         if limit is not None and lengths.max(initial=0) > limit:
             # The counts make most messages different, so that Python does not filter them as repeated warnings.
             warnings.warn(
@@ -272,8 +324,7 @@ class TextTokenizer:
             )
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
             lengths = lengths.clip(max=limit)
-        of_prompt = int(self.known(*self([prompt]))[0]) if prompt else 0
-        read = self.known(ids, lengths) > of_prompt
+        read = self.is_read(texts, *whole)
         if read.all():
             return ids, lengths
         return ids[np.repeat(read, lengths)], lengths * read

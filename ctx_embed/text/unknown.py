@@ -1,11 +1,14 @@
-"""Measure the share of a text's tokens that a model does not know, and warn if it is large."""
+"""Judge which texts a model can read, and warn if it does not know a large share of the tokens of many texts."""
 
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 
@@ -14,6 +17,35 @@ from ctx_embed.texts import well_formed
 SAMPLED_TEXTS, SAMPLED_CHARACTERS = 512, 1000
 # Users are warned above this share of unknown tokens.
 MOST_UNKNOWN = 0.5
+
+
+class _Letters(dict[int, str]):
+    """Letters and their marks by their codes, nothing for what is not seen, and a space for all else."""
+
+    def __missing__(self, code: int) -> str:
+        category = unicodedata.category(chr(code))
+        return self.setdefault(code, chr(code) if category[0] in "LM" else "" if category == "Cf" else " ")
+
+
+_LETTERS = _Letters()
+
+
+def letters(text: str) -> str:
+    """Return the letters of a text, with spaces for all else."""
+    return text.translate(_LETTERS)
+
+
+def is_read(evidence: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether a model can read each of B texts.
+
+    It can read a text of which it knows at least half of the words. In a text without words it must know a number, or
+    all of the marks. To a model that cannot read two texts they look alike, as both are unknown words and full stops.
+
+    Args:
+        evidence: (B, 4) from :meth:`ctx_embed.text.tokenizer.TextTokenizer.evidence`.
+    """
+    known, unknown, said, balance = evidence.T
+    return np.asarray((balance >= 0) & ((said > 0) | ((known > 0) & (unknown == 0))))
 
 
 def tokenizer_of(model: Any) -> Tokenizer | None:

@@ -82,19 +82,19 @@ def test_a_store_given_as_an_index_keeps_its_password(texts, command, address):
 @pytest.mark.parametrize(
     ("command", "warning"),
     [
-        ("index build t.txt x", "6,000 texts have no token that the model knows: they are embedded"),
-        ("encode t.txt -o x.npy", "6,000 texts have no token that the model knows: they are embedded"),
-        ("encode t.txt --to x", "6000 of 12000 texts have no token that the model knows: they are embedded"),
-        ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows no token of 6000 texts"),
+        ("index build t.txt x", "6,000 texts have too few words that the model knows: they are embedded"),
+        ("encode t.txt -o x.npy", "6,000 texts have too few words that the model knows: they are embedded"),
+        ("encode t.txt --to x", "6000 of 12000 texts have too few words that the model knows: they are embedded"),
+        ("dedupe t.txt --meaning 0.99 -o x.txt", "the model knows too few words of 6000 texts"),
     ],
     ids=lambda value: value.split()[0],
 )
-def test_one_warning_about_texts_without_known_tokens(texts, command, warning):
+def test_one_warning_about_texts_of_unknown_words(texts, command, warning):
     """They are embedded in batches, and by other processes."""
     (texts / "t.txt").write_text("".join(f"text {n}\n{chr(0x4E00 + n)}\n" for n in range(6000)))
     result = shell(f"CTX {command}")
     assert result.returncode == 0
-    assert [line for line in result.stderr.splitlines() if "token" in line] == [result.stderr.splitlines()[-1]]
+    assert [line for line in result.stderr.splitlines() if "too few words" in line] == [result.stderr.splitlines()[-1]]
     assert result.stderr.splitlines()[-1].startswith(f"Warning: {warning}")
 
 
@@ -171,11 +171,12 @@ def test_a_warning_is_one_line_without_code():
     Path("notes.txt").write_text("Rain fell all night.\n日本語\n")
     built = shell("CTX index build notes.txt notes.index")
     assert built.stderr.splitlines() == [
-        "Warning: 1 of 2 texts have no token that the model knows: they are embedded as zeros, so they are like no "
-        "other text"
+        "Warning: 1 of 2 texts have too few words that the model knows: they are embedded as zeros, so they are like "
+        "no other text"
     ]
     asked = shell("CTX index query notes.index 日本語 --mode dense")
     assert asked.stderr.splitlines() == [
-        "Warning: the text has no token that the model knows: it is embedded as zeros, so it is like no other text",
+        "Warning: the text has too few words that the model knows: it is embedded as zeros, so it is like no "
+        "other text",
         "no hits: nothing is like the query",
     ]

@@ -20,7 +20,7 @@ def test_texts_in_the_terminal(tiny_model):
     tokens = ctx_embed.explain(tiny_model, "the cat").tokens
     assert [word for word in lines[1].split() if not word.lstrip("-").isdigit()] == ["step", *tokens]
     assert sum(line.startswith("step 2 ") for line in lines) == 2
-    assert "(empty text)\nthe model knows no token of this text: nothing to explain\n" in result.stdout
+    assert "(empty text)\nthe model knows too few words of this text: nothing to explain\n" in result.stdout
     assert sum(line.startswith("step k") for line in lines) == 0
     assert run("the cat", "", "a dog", "--contexts").stdout.count("\nstep k") == 2
 

@@ -138,7 +138,7 @@ def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
     assert result.exit_code == 0, result.output
     assert lines(tmp_path / "out.txt") == texts
     assert result.stderr == (
-        "Warning: the model knows no token of 3 texts, so that only characters were compared there.\n"
+        "Warning: the model knows too few words of 4 texts, so that only characters were compared there.\n"
     )
 
 

@@ -66,7 +66,7 @@ def test_terminal_colours_by_sign_and_not_the_faintest():
 
 def test_terminal_without_tokens_and_between_tokens():
     lines = [line.rstrip() for line in shown(NONE).splitlines()]
-    assert lines == ["(empty text)", "the model knows no token of this text: nothing to explain"]
+    assert lines == ["(empty text)", "the model knows too few words of this text: nothing to explain"]
     assert "layer 1, head 1  x 60  y 40" in shown(BETWEEN)
 
 
@@ -127,7 +127,7 @@ def test_the_page_shows_text_weights_and_path():
     assert "15.0001.5000.2500.750" in page.text
     assert "15.0001.5000.2500.750" not in Page(html([TWO])).text
     assert "(empty text)" in page.text
-    assert "the model knows no token of this text: nothing to explain" in page.text
+    assert "the model knows too few words of this text: nothing to explain" in page.text
     assert [tag for tag, _ in page.tags].count("section") == 2
 
 

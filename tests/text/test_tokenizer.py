@@ -16,6 +16,8 @@ from ctx_embed.numpy_model import Embedder
 from ctx_embed.text.normalisation import normalised
 from ctx_embed.text.tokenizer import TextTokenizer, is_wordwise
 
+SHIPPED = Embedder.load().text_tokenizer
+
 ODD = [
     "\x0b",
     "\x1c",
@@ -123,7 +125,7 @@ def test_words_are_tokenized_once_and_begun_anew_at_the_limit(tokenizer, monkeyp
     )
 )
 def test_the_shipped_tokenizer_cuts_where_words_may_be_cut(texts):
-    ours = Embedder.load().text_tokenizer.without_phrases()
+    ours = TextTokenizer(SHIPPED.tokenizer)
     for _ in range(2):
         assert split(*ours(texts)) == (plain(ours.tokenizer, texts) if texts else [[]])
 
@@ -143,7 +145,7 @@ def test_the_shipped_tokenizer_cuts_where_words_may_be_cut(texts):
     ids=lambda text: f"{text[:4]}-{len(text)}",
 )
 def test_text_without_spaces_is_cut_where_the_tokenizer_cuts(text):
-    ours = Embedder.load().text_tokenizer.without_phrases()
+    ours = TextTokenizer(SHIPPED.tokenizer)
     assert split(*ours([text])) == plain(ours.tokenizer, [text])
 
 

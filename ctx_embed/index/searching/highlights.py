@@ -73,7 +73,7 @@ def highlights(
     Args:
         texts: the passages.
         queries: one query, or several of which any may be answered.
-        vectors: (queries, dimension) their unit vectors; zeros for a query of which the model knows no token.
+        vectors: (queries, dimension) their unit vectors; zeros for a query that the model cannot read.
         embed: returns the unit vectors (n, dimension) of texts.
     """
     spans = [places(text) for text in texts]
@@ -84,7 +84,7 @@ def highlights(
     if not parts:
         return [span for (span,) in spans]
     with warnings.catch_warnings():
-        # A line may have no token that the model knows.
+        # A line may have too few words that the model knows.
         warnings.simplefilter("ignore")
         # Without the meaning of the query, its words decide.
         cosines = (embed(parts) @ vectors.T).max(axis=1) if vectors.any() else np.zeros(len(parts), np.float32)

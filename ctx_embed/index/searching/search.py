@@ -191,7 +191,7 @@ class Search:
         asked = [texts] if self.options.fuse else [[text] for text in texts]
         judged = any(self.queries.texts) and bool(vectors.any())
         distribution = unanswered.of(index, store, snapshot) if judged else None
-        # A query without known tokens has no meaning by which to judge a hit.
+        # A query that the model cannot read has no meaning by which to judge a hit.
         known = [bool(vector.any()) for vector in vectors]
         known = [any(known)] if self.options.fuse else known
         if self.options.fuse:
@@ -253,7 +253,7 @@ class Search:
         if away:
             away_from: Vectors = np.array(away, np.float32).mean(axis=0, keepdims=True)
             moved = unit_rows(vectors - np.float32(EXCLUDED_WEIGHT) * unit_rows(away_from))
-            # A query without known tokens has no meaning, so it stays zero.
+            # A query that the model cannot read has no meaning, so it stays zero.
             vectors = np.where(vectors.any(axis=1, keepdims=True), moved, np.float32(0))
         allowed: Mask = np.ones(snapshot.rows, bool) if searched.allowed is None else searched.allowed.copy()
         for document in [*liked, *excluded.values()]:
@@ -436,7 +436,7 @@ Pieces: TypeAlias = list[tuple[list[Scored], bool]]
 
 
 def dense(searched: Searched, texts: Sequence[str], vectors: Vectors, depth: int) -> Pieces:
-    """Rank passages by the cosines of their vectors; zero vectors, of texts without known tokens, are not found."""
+    """Rank passages by the cosines of their vectors; zero vectors, of texts that it cannot read, are not found."""
     rankings = searched.index.search(vectors, min(depth, searched.snapshot.rows), searched.snapshot, searched.allowed)
     return [([Scored(score, row) for score, row in ranking], len(ranking) < depth) for ranking in rankings]
 

@@ -17,6 +17,7 @@ from ctx_embed.numpy_model.contextualizer import Ids
 from ctx_embed.numpy_model.growing.sums import Counts, Moments
 from ctx_embed.numpy_model.saved import Floats
 from ctx_embed.text.tokenizer import TextTokenizer
+from ctx_embed.text.unknown import is_read
 
 if TYPE_CHECKING:
     from ctx_embed.numpy_model.embedder import Embedder
@@ -29,6 +30,8 @@ WORDS_AT_ONCE = 32
 ADDED_CHARACTERS = 256
 # Maximum bytes of a stored state without its sums: the text around both ends, and headers.
 LARGEST_ENDS = 1 << 24
+# Maximum number of words in the sums of a stored state.
+LARGEST_EVIDENCE = 1 << 53
 
 
 class Cuts:
@@ -114,8 +117,8 @@ class DocumentState:
         self._added: list[str] = []
         self._characters = 0
         self._sums = self._new_sums()
-        # Whether the model knows a token of the text in the sums.
-        self._known = False
+        # What the model knows of the text in the sums.
+        self._evidence = np.zeros((1, 4), np.int64)
         self._cut = False
 
     def __repr__(self) -> str:
@@ -186,7 +189,7 @@ class DocumentState:
             self._grow(joined)
         self._cut = True
         self._sums.merge(other._sums)
-        self._known = self._known or other._known
+        self._evidence = self._evidence + other._evidence
         self._tail = other._tail
 
     def embedding(self, **options: Any) -> NDArray[Any]:
@@ -199,36 +202,36 @@ class DocumentState:
             (dimension,).
         """
         self._settle()
+        (head, of_head), (tail, of_tail) = self._read(self._head), self._read(self._tail)
         sums = self._new_sums()
-        sums.add(self._ids(self._head))
+        sums.add(head)
         sums.merge(self._sums)
-        sums.add(self._ids(self._tail))
+        sums.add(tail)
         first = self._embedder.contextualizer.first_contexts(np.empty(0, np.int32), np.zeros(1, np.int64))[0]
-        known = np.array([self._known or self._knows(self._head) or self._knows(self._tail)], np.int64)
-        vectors: Floats = (sums.context(first) if known[0] else first)[None]
-        embedding: NDArray[Any] = self._embedder.finished(vectors, known, **options)[0]
+        read = is_read(self._evidence + of_head + of_tail)
+        vectors: Floats = (sums.context(first) if read[0] else first)[None]
+        embedding: NDArray[Any] = self._embedder.finished(vectors, read.astype(np.int64), **options)[0]
         return embedding
 
     def _grow(self, text: str) -> None:
         """Append text between two safe cuts to the sums."""
-        self._sums.add(self._ids(text))
-        self._known = self._known or self._knows(text)
+        ids, evidence = self._read(text)
+        self._sums.add(ids)
+        self._evidence = self._evidence + evidence
 
-    def _knows(self, text: str) -> bool:
-        """Return whether the model knows a token of the text."""
+    def _read(self, text: str) -> tuple[Ids, NDArray[np.int64]]:
+        """Return the ids of a text and what it adds to the evidence."""
         tokenizer = self._embedder.text_tokenizer
-        return bool(tokenizer.known(*tokenizer([text]))[0])
-
-    def _ids(self, text: str) -> Ids:
-        return self._embedder.text_tokenizer([text])[0]
+        ids, lengths = tokenizer([text])
+        return ids, tokenizer.evidence([text], ids, lengths)
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes, from which :meth:`Embedder.state` restores it."""
         self._settle()
         stream = io.BytesIO()
         np.savez(stream, *self._sums.arrays())
-        ends = json.dumps([self._embedder.fingerprint, self._cut, self._head, self._tail, self._known]).encode() + b"\n"
-        return MAGIC + zlib.compress(ends + stream.getvalue())
+        values = [self._embedder.fingerprint, self._cut, self._head, self._tail, self._evidence[0].tolist()]
+        return MAGIC + zlib.compress(json.dumps(values).encode() + b"\n" + stream.getvalue())
 
     def restore(self, stored: bytes) -> None:
         """Restore a state from the bytes that :meth:`to_bytes` returned.
@@ -237,7 +240,7 @@ class DocumentState:
             InputError: the bytes are not a state, or they are damaged or belong to another model.
         """
         try:
-            fingerprint, cut, head, tail, known, arrays = self._unpacked(stored)
+            fingerprint, cut, head, tail, evidence, arrays = self._unpacked(stored)
         # Any error, as the bytes may come from a stranger.
         except Exception as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error!s:.200})") from None
@@ -251,10 +254,10 @@ class DocumentState:
             sums.restore(arrays)
         except ValueError as error:
             raise InputError(f"stored must be the bytes of a DocumentState ({error})") from None
-        self._cut, self._head, self._tail, self._known = cut, head, tail, cut and known
+        self._cut, self._head, self._tail, self._evidence = cut, head, tail, np.array([evidence], np.int64)
         self._sums, self._added, self._characters = sums, [], 0
 
-    def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, bool, list[NDArray[Any]]]:
+    def _unpacked(self, stored: bytes) -> tuple[str, bool, str, str, list[int], list[NDArray[Any]]]:
         """Return the values that :meth:`to_bytes` packed, using memory bounded by the size of the model."""
         if not isinstance(stored, bytes) or not stored.startswith(MAGIC):
             raise ValueError("another beginning")
@@ -265,12 +268,14 @@ class DocumentState:
             raise ValueError(f"cut short, or more than {largest:,} bytes")
         line, _, packed = content.partition(b"\n")
         values = json.loads(line)
-        if [type(value) for value in values] != [str, bool, str, str, bool]:
+        if [type(value) for value in values] != [str, bool, str, str, list]:
             raise ValueError("its values have the wrong types; if a development version made it, read the text again")
-        fingerprint, cut, head, tail, known = values
+        fingerprint, cut, head, tail, evidence = values
+        if [type(value) for value in evidence] != [int] * 4 or max(map(abs, evidence)) > LARGEST_EVIDENCE:
+            raise ValueError("its numbers of words are none")
         with ZipFile(io.BytesIO(packed)) as archive:
             # Arrays are stored uncompressed, so none can be larger than these bytes.
             if any(entry.file_size > len(packed) or entry.compress_type for entry in archive.infolist()):
                 raise ValueError("compressed arrays")
         with np.load(io.BytesIO(packed)) as loaded:
-            return fingerprint, cut, head, tail, known, [loaded[name] for name in loaded.files]
+            return fingerprint, cut, head, tail, evidence, [loaded[name] for name in loaded.files]

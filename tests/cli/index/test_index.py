@@ -236,7 +236,7 @@ def test_an_index_of_another_model(texts, index, tiny_model_path, tmp_path, toke
 def test_any_text_is_a_query(texts, index, query):
     succeeds("build", texts, index)
     hits = json.loads(succeeds("query", index, query, "--json", "-k", 100))
-    # The model knows no token of the others.
+    # The model cannot read the others.
     assert len(hits) == (8 if query.startswith("word") else 0)
     assert all(-1 <= hit["score"] <= 1 for hit in hits)
 

@@ -1,4 +1,4 @@
-"""A text of which the shipped model knows no token is like no other, in any search by meaning."""
+"""A text that the shipped model cannot read is like no other, in any search by meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ctx_embed import SearchIndex
 UNKNOWN = ["日本語", "======", ""]
 TEXTS = ["Prices rise faster than wages.", *UNKNOWN, "A bank raised its rates.", "Rain fell all night."]
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no token that the model knows")
+pytestmark = pytest.mark.filterwarnings("ignore:.*too few words that the model knows")
 
 
 @pytest.fixture(params=["float32", "float16", "int8"])

@@ -204,15 +204,25 @@ HOSTILE_COUNTS = {
 @pytest.mark.parametrize("name", HOSTILE_COUNTS)
 def test_hostile_sums_are_one_line(embedder, name):
     arrays, message = HOSTILE_COUNTS[name]
-    stored = packed([embedder.fingerprint, True, "a", "b", True], arrays)
+    stored = packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays)
     with pytest.raises(InputError, match=f"stored must be the bytes of a DocumentState .*{message}"):
         embedder.state(stored)
 
 
 @pytest.mark.parametrize(
     "ends",
-    ["[" * 100_000, "{}", '["a"]', [1, True, "", "", True], ["f", 1, "", "", True], ["f", True, None, "", True]],
-    ids=["deep", "object", "short", "fingerprint", "cut", "head"],
+    [
+        "[" * 100_000,
+        "{}",
+        '["a"]',
+        [1, True, "", "", [0] * 4],
+        ["f", 1, "", "", [0] * 4],
+        ["f", True, None, "", [0] * 4],
+        ["f", True, "", "", [0] * 3],
+        ["f", True, "", "", [0, 0, 0, 1 << 60]],
+        ["f", True, "", "", [True] * 4],
+    ],
+    ids=["deep", "object", "short", "fingerprint", "cut", "head", "three numbers", "large", "no numbers"],
 )
 def test_hostile_ends_are_one_line(embedder, ends):
     with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
@@ -236,7 +246,7 @@ def test_moments_that_are_no_numbers_are_one_line(tokenizer, tmp_path):
     for n, value in ((1, np.nan), (1, np.inf), (-1, 1.0)):
         arrays = arrays_of(np.array([n]), np.ones(m), np.ones(m), np.full(m, value), np.ones((m, m)))
         with pytest.raises(InputError, match="stored must be the bytes of a DocumentState"):
-            embedder.state(packed([embedder.fingerprint, True, "a", "b", True], arrays))
+            embedder.state(packed([embedder.fingerprint, True, "a", "b", [1, 0, 1, 1]], arrays))
 
 
 def test_a_state_of_a_development_version_is_refused_in_one_line(embedder):
