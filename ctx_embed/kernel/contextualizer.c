@@ -81,7 +81,8 @@ typedef struct {
 typedef struct {
     float *x, *h;           /* a chunk's rows (M / BLOCK, n, BLOCK); products (heads / 4, n, 4) */
     float *computed;             /* products that are not held, (CHUNK, width) */
-    float *row, *four, *heads4;  /* (M,) a row; (M, 4) four rows; (4, K u) their products */
+    float *row, *four, *heads; /* (M,) a row; (n / 4, M, 4) rows in fours; (n, K u) their heads */
+    float *attended;             /* (n / 4, u, 4) U_1 x * V_1 c0, in fours */
     float *weights, *factor; /* (CHUNK, M) position weights of a chunk; (M,) what they are times */
     double *Z;                   /* (M,) sums of the weights */
     double *G, *t2, *first2;     /* sums of a text of several chunks: (heads, M), (M,), (M,) */
@@ -140,41 +141,44 @@ INLINE float row_of(const ctx_model *model, i32 entry, float *out) {
     return p->levels ? p->scales[entry] : 1.0f;
 }
 
-/* out[i][r] = (U x_i)_r, the heads of all steps, of four rows that stand side by side in
- * w->four. */
-INLINE void project(const ctx_model *model, const work *w, float *out[4]) {
-    for (i64 head = 0; head < model->p.K * model->u; head += BLOCK) {
-        vector acc[HEADS][2];
-        tile(model->U + head * model->M, w->four, model->M, acc);
-        EACH(i, 4) AT(out[i] + head) = acc[i][0], AT(out[i] + head + LANES) = acc[i][1];
-    }
+/* out = (U x_i)_r, the heads of all steps, of n rows x in fours, four: (n / 4, M, 4). A row's heads
+ * lie `row` floats apart, and each four of them `quarter`. Blocks of U stay in cache. */
+INLINE void project(const ctx_model *model, const float *four, i64 n, float *out, i64 row,
+                    i64 quarter) {
+    for (i64 head = 0; head < model->p.K * model->u; head += BLOCK)
+        for (i64 i = 0; i < n; i += 4) {
+            vector acc[HEADS][2];
+            tile(model->U + head * model->M, four + i * model->M, model->M, acc);
+            for (i64 l = 0; l < 4 && i + l < n; l++) EACH(q, BLOCK / 4)
+                    memcpy(out + (i + l) * row + (head / 4 + q) * quarter, (float *)acc[l] + 4 * q,
+                           4 * sizeof(float));
+        }
 }
 
 /* ---- Products of entries -------------------------------------------------------------------- */
-/* Products of up to four entries into rows (width,): a^1 * x = (W_1 (U_1 x * V_1 c0) + b_1) * x,
- * and scale * U_k x. */
-INLINE void products_of(const ctx_model *model, work *w, const i32 *entry, i64 n, float *out[4]) {
-    i64 M = model->M, u = model->u, own = model->first ? u : 0;
-    float *heads[4], scale[4];
-    EACH(i, 4) {   /* fewer than four: the last one again, so that each is computed alike */
-        scale[i] = row_of(model, entry[i < n ? i : n - 1], w->row);
-        EACH(j, M) w->four[j * 4 + i] = w->row[j] * scale[i];
-        heads[i] = w->heads4 + i * model->p.K * u;
-    }
-    project(model, w, heads);
-    EACH(i, n) EACH(r, model->heads) out[i][model->first + r] = scale[i] * heads[i][own + r];
-    if (!model->first) return;
-    EACH(r, u) EACH(i, 4) w->v[r * 4 + i] = heads[i][r] * model->v0[r];
-    for (i64 j = 0; j < M; j += BLOCK) {
-        vector acc[HEADS][2];
-        tile(model->W + j * u, w->v, u, acc);
-        EACH(i, n) EACH(l, BLOCK)
-                out[i][j + l] = (((float *)acc[i])[l] + model->b[j + l]) * w->four[(j + l) * 4 + i];
-    }
-}
-
+/* Products of n <= CHUNK entries into rows (width,): a^1 * x = (W_1 (U_1 x * V_1 c0) + b_1) * x,
+ * and scale * U_k x. Fours are filled with the last entry, so that each is computed alike. */
 INLINE void compute(const ctx_model *model, work *w, const i32 *entry, float **out, i64 n) {
-    for (i64 i = 0; i < n; i += 4) products_of(model, w, entry + i, n - i < 4 ? n - i : 4, out + i);
+    i64 M = model->M, u = model->u, first = model->first, all = model->p.K * u;
+    float scale[CHUNK];
+    EACH(i, (n + 3) / 4 * 4) {
+        scale[i] = row_of(model, entry[i < n ? i : n - 1], w->row);
+        EACH(j, M) w->four[(i / 4 * M + j) * 4 + i % 4] = w->row[j] * scale[i];
+    }
+    project(model, w->four, n, w->heads, all, 4);
+    EACH(i, n) EACH(r, model->heads)
+            out[i][first + r] = scale[i] * w->heads[i * all + (first ? u : 0) + r];
+    if (!first) return;
+    EACH(i, n) EACH(r, u)
+            w->attended[(i / 4 * u + r) * 4 + i % 4] = w->heads[i * all + r] * model->v0[r];
+    for (i64 j = 0; j < M; j += BLOCK)
+        for (i64 i = 0; i < n; i += 4) {
+            vector acc[HEADS][2];
+            tile(model->W + j * u, w->attended + i * u, u, acc);
+            for (i64 l = 0; l < 4 && i + l < n; l++) EACH(q, BLOCK)
+                    out[i + l][j + q] = (((float *)acc[l])[q] + model->b[j + q]) *
+                                        w->four[(i / 4 * M + j + q) * 4 + l];
+        }
 }
 
 /* Hold the products of entries that no thread has claimed, while rows are free. An entry is
@@ -298,9 +302,7 @@ INLINE void weigh(const ctx_model *model, work *w, i64 length) {
  * steps' U x_i. */
 INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 length, i64 begin,
                           i64 n, int moments) {
-    i64 M = model->M, heads = model->p.K * model->u;
-    float *out[4];
-    EACH(l, 4) out[l] = w->heads4 + l * heads;
+    i64 M = model->M;
     if (length > CHUNK) weights_of(model, w, length, begin, n);
     memset(w->t, 0, M * sizeof(float));
     EACH(i, n) {
@@ -308,16 +310,12 @@ INLINE void pack_sequence(const ctx_model *model, work *w, const i32 *ids, i64 l
         EACH(j, M) {
             float x = w->row[j] * scale * (w->weights[i * M + j] * w->factor[j]);
             w->x[(j / BLOCK * n + i) * BLOCK + j % BLOCK] = x;
-            w->four[j * 4 + i % 4] = x;
+            w->four[(i / 4 * M + j) * 4 + i % 4] = x;
             w->t[j] += x;
             if (moments) w->h[(j / HEADS * n + i) * HEADS + j % HEADS] = x;
         }
-        if (moments || (i % 4 != 3 && i != n - 1)) continue;
-        project(model, w, out);
-        for (i64 l = 0; l <= i % 4; l++)
-            for (i64 r = 0; r < heads; r += HEADS)
-                memcpy(w->h + (r / HEADS * n + i - i % 4 + l) * HEADS, out[l] + r, 4 * HEADS);
     }
+    if (!moments) project(model, w->four, n, w->h, 4, 4 * n);
 }
 
 /* ---- The steps ------------------------------------------------------------------------------ */
@@ -502,11 +500,12 @@ API ctx_model *ctx_model_new(const ctx_parameters *p) {
 API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const double *counts,
                   i64 texts, float *contexts) {
     const ctx_parameters *p = &model->p;
-    i64 M = model->M, u = model->u, all = p->K * u, longest = 0, slots = 16;
-    EACH(i, texts) longest = lengths[i] > longest ? lengths[i] : longest;
+    i64 M = model->M, u = model->u, all = p->K * u, longest = 0, tokens = 0, slots = 16;
+    EACH(i, texts) longest = lengths[i] > longest ? lengths[i] : longest, tokens += lengths[i];
     while (slots < 2 * longest) slots *= 2;
     i64 several = longest > CHUNK, chunk = several ? CHUNK : longest, widest = all > M ? all : M;
-    i64 floats = chunk * (2 * M + widest + model->width) + 11 * M + 4 * all + 4 * u + 16;
+    i64 room = tokens < CHUNK ? (tokens + 3) / 4 * 4 : CHUNK;
+    i64 floats = chunk * (2 * M + widest + model->width) + room * (M + all + u) + 6 * M + u + 16;
     i64 doubles = 3 * M + several * widest * M + longest;
     floats += several * (M + u) * M;
     char *memory = malloc(8 * doubles + 4 * (floats + longest + slots)), *next = memory;
@@ -517,11 +516,12 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
     TAKE(w.count, longest);
     TAKE(w.x, chunk * M); TAKE(w.h, chunk * widest); TAKE(w.weights, chunk * M);
     TAKE(w.computed, chunk * model->width); TAKE(w.moments, several * M * M);
-    TAKE(w.U4, several * u * M); TAKE(w.row, M); TAKE(w.four, 4 * M); TAKE(w.heads4, 4 * all);
+    TAKE(w.U4, several * u * M); TAKE(w.row, M); TAKE(w.four, room * M); TAKE(w.heads, room * all);
+    TAKE(w.attended, room * u);
     TAKE(w.factor, M); TAKE(w.t, M); TAKE(w.first, M); TAKE(w.total, M); TAKE(w.c, M);
-    TAKE(w.v, 4 * u + 16); TAKE(w.entry, longest); TAKE(w.slots, slots);
+    TAKE(w.v, u + 16); TAKE(w.entry, longest); TAKE(w.slots, slots);
     memset(w.c, 0, M * sizeof(float));
-    memset(w.four, 0, 4 * M * sizeof(float));
+    memset(w.four, 0, room * M * sizeof(float));
 #if defined(WITH_AVX2)
     if (p->path == AVX2) ctx_embed_avx2(model, &w, ids, lengths, counts, texts, contexts);
     else
