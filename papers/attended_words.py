@@ -201,9 +201,11 @@ def _check_table4(found: Found) -> tuple[str, Verdict]:
         figures = found[LAMA, place]
         shown[place] = figures["most_attended"].get(_label(Cell(LAMA, place, {})), [])[:5]
     measured = "; ".join(f"{place}: {', '.join(words)}" for place, words in shown.items()) + "."
-    ships = found[LAMA, "R8: ship"]["attention"].get("ship", {})
-    known = [ships[word] for word in PUBLISHED_WORDS["R8: ship"] if word in ships]
-    return measured, Verdict.of(bool(known) and sum(weight > 1 for weight in known) > len(known) / 2)
+    above = []
+    for place in TABLE4_PLACES:
+        weights = found[LAMA, place]["attention"].get(_label(Cell(LAMA, place, {})), {})
+        above += [weights[word] > 1 for word in PUBLISHED_WORDS.get(place, ()) if word in weights]
+    return measured, Verdict.of(bool(above) and all(above), sum(above) > len(above) / 2)
 
 
 def _check_figure2(found: Found) -> tuple[str, Verdict]:

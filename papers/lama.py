@@ -230,9 +230,12 @@ LAMA_FIGURE3 = Experiment(
     quick_training,
 )
 
-# The systems without their bi-GRU, with the option that grows: heads, or the Contextualizer's rank.
+# The systems over a bi-GRU's states, which are not counted, with the option that grows: heads, or the Contextualizer's
+# rank. SAN's perceptron has the paper's size; a size of the states that the paper's equal slopes ask for is half of it.
+PAPER_UNITS = 512
+STATES = PAPER_UNITS // 2
 COUNTED: dict[str, tuple[str, dict[str, Any], str]] = {
-    SAN: ("san", {}, "heads"),
+    SAN: ("san", {"attention_dimension": PAPER_UNITS}, "heads"),
     LAMA: ("lama", {}, "heads"),
     TE: ("transformer", {"layers": 1}, "heads"),
     OURS: ("contextualizer", {"steps": 1}, "rank"),
@@ -241,7 +244,7 @@ COUNTED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 def _counted(system: str, count: int) -> Settings:
     name, options, letter = COUNTED[system]
-    return {"layer": name, "dimension": M, "options": {**options, letter: count}}
+    return {"layer": name, "dimension": STATES, "options": {**options, letter: count}}
 
 
 def count_parameters(settings: Settings, part: str, workplace: Workplace) -> Figures:
@@ -276,9 +279,9 @@ LAMA_FIGURE4 = Experiment(
         _check_figure4,
     ),
     (
-        f"m {M}; counted, not trained: SAN with 350 units, LAMA with the mean as context, TE of one layer with a "
-        "feed-forward width of 4 m, whose heads share m features, so its count is constant; the Contextualizer has no "
-        "heads: one step, by rank u instead.",
+        f"m {STATES}; counted, not trained: SAN with {PAPER_UNITS} units, LAMA with the mean as context, TE of one "
+        "layer with a feed-forward width of 4 m, whose heads share m features, so its count is constant; the "
+        "Contextualizer has no heads: one step, by rank u instead.",
         UNKNOWN_FIGURES,
     ),
     ("system", "heads or rank"),

@@ -253,7 +253,7 @@ TABLE4 = Experiment(
     "MR, CR, SUBJ and MPQA",
     f"{PAPER}, Table 4; {USE}: Cer et al. 2018, arXiv:1803.11175, with another protocol",
     Claim(
-        "trained from scratch, the Contextualizer reaches 76.6, 79.0, 91.2 and 85.3 % on MR, CR, SUBJ and MPQA, near "
+        "the Contextualizer reaches 76.6, 79.0, 91.2 and 85.3 % on MR, CR, SUBJ and MPQA, near "
         "USE with a DAN (74.5, 81.0, 92.7, 85.4).",
         _check_table4,
     ),

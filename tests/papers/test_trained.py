@@ -71,8 +71,12 @@ def test_a_fold_tests_its_own_rows(workplace):
 def test_speed_and_test_part(workplace):
     times = train_and_test(TINY, "speed", workplace)
     assert 0 < times["ms"] < times["training_ms"]
-    of_test = train_and_test({**TINY, "task": "R8"}, "test", workplace)
-    assert 0 <= of_test["accuracy"] <= 100
+    settings = {**TINY, "task": "R8"}
+    of_test = train_and_test(settings, "test", workplace)
+    train, test = workplace.labelled("R8", "train"), workplace.labelled("R8", "test")
+    classifier, _ = trained(settings, workplace, train, 0)
+    expected = [label == known for label, known in zip(classifier.predict(test.texts), test.labels, strict=True)]
+    assert of_test["accuracy"] == pytest.approx(100 * np.mean(expected))
     assert of_test["best_epoch"] in (1, 2, 3)
 
 
