@@ -6,7 +6,6 @@ characters, which needs no counting of words.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +16,7 @@ from numpy.typing import NDArray
 
 from ctx_embed.index.searching.bm25 import K1, LEAST_WEIGHT, MOST_WORDS, B, content_words, phrases
 from ctx_embed.index.storage.database import TOKENIZER
-from ctx_embed.text.words import indexed
-
-# Characters next to which a lower-case text is indexed by other words than its own.
-_RENAMED = re.compile(r"[^\0-\x7f]|\w\+\+|[a-z]#|\.net|\w-\s*\n")
+from ctx_embed.text.words import indexed, is_indexed_as_written
 
 
 class WordCounts:
@@ -91,7 +87,11 @@ class WordCounts:
         """Return whether a passage may have a word; reading it as SQLite does takes 20 times as long."""
         lowered = text.lower()
         # Other words than those written may be indexed: without accents, joined at line ends, by another name.
-        return bool(_RENAMED.search(lowered)) or any(start in lowered for start in self._starts)
+        return (
+            any(start in lowered for start in self._starts)
+            or not lowered.isascii()
+            or not is_indexed_as_written(lowered)
+        )
 
     def _insert(self, rows: Any) -> None:
         self._connection.execute("INSERT INTO words (words) VALUES ('delete-all')")

@@ -24,7 +24,6 @@ from ctx_embed.index.searching.search import FUSED_RANKS, fused_scores
 from ctx_embed.index.storage.documents import embedded_texts
 from ctx_embed.index.storage.shards import Vectors
 from ctx_embed.index.writing.chunking import passages_of
-from ctx_embed.numpy_model.contextualizer import blas
 from ctx_embed.text.words import words as words_of
 from ctx_embed.texts import well_formed
 
@@ -155,9 +154,7 @@ class Search:
     def read(self, texts: Iterable[Text]) -> Iterator[int]:
         """Read texts; yield the number of lines read so far after each batch."""
         for batch in batches(texts, BATCH_CHARACTERS):
-            # Products are small: threads that share one would mostly wait for each other.
-            with blas().limited():
-                self._read(batch)
+            self._read(batch)
             yield self.lines
 
     def _read(self, batch: Sequence[Text]) -> None:

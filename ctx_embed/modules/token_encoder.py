@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from typing_extensions import Self
 
-from ctx_embed.errors import InputError, UnknownTextsWarning
+from ctx_embed.errors import InputError, UnknownTextsWarning, described
+from ctx_embed.model_card import Card
 from ctx_embed.modules import int8_rows
 from ctx_embed.modules.tokenizer_view import TokenizerView, tokenizer_view
 from ctx_embed.numpy_model.checks import read_object, read_tokenizer
 from ctx_embed.numpy_model.saved import PHRASES, Tensors
-from ctx_embed.saved_card import Card
 from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 
@@ -326,9 +326,10 @@ class TokenEncoder(InputModule):
         Raises:
             InputError: an item that is not a string.
         """
-        for index, text in enumerate(inputs):
+        for text in inputs:
             if not isinstance(text, str):
-                raise InputError(f"text {index} must be a string, got {type(text).__name__}")
+                # Its place in a batch is not that in the caller's list, which sentence-transformers sorts by length.
+                raise InputError(f"each text must be a string, got {described(text)}")
         ids, lengths = self.text_tokenizer.read(inputs, prompt, kwargs.get("max_length") or self.max_seq_length)
         unread = int((lengths == 0).sum())
         if unread and not self.training and not self._warned:

@@ -5,11 +5,9 @@ The kernel and :mod:`ctx_embed.second_order`, which does the work without it, co
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -30,42 +28,12 @@ Ids = NDArray[np.int32] | NDArray[np.int64]
 Lengths = NDArray[np.int64]
 
 
-class Blas:
-    """The library behind NumPy's matrix products: the number of threads it may use, and a way to limit it to one."""
-
-    def __init__(self) -> None:
-        from threadpoolctl import ThreadpoolController
-
-        self._controller = ThreadpoolController()
-        self._lock, self._inside = threading.Lock(), 0
-        self._limit: Any = None
-        self.num_threads: int = max(
-            (library["num_threads"] for library in self._controller.info() if library["user_api"] == "blas"), default=1
-        )
-
-    @contextmanager
-    def limited(self) -> Iterator[None]:
-        """Limit matrix products to one thread while any caller is inside this context."""
-        if self.num_threads == 1:
-            yield
-            return
-        with self._lock:
-            if not self._inside:
-                self._limit = self._controller.limit(limits=1, user_api="blas")
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._inside -= 1
-                if not self._inside:
-                    self._limit.restore_original_limits()
-
-
-@cache
-def blas() -> Blas:
-    """Return the library, which is looked up at the first call."""
-    return Blas()
+def available_threads() -> int:
+    """Return how many threads may work at once: ``OMP_NUM_THREADS``, or else the processors that we may use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class PackedContextualizer:
@@ -118,7 +86,7 @@ class PackedContextualizer:
         Args:
             ids: (N,) the texts' token ids one after the other.
             lengths: (B,) tokens in each text (may be 0); they sum to N.
-            threads: the number of threads that share the texts; None: as many as matrix products may use.
+            threads: the number of threads that share the texts; None: all that may work, if there is enough to do.
         """
         if len(ids) and not 0 <= ids.min() <= ids.max() < self.table.shape[0]:
             raise IndexError(f"ids must lie between 0 and {self.table.shape[0] - 1}, got {ids.min()} to {ids.max()}")
@@ -127,7 +95,7 @@ class PackedContextualizer:
         contexts = np.array(self.first_contexts(ids, lengths), np.float32, order="C")
         packed, lengths = np.require(ids, np.int32, "C"), np.require(lengths, np.int64, "C")
         if threads is None:
-            threads = blas().num_threads if len(ids) >= PARALLEL_TOKENS else 1
+            threads = available_threads() if len(ids) >= PARALLEL_TOKENS else 1
         if threads == 1:
             self._attention.embed(packed, lengths, contexts)
             return contexts

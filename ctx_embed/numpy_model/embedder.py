@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
-from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, blas
+from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, available_threads
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
 from ctx_embed.numpy_model.fingerprint import fingerprint
 from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
@@ -86,7 +86,7 @@ def batches(texts: list[str], size: int) -> list[slice]:
     most, total = BATCH_CHARACTERS, sum(map(len, texts))
     if size >= len(texts) and total <= PARALLEL_CHARACTERS:
         return [slice(0, len(texts))]
-    if total > PARALLEL_CHARACTERS and (threads := blas().num_threads) > 1:
+    if total > PARALLEL_CHARACTERS and (threads := available_threads()) > 1:
         # Each thread gets two batches or more, so that none waits long for another.
         most, size = min(most, total // 2) // threads, -(-size // threads)
     found, start, characters = [], 0, 0
@@ -118,7 +118,7 @@ def embed_in_batches(
     vectors, unread = np.empty((0, 0), np.float32), 0
     calls = (partial(embed, texts[part]) for part in parts)
     with Meter("encoding", len(texts), shown=show_progress, leave=False) as meter:
-        for part, (converted, empty) in zip(parts, concurrently(calls, blas().num_threads), strict=True):
+        for part, (converted, empty) in zip(parts, concurrently(calls, available_threads()), strict=True):
             if not len(vectors):
                 vectors = np.empty((len(texts), *converted.shape[1:]), converted.dtype)
             vectors[part] = converted

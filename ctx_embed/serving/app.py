@@ -19,9 +19,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
+from threadpoolctl import threadpool_limits
 
 from ctx_embed import __version__
-from ctx_embed.numpy_model.contextualizer import blas
 from ctx_embed.serving.errors import HANDLERS, ErrorBody
 from ctx_embed.serving.gate import Gate
 from ctx_embed.serving.observing import Observer
@@ -50,7 +50,7 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     Requests come at the same time: threads that share a small product mostly wait for each other.
     """
     chosen = any(name in os.environ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
-    return nullcontext() if chosen else blas().limited()
+    return nullcontext() if chosen else threadpool_limits(1, user_api="blas")
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -306,7 +306,7 @@ def test_an_encoder_without_token_embeddings_says_so(tokenizer):
 
 
 def test_items_that_are_no_strings_are_named(tiny_model):
-    with pytest.raises(InputError, match="text 0 must be a string, got int"):
+    with pytest.raises(InputError, match="each text must be a string, got an int"):
         tiny_model.encode([1, 2])
     with pytest.raises(InputError, match="must be a string"):
         tiny_model.encode(["a", None])

@@ -21,10 +21,11 @@ PASSAGE_TOKENS = 256
 # Blocks whose tokens are counted at a time.
 COUNTED_AT_ONCE = 512
 
-# The lookbehinds keep the time linear: the regular expression tries a long run of dots or spaces only once.
-_SENTENCE_END = re.compile(
-    r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])|(?<!\s)\s*\n\s*\n\s*"
-)
+# The lookbehinds keep the time linear: the regular expression tries a long run of dots or spaces only once. They come
+# second so that searches skip to a first character.
+_DOTS = r"[.!?\u2026](?<![.!?\u2026]{2})[.!?\u2026]*"
+_SENTENCE_END = re.compile(_DOTS + r"[\"'\u201d\u2019)\]]*\s+(?=[\"'\u201c\u2018(\[]*[^\W_a-z])")
+_BLANK_LINE = re.compile(r"\s(?<!\s\s)(?:(?<=\n)|\s*\n)\s*\n\s*")
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -35,8 +36,10 @@ def whole(text: str) -> list[Span]:
 
 def sentences(text: str) -> list[Span]:
     """Return the sentences; they end with . ! ? or … before a space and a capital or a digit, and at blank lines."""
-    starts = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
-    return _trimmed(text, list(pairwise(starts)))
+    starts = [match.end() for match in _SENTENCE_END.finditer(text)]
+    if "\n" in text:
+        starts = sorted({*starts, *(match.end() for match in _BLANK_LINE.finditer(text))})
+    return _trimmed(text, list(pairwise([0, *starts, len(text)])))
 
 
 def tokens(size: int, offsets: Callable[[str], list[Span]]) -> Chunker:
