@@ -541,7 +541,7 @@ enum { LETTER = 0, SPACE, CUT, END };   /* kinds of bytes; END is NUL, which end
 typedef struct {
     u64 seed, mask;
     _Atomic u64 *slots;    /* upper half of the hash | place of the record; 0: free */
-    u32 *records;          /* length | ids << 8, the word's bytes, its ids */
+    u32 *records;          /* length | ids << 8, the word in steps of 8 bytes, its ids */
     u64 used, size, words;
     uint8_t kind[256];
 } ctx_words;
@@ -603,9 +603,9 @@ API i64 ctx_words_add(ctx_words *w, const uint8_t *s, const i64 *spans, const i3
         u32 *record = w->records + w->used;
         *record = (u32)(length | count << 8);
         memcpy(record + 1, word, length);
-        memcpy(record + 1 + (length + 3) / 4, ids + ids_spans[0], count * sizeof *ids);
+        memcpy(record + 1 + (length + 7) / 8 * 2, ids + ids_spans[0], count * sizeof *ids);
         atomic_store_explicit(&w->slots[at], h >> 32 << 32 | w->used, memory_order_release);
-        w->used += 1 + (length + 3) / 4 + count;
+        w->used += 1 + (length + 7) / 8 * 2 + count;
     }
     return 1;
 }
@@ -684,7 +684,7 @@ API i64 ctx_words_ids(const ctx_words *w, const ctx_phrases *phrases, const i32 
         for (; word < ends[text]; word++) {
             if (records[word] >= 0) {
                 const u32 *record = w->records + records[word];
-                const u32 *own = record + 1 + ((*record & 255) + 3) / 4;
+                const u32 *own = record + 1 + ((*record & 255) + 7) / 8 * 2;
                 for (u32 i = 0; i < *record >> 8; i++) ids[n++] = (i32)own[i];
             } else {
                 const i64 *span = spans + 2 * (-1 - (i64)records[word]);
