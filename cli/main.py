@@ -94,8 +94,25 @@ class LazyGroup(Group):
                 warn_of_unknown_texts()
 
 
+def print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Print the version, and what embeds texts here, if the option is given."""
+    if value and not ctx.resilient_parsing:
+        from ctx_embed.kernel import kernel_name
+
+        click.echo(f"ctx-embed, version {__version__}\nkernel: {kernel_name()}")
+        ctx.exit()
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", prog_name="ctx-embed")
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=print_version,
+    help="Show the version and the kernel, and exit.",
+)
 def main() -> None:
     """Fast sentence embeddings for English text, with the Contextualizer.
 

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_embed import second_order
-from ctx_embed.errors import InputError
-from ctx_embed.kernel import Attention, Kernel, library
+from ctx_embed.kernel import Attention, Kernel, library, loading
 from ctx_embed.second_order import INITIAL_CONTEXTS, POSITIONS, SCALES, Steps
 
-loaded, reason = library._loaded()
+loaded, reason = loading._loaded()
 pytestmark = pytest.mark.skipif(loaded is None, reason=reason)
-PATHS = [] if loaded is None else [name for name, number in library.PATHS.items() if loaded.ctx_paths() >> number & 1]
+PATHS = [] if loaded is None else [name for name, number in loading.PATHS.items() if loaded.ctx_paths() >> number & 1]
 ENTRIES = 700
 
 
@@ -158,28 +157,3 @@ def test_huge_values_become_infinite_and_nothing_else(path):
     found = embedded(model.attention(path), model, ids, counts)
     assert not np.isfinite(found[0]).all()
     assert (found[1] == embedded(model.attention(path), model, ids[2:], counts[1:])[0]).all()
-
-
-def test_a_path_can_be_chosen(monkeypatch):
-    library.kernel.cache_clear()
-    for path in PATHS:
-        monkeypatch.setenv("CTX_EMBED_KERNEL", path)
-        assert library.kernel_name() == path
-        library.kernel.cache_clear()
-    monkeypatch.setenv("CTX_EMBED_KERNEL", "numpy")
-    assert library.kernel_name() == "numpy"
-    library.kernel.cache_clear()
-    monkeypatch.setenv("CTX_EMBED_KERNEL", "sse9")
-    with pytest.raises(InputError, match="CTX_EMBED_KERNEL must be numpy, plain or avx2, got 'sse9'"):
-        library.kernel()
-    monkeypatch.undo()
-    library.kernel.cache_clear()
-
-
-def test_a_library_of_another_source_is_not_used(monkeypatch, tmp_path):
-    source = tmp_path / "contextualizer.c"
-    source.write_text("int other;\n")
-    monkeypatch.setattr(library, "SOURCE", source)
-    found, why = library._loaded()
-    assert found is None
-    assert "is older than contextualizer.c; build it again with `make kernel`" in why

@@ -1,0 +1,103 @@
+"""Finds contextualizer.c's compiled library and the path that this processor runs; imports no NumPy."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ctx_embed.errors import InputError
+
+SOURCE = Path(__file__).with_name("contextualizer.c")
+LIBRARY = SOURCE.with_suffix({"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so"))
+# Compiled paths from the slowest to the fastest; their numbers are those of the C file.
+PATHS = {"plain": 0, "avx2": 1}
+VARIABLE = "CTX_EMBED_KERNEL"
+
+_POINTER, _INTEGER = ctypes.c_void_p, ctypes.c_int64
+# Results and arguments of each call; pointers and integers are eight bytes alike.
+_CALLS: dict[str, tuple[Any, int, int]] = {
+    "ctx_free": (None, 1, 0),
+    "ctx_model_new": (_POINTER, 1, 0),
+    "ctx_embed": (_INTEGER, 6, 0b010000),
+    "ctx_words_new": (_POINTER, 3, 0b011),
+    "ctx_words_add": (_INTEGER, 6, 0b100000),
+    "ctx_words_find": (_INTEGER, 7, 0b0000100),
+    "ctx_words_ids": (_INTEGER, 9, 0b000010000),
+}
+
+
+class Kernel:
+    """A loaded library and the path that it takes.
+
+    Attributes:
+        name: ``plain`` or ``avx2``.
+    """
+
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        self.name = name
+        for call, (result, count, integers) in _CALLS.items():
+            function = getattr(library, call)
+            function.restype = result
+            function.argtypes = [_INTEGER if integers >> place & 1 else _POINTER for place in range(count)]
+            setattr(self, call.removeprefix("ctx_"), function)
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: calls are set above
+        raise AttributeError(name)
+
+
+def _loaded() -> tuple[ctypes.CDLL | None, str]:
+    """Return the library, or None and the reason why there is none."""
+    if not LIBRARY.exists():
+        return None, f"{LIBRARY.name} was not built; a C compiler and `pip install` make it"
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+        library.ctx_source.restype = ctypes.c_char_p
+        built_from = library.ctx_source().decode()
+    except (OSError, AttributeError) as error:
+        return None, f"{LIBRARY.name} cannot be loaded ({error!s:.200})"
+    if SOURCE.exists() and built_from != hashlib.sha256(SOURCE.read_bytes()).hexdigest():
+        return None, f"{LIBRARY.name} is older than {SOURCE.name}; build it again with `make kernel`"
+    return library, ""
+
+
+@cache
+def _chosen() -> tuple[Kernel | None, str]:
+    """Return the kernel, or None, and what embeds texts here."""
+    wanted = os.environ.get(VARIABLE, "").lower()
+    if wanted == "numpy":
+        return None, f"numpy ({VARIABLE} asks for it)"
+    if wanted not in ("", *PATHS):
+        raise InputError(f"{VARIABLE} must be numpy, {' or '.join(PATHS)}, got {wanted!r}")
+    library, reason = _loaded()
+    if library is None:
+        if wanted:
+            raise InputError(f"{VARIABLE} asks for {wanted}, but {reason}; unset it to use NumPy")
+        return None, f"numpy ({reason})"
+    here = [name for name, number in PATHS.items() if library.ctx_paths() >> number & 1]
+    if wanted and wanted not in here:
+        raise InputError(f"{VARIABLE} must be numpy or {' or '.join(here)} on this processor, got {wanted!r}")
+    name = wanted or here[-1]
+    return Kernel(library, name), name
+
+
+@cache
+def kernel() -> Kernel | None:
+    """Return the compiled kernel of this processor; None if NumPy has to do the work. The log says which.
+
+    Raises:
+        InputError: ``CTX_EMBED_KERNEL`` names no path, or one that does not run here.
+    """
+    found, name = _chosen()
+    logging.getLogger(__name__).info("kernel: %s", name)
+    return found
+
+
+def kernel_name() -> str:
+    """Return what embeds texts here: ``avx2``, ``plain``, or ``numpy`` and why."""
+    return _chosen()[1]
