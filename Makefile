@@ -3,6 +3,8 @@
 # make check-slow: the same with the tests that take minutes;
 # make fuzz MINUTES=10: damaged input of every kind, with new seeds;
 # make soak MINUTES=60: readers and writers of one index, while servers and writers are killed;
+# make kernel: compile ctx_embed/kernel again after a change; make sanitize: its tests under GCC's or Clang's sanitizers;
+# make wheels: an sdist, and a wheel for each platform, in dist/;
 # make release-check: a release without the upload: builds, compares, checks and audits (AUDIT= leaves the audit out);
 # make clients: every program of docs/clients.md, each in an environment of its own (minutes with uv, an hour with pip).
 PYTHON ?= python3
@@ -16,7 +18,11 @@ MINUTES ?= 10
 HASHES := build/requirements-hashes.txt
 AUDIT ?= $(BIN)/pip-audit --strict --disable-pip --progress-spinner off -r $(HASHES)
 
-.PHONY: demo test check check-slow lint docs size clients fuzz soak release-check clean
+# Where releases are built. The compiler is pinned, since the bytes depend on it.
+DIST ?= dist
+ZIG := ziglang==0.17.1
+
+.PHONY: demo test check check-slow lint docs size clients fuzz soak kernel sanitize wheels release-check clean
 
 demo: $(VENV)/installed
 	$(BIN)/ctx-embed demo
@@ -61,16 +67,34 @@ fuzz: $(VENV)/installed-dev
 soak: $(VENV)/installed-dev
 	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.soak $(MINUTES)
 
-# The same sources give the same bytes twice; the wheel works without the sources.
+kernel:
+	$(PYTHON) ctx_embed/kernel/build.py
+
+sanitize: $(VENV)/installed-dev
+	$(BIN)/pytest -q --slow tests/kernel/test_exercise.py
+
+# Made from the sdist, which therefore holds all that they need.
+wheels: $(VENV)/installed-dev
+	$(BIN)/python -m pip install --quiet build $(ZIG)
+	rm -rf $(DIST) build/source
+	mkdir -p build/source
+	$(BIN)/python -m build --no-isolation --sdist --outdir $(DIST)
+	tar -xzf $(DIST)/*.tar.gz --strip-components 1 -C build/source
+	for platform in $$($(BIN)/python -c "from ctx_embed.kernel.build import TARGETS; print(*TARGETS)"); do \
+		CTX_EMBED_PLATFORM=$$platform $(BIN)/python -m build --no-isolation --wheel --outdir $(DIST) build/source || exit 1; \
+	done
+	$(BIN)/python -m tests.kernel.wheels $(DIST)
+
+# The same sources give the same bytes twice; the wheel works without the sources, and compiled.
 release-check: $(VENV)/installed-dev
 	$(BIN)/python -m pip install --quiet build twine uv $(if $(AUDIT),pip-audit)
 	rm -rf dist build
-	$(BIN)/python -m build --no-isolation --outdir dist
-	$(BIN)/python -m build --no-isolation --outdir build/again
+	$(MAKE) wheels DIST=dist
+	$(MAKE) wheels DIST=build/again
 	diff -r dist build/again
 	$(BIN)/twine check --strict dist/*
-	$(BIN)/python -m pip install --quiet --no-deps --target build/installed dist/*.whl
-	cd build/installed && HF_HUB_OFFLINE=1 $(CURDIR)/$(BIN)/python -m ctx_embed demo
+	$(BIN)/python -m pip install --quiet --no-deps --no-index --find-links dist --target build/installed ctx-embed
+	cd build/installed && HF_HUB_OFFLINE=1 CTX_EMBED_KERNEL=plain $(CURDIR)/$(BIN)/python -m ctx_embed demo
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate \
 		--extra server --extra documents -c constraints.txt pyproject.toml -o $(HASHES)
 	$(AUDIT)
