@@ -23,6 +23,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(WITH_AVX2)
+#include <cpuid.h>
+#endif
 
 #if defined(_WIN32)
 #define API __declspec(dllexport)
@@ -38,8 +41,10 @@ enum { PLAIN = 0, AVX2 = 1 };
 /* A tile is HEADS x BLOCK sums, held in registers: two vectors for each head. */
 #if defined(__AVX2__)
 enum { LANES = 8 };
+#define EMBED ctx_embed_avx2
 #else
 enum { LANES = 4 };
+#define EMBED ctx_embed_plain
 #endif
 enum { BLOCK = 2 * LANES, HEADS = 4 };
 enum { CHUNK = 128, ABSENT = -1, CLAIMED = -2 };   /* CHUNK items are packed together */
@@ -112,8 +117,7 @@ INLINE float dot(const float *a, const float *b, i64 n) {
     return sum(s0 + s1);
 }
 
-/* acc[r, :] = sum_i h[i, r] a[i, :] over n items: 4 heads times BLOCK features. All time goes
- * here. */
+/* acc[r, :] = sum_i h[i, r] a[i, :] over n items: 4 heads, BLOCK features. All time goes here. */
 INLINE void tile(const float *a, const float *h, i64 n, vector acc[HEADS][2]) {
     vector s00 = {0}, s01 = {0}, s10 = {0}, s11 = {0}, s20 = {0}, s21 = {0}, s30 = {0}, s31 = {0};
     for (i64 i = 0; i < n; i++, a += BLOCK, h += HEADS) {
@@ -241,8 +245,7 @@ INLINE i64 bag_of(work *w, const i32 *ids, const double *counts, i64 n) {
     return found;
 }
 
-/* Pack n <= CHUNK entries of a bag. factor: the weight of each token. x: rows as stored; h:
- * everything else. */
+/* Pack n <= CHUNK entries of a bag, each token times `factor`. x: rows as stored; h: all else. */
 INLINE void pack_bag(const ctx_model *model, work *w, const i32 *entry, const double *count, i64 n,
                      double factor, int moments) {
     const ctx_parameters *p = &model->p;
@@ -331,9 +334,8 @@ INLINE void correct(const ctx_model *model, i64 k, float *total, float *c) {
     EACH(j, m) c[j] += total[j] * scale * gain[j] + bias[j];
 }
 
-/* total = sum_r v_r W[:, r] * G[r, :] + b * t with v = V_k c. G (u, M) is given, or it is not
- * stored: G[r, :] = sum_i h[i, r] a[i, :] over n items, a: (M / BLOCK, n, BLOCK), h: (u / 4, n,
- * 4). */
+/* total = sum_r v_r W[:, r] * G[r, :] + b * t with v = V_k c. G (u, M) is given, or NULL stands for
+ * G[r, :] = sum_i h[i, r] a[i, :] over n items, a: (M / BLOCK, n, BLOCK), h: (u / 4, n, 4). */
 INLINE void fold(const ctx_model *model, work *w, i64 k, const float *a, const float *h, i64 n,
                  const double *G) {
     i64 M = model->M, u = model->u;
@@ -424,13 +426,8 @@ INLINE void embed_text(const ctx_model *model, work *w, const i32 *ids, const do
 }
 
 /* Compiled once for each kind of processor: everything above is part of it. */
-#if defined(__AVX2__)
-void ctx_embed_avx2
-#else
-void ctx_embed_plain
-#endif
-(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const double *counts, i64 texts,
- float *contexts) {
+void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const double *counts,
+           i64 texts, float *contexts) {
     i64 tokens = 0;
     EACH(i, texts) tokens += lengths[i];
     if (!model->p.s) hold(model, w, ids, tokens);
@@ -448,11 +445,16 @@ void ctx_embed_avx2(ctx_model *, work *, const i32 *, const i64 *, const double 
 /* The SHA-256 of this file when it was compiled, by which a stale library is known. */
 API const char *ctx_source(void) { return SOURCE; }
 
-/* The kinds of processor code that run here: bit PLAIN, bit AVX2. */
+/* The kinds of processor code that run here: bit PLAIN, bit AVX2. Asks the processor itself, for
+ * zig's __builtin_cpu_supports knows none: FMA, AVX2, and registers that the system saves. */
 API i64 ctx_paths(void) {
 #if defined(WITH_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return 1 << PLAIN | 1 << AVX2;
+    u32 a, b, c, d, saved, upper;
+    if (__get_cpuid(1, &a, &b, &c, &d) && c >> 12 & c >> 27 & 1) {
+        __asm__("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+        if ((saved & 6) == 6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 5 & 1)
+            return 1 << PLAIN | 1 << AVX2;
+    }
 #endif
     return 1 << PLAIN;
 }
@@ -532,7 +534,6 @@ API i64 ctx_embed(ctx_model *model, const i32 *ids, const i64 *lengths, const do
 }
 
 /* ---- Calls: words to ids -------------------------------------------------------------------- */
-
 enum { LETTER = 0, SPACE, CUT, END };   /* kinds of bytes; END is NUL, which ends a text */
 
 /* Words with the ids that the tokenizer gave them. Words are only ever added, one caller at a

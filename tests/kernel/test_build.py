@@ -19,6 +19,13 @@ COMPILER = os.environ.get("CC") or next((name for name in ("cc", "gcc", "clang")
 needs_zig = pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
 
 
+def has_avx2() -> bool:
+    """Whether the Linux that runs here says so."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    return {"avx2", "fma"} <= set(flags)
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """A library, compiled in a folder that did not exist."""
@@ -32,11 +39,8 @@ def test_a_library_names_its_source_and_the_processors_that_it_serves(library):
     loaded.ctx_source.restype = c_char_p
     assert loaded.ctx_source().decode() == hashlib.sha256(SOURCE.read_bytes()).hexdigest()
     assert loaded.ctx_paths() & 1
-    if platform.machine() == "x86_64" and sys.platform == "linux":
-        flags = next(
-            line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")
-        ).split()
-        assert bool(loaded.ctx_paths() & 2) == ({"avx2", "fma"} <= set(flags))
+    if sys.platform == "linux":
+        assert bool(loaded.ctx_paths() & 2) == has_avx2()
 
 
 def test_two_builds_are_equal_and_replace_a_library_that_is_in_use(library):
@@ -95,3 +99,6 @@ def test_releases_are_compiled_for_every_platform_with_equal_bytes(name, tmp_pat
     assert library == build(tmp_path / "two", target=TARGETS[name]).read_bytes()
     assert hashlib.sha256(SOURCE.read_bytes()).hexdigest().encode() in library
     assert str(tmp_path).encode() not in library
+    here = {"glibc": "manylinux", "": "musllinux"}.get(platform.libc_ver()[0], "other")
+    if sys.platform == "linux" and name.startswith(here) and name.endswith(platform.machine()):
+        assert bool(CDLL(str(path)).ctx_paths() & 2) == has_avx2()

@@ -46,9 +46,17 @@ def test_sanitizers_find_nothing(sanitizers, tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="ziglang is not installed")
-@pytest.mark.skipif(shutil.which("qemu-aarch64") is None, reason="qemu-user is not installed")
 @pytest.mark.skipif(sys.platform != "linux", reason="qemu-user runs on Linux")
-def test_the_code_for_arm_does_the_same(tmp_path):
-    program = compiled(tmp_path, ZIG, "-O3", "-target", "aarch64-linux-musl", "-static", avx2=False)
-    run = subprocess.run(["qemu-aarch64", program], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("machine", "processor", "paths"),
+    [("aarch64", "cortex-a53", 1), ("x86_64", "Nehalem", 1), ("x86_64", "Haswell", 2)],
+)
+def test_other_processors_do_the_same(machine, processor, paths, tmp_path):
+    if shutil.which(f"qemu-{machine}") is None:
+        pytest.skip("qemu-user is not installed")
+    target = ["-O3", "-target", f"{machine}-linux-musl", "-static"]
+    program = compiled(tmp_path, ZIG, *target, avx2=machine == "x86_64")
+    command = [f"qemu-{machine}", "-cpu", processor, program]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("-- ") == paths
