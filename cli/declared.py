@@ -57,7 +57,7 @@ def _option(
     flag = shown.get("flag", f"--{known.name.replace('_', '-')}")
     settings: dict[str, Any] = {"help": known.metadata["meaning"], "hidden": hidden}
     if kind is bool:
-        flag, settings["is_flag"] = (f"{flag}/--no-{known.name}", None) if default is None else (flag, True)
+        flag, settings["is_flag"] = (flag, True) if default is False else (f"{flag}/--no-{known.name}", None)
     elif get_origin(kind) is Literal:
         settings["type"] = click.Choice(get_args(kind))
     elif kind in (int, float):

@@ -29,14 +29,40 @@ AT_ONCE = 8192
 Row = dict[str, Any]
 
 
-def _line(row: Row) -> str:
-    """Return label, probability and text separated by tabs; several labels are separated by commas."""
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return label and probability, several separated by commas, and with --explain what speaks for the labels."""
     if row["probabilities"] is None:
-        return ""
+        return ("", "", *[""] * ("explanations" in row))
     labels = row["labels"] if "labels" in row else [row["label"]]
     shown = ",".join(f"{row['probabilities'][str(label)]:.4f}" for label in labels)
-    text = "".join(character if character.isprintable() else " " for character in row["text"])
-    return f"{','.join(map(str, labels))}\t{shown}\t{text}"
+    why = ["; ".join(map(_why, row["explanations"]))] if "explanations" in row else []
+    return (",".join(map(str, labels)), shown, *why)
+
+
+def _why(explanation: Row) -> str:
+    """Return an explanation in one line: the parts of meaning and words, the largest first."""
+    of_meaning, words = (
+        ", ".join(f"{name} {part:+.2f}" for name, part in explanation[parts].items()) or "none"
+        for parts in ("of_meaning", "words")
+    )
+    return (
+        f"{explanation['label']} {explanation['logit']:+.2f} = meaning {explanation['meaning']:+.2f} ({of_meaning}), "
+        f"words {explanation['logit'] - explanation['meaning'] - explanation['bias']:+.2f} ({words}), "
+        f"bias {explanation['bias']:+.2f}"
+    )
+
+
+def _line(row: Row) -> str:
+    """Return label, probability and text separated by tabs; with --explain, the reasons follow the text."""
+    if row["probabilities"] is None:
+        return ""
+    label, probability, *why = _cells(row)
+    # A tab or newline inside a label or text would tear the line.
+    cells = (
+        "".join(character if character.isprintable() else " " for character in cell)
+        for cell in (label, probability, row["text"], *why)
+    )
+    return "\t".join(cells)
 
 
 def _json_line(row: Row) -> str:
@@ -60,10 +86,10 @@ def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
 
 def _write_csv(file: TextIO, rows: Iterator[Row]) -> None:
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("text", "label", "probability"))
-    for row in rows:
-        label, probability, _ = (_line(row) or "\t\t").split("\t")
-        writer.writerow((row["text"], label, probability))
+    for number, row in enumerate(rows):
+        if not number:
+            writer.writerow(("text", "label", "probability", *["explanation"] * ("explanations" in row)))
+        writer.writerow((row["text"], *_cells(row)))
 
 
 WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
@@ -84,6 +110,9 @@ WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
 @click.option("--jsonl", "as_jsonl", is_flag=True, help="Print one JSON object per line.")
 @click.option("--evaluate", is_flag=True, help="INPUT is labelled: print precision, recall, F1 and confusion matrix.")
 @click.option(
+    "--explain", is_flag=True, help="Show the words and pairs, and what of the meaning, speak for each label."
+)
+@click.option(
     "--device",
     metavar="NAME",
     help="Device as in sentence-transformers, e.g. cuda.  [default: the CPU, without torch if possible]",
@@ -98,6 +127,7 @@ def predict(
     as_json: bool,
     as_jsonl: bool,
     evaluate: bool,
+    explain: bool,
     device: str | None,
 ) -> None:
     """Predict the labels of the texts of INPUT with a MODEL folder made by `ctx-embed train`.
@@ -106,12 +136,17 @@ def predict(
     has a row for each row of INPUT, in order: the label, its probability and the text, separated by tabs; a blank line
     stays blank. JSON has the probabilities of all labels. Several labels of a text are separated by commas.
 
+    With --explain, each row also says why: a label's logit, less the mean of all labels, is the sum of the part of the
+    meaning, of the words and pairs of words, and of a bias. Beside the meaning stand the words whose removal changes it
+    most.
+
     With --evaluate, INPUT has lines label<TAB>text or is a table with labels, as for `ctx-embed train`, and the report
     is printed; -o FILE also writes the predictions.
 
     \b
     Example: ctx-embed predict reviews-model new.txt
     Example: echo "great food" | ctx-embed predict reviews-model - --jsonl
+    Example: ctx-embed predict reviews-model new.txt --explain
     Example: ctx-embed predict reviews-model test.tsv --evaluate
     """
     if as_json and as_jsonl:
@@ -138,14 +173,27 @@ def predict(
         text = "" if Path(source).suffix else f"; for one text: echo {shlex.quote(source)} | ctx-embed predict MODEL -"
         raise InputError(f"{source}: no such file{text}")
     predictor = Predictor.load(model, device)
-    data = Labelled.read(source, field, label_field, predictor.head.multi_label, encoding) if evaluate else None
+    head = predictor.head
+    printed = not (as_json or as_jsonl or (output and output.suffix.lower() in (".jsonl", ".json")))
+    if head.multi_label and printed and (torn := next((label for label in head.labels if "," in str(label)), None)):
+        raise InputError(f"the label {torn!r} has a comma, which separates labels in lines; print --jsonl")
+    data = None
+    if evaluate:
+        data = Labelled.read(source, field, label_field, head.multi_label, encoding).matched(head.labels)
+        if unknown := data.unknown(head.labels):
+            if not data.label_set() & set(head.labels):
+                known = ", ".join(map(repr, head.labels[:5])) + (", ..." if len(head.labels) > 5 else "")
+                raise InputError(
+                    f"{source_name(source)}: the classifier knows none of its labels ({unknown}), only {known}"
+                )
+            click.echo(f"Warning: labels that the classifier does not know count as wrong: {unknown}", err=True)
     documents = (
         map(Document, data.texts) if data else iter(read_documents(source, field, blank_lines=True, encoding=encoding))
     )
     if (document := next(documents, None)) is None:
         raise InputError(f"{source_name(source)}: no texts to label")
     found: list[Any] = []
-    predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None)
+    predicted = predicted_rows(predictor, chain([document], documents), found if evaluate else None, explain=explain)
     tally = count()
     rows = (row for row, _ in zip(predicted, tally, strict=False))
     if output:
@@ -160,12 +208,16 @@ def predict(
     if data:
         from ctx_embed.classify.report import as_text, report
 
-        result = report(found, data, predictor.head.labels)
+        result = report(found, data, head.labels)
         click.echo(json.dumps(result, ensure_ascii=False) if as_json else as_text(result))
 
 
 def predicted_rows(
-    predictor: Predictor, documents: Iterable[Document], found: list[Any] | None = None, at_once: int = AT_ONCE
+    predictor: Predictor,
+    documents: Iterable[Document],
+    found: list[Any] | None = None,
+    at_once: int = AT_ONCE,
+    explain: bool = False,
 ) -> Iterator[Row]:
     """Yield a row for each document, without a label if the text is blank; append each prediction to ``found``.
 
@@ -198,4 +250,13 @@ def predicted_rows(
                     else {"label": None if blank else label}
                 ),
                 "probabilities": None if blank else named,
+                **({"explanations": None if blank else _explanations(predictor, text)} if explain else {}),
             }
+
+
+def _explanations(predictor: Predictor, text: str) -> list[Row]:
+    (found,) = predictor.explain([text])
+    return [
+        {**vars(explanation), "words": dict(explanation.words), "of_meaning": dict(explanation.of_meaning)}
+        for explanation in found
+    ]

@@ -63,11 +63,12 @@ def train(
     encoder_options: dict[str, Any],
     **given: Any,
 ) -> None:
-    """Train a classifier on labelled texts, starting from the default model.
+    """Train a classifier on labelled texts, over the meaning and the words of a text.
 
     TRAIN, --valid and --test are lines of label<TAB>text, or tables: CSV, TSV with a header, JSONL or Parquet, whose
-    columns --field and --label-field name; plain or gzip. With fewer than 500 texts only the head is trained, in
-    seconds; with more, the encoder too, and the best epoch of each run on the validation texts counts.
+    columns --field and --label-field name; plain or gzip. A linear head is fitted in seconds, over the embeddings of
+    the default model and over words; its options are chosen by cross-validation. --no-frozen, or an option of the
+    training, trains the encoder too: the best epoch of each run on the validation texts counts.
 
     --from scratch trains random weights by the paper's protocol: Adam 1e-4, batches of 32, 10 epochs. Only then do the
     options of the vocabulary apply, and those of the architecture, which docs/encoders.md lists.
@@ -104,15 +105,16 @@ def train(
     from ctx_embed.classify.report import as_text
     from ctx_embed.training.supervised.job import train as trained
 
-    of_system = chosen_options(encoder, encoder_options)
+    from_scratch = _is_from_scratch(job)
+    # Only the options of an encoder from scratch need torch to be checked.
+    of_system = chosen_options(encoder, encoder_options) if from_scratch else {}
     if encoder != "contextualizer":
         architecture = {"dimension": architecture["dimension"]}
-    from_scratch = _is_from_scratch(job)
     result = trained(
         train_file,
         output,
         replace(SupervisedOptions() if from_scratch else FINE_TUNING, seed=seed, **in_training),
-        **{**job, "frozen": False if in_training else job["frozen"]},
+        **{**job, "frozen": False if in_training else job["frozen"] is not False and not from_scratch},
         architecture={**architecture, **of_system},
         text_field=field,
         label_field=label_field,
@@ -122,7 +124,7 @@ def train(
     else:
         if "test" in result:
             click.echo(f"{as_text(result['test'])}\n")
-        figures = ["head over a frozen encoder"]
+        figures = ["meaning and words" if job["words"] else "meaning"]
         if best := result.get("best_epochs"):
             figures = [f"best epoch{'s' if len(best) > 1 else ''} {', '.join(map(str, best))}"]
         for part in ("valid", "test"):

@@ -39,6 +39,7 @@ class Encoder:
         fit: for an encoder that is fitted in each training fold: takes all texts; returns their features, which are
             never stored.
         model: the SentenceTransformer behind it, where there is one.
+        words: whether a classifier over it reads words too; this is for probes only.
         probes_only: whether its cosines are meaningless, so that only linear probes use it.
         by_name: whether :func:`load_encoder` can make it from its name, also in another process.
         batch_size: the number of texts per call at which it is fastest.
@@ -53,6 +54,7 @@ class Encoder:
     parameters: int | None = None
     fit: Callable[[Sequence[str]], Any] | None = None
     model: SentenceTransformer | None = None
+    words: bool = False
     probes_only: bool = False
     by_name: bool = False
     batch_size: int = BATCH_TEXTS

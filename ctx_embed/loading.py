@@ -273,8 +273,8 @@ def load(
         raise InputError(f"{path or 'the default model'} on torch needs {error.name}: {installation()}") from None
 
     from ctx_embed.identity import IdentifiedCard
-    from ctx_embed.model_card import Card
     from ctx_embed.modules.token_encoder import TokenEncoder
+    from ctx_embed.saved_card import Card
 
     require_device(device)
     folder = model_folder(

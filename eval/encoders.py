@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from ctx_embed.errors import InputError
 __all__ = ["BASELINES", "Encoder", "Tfidf", "as_encoder", "encoder_names", "load_encoder"]
 
 RANDOM_DIMENSION = 256
+WORDS = "+words"
 WORD = r"(?u)\b\w+\b"
 
 
@@ -52,8 +55,20 @@ class Tfidf:
 
 
 def load_encoder(name: str) -> Encoder:
-    """Return the encoder of that name, a baseline or one of :func:`ctx_embed.encoders.load_encoder`."""
-    return encoders.load_encoder(name, others=BASELINES)
+    """Return the encoder of that name, a baseline or one of :func:`ctx_embed.encoders.load_encoder`.
+
+    ``NAME+words`` is the classifier of :func:`ctx_embed.classify.fitting.fitted_head` over the encoder NAME and words,
+    fitted in each training fold, its own cross-validation included.
+
+    Raises:
+        InputError: there is no such encoder, or it is fitted on words itself.
+    """
+    if not name.endswith(WORDS) or Path(name).exists():
+        return encoders.load_encoder(name, others=BASELINES)
+    encoder = load_encoder(name.removesuffix(WORDS))
+    if encoder.fit is not None:
+        raise InputError(f"{name}: {encoder.name} reads words already; name an encoder of meaning, such as default")
+    return replace(encoder, name=name, words=True, probes_only=True)
 
 
 def encoder_names() -> list[str]:

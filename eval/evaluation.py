@@ -13,7 +13,7 @@ from ctx_embed import progress
 from ctx_embed.errors import InputError
 from ctx_embed.eval.cache import EmbeddingCache, StoredScores
 from ctx_embed.eval.cost import cost_of, sample_of
-from ctx_embed.eval.encoders import Encoder, as_encoder, load_encoder
+from ctx_embed.eval.encoders import WORDS, Encoder, as_encoder, load_encoder
 from ctx_embed.eval.results import Evaluation, EvaluationOptions, suits
 from ctx_embed.eval.scoring.end_to_end import FOLDS, end_to_end, training_options
 from ctx_embed.eval.scoring.probes import ProbeScore, mean_of_seeds
@@ -221,4 +221,5 @@ class _Cell:
         """Return everything that determines a score; None if the encoder cannot be identified."""
         encoder = self.embed.encoder
         known = encoder.key or (encoder.name if encoder.by_name and encoder.model is None else None)
+        known = f"{known}{WORDS}" if known and encoder.words else known
         return (known, self.task.kind, self.data.sha256, sorted(self.data.subsets), *how) if known else None

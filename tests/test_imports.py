@@ -21,6 +21,7 @@ LAYERS = [
     {"numpy_model"},
     {"runtime"},
     {"model_card"},
+    {"saved_card"},
     {"modules"},
     {"systems"},
     {"loading"},

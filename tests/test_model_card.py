@@ -91,7 +91,7 @@ def test_weights_that_a_program_of_its_own_changed(tokenizer):
 
 def labelled(name: str, count: int) -> str:
     words = ("joy", "grief")
-    Path(name).write_text("".join(f"{words[i % 2]}\tthe {words[i % 2]} of {i // 8}\n" for i in range(count)))
+    Path(name).write_text("".join(f"{words[i % 2]}\tthe {words[i % 2]} of {i}\n" for i in range(count)))
     return hashlib.sha256(Path(name).read_bytes()).hexdigest()
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ctx_embed.classify.head import Floats
+from ctx_embed.errors import InputError
+from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
+from ctx_embed.numpy_model.checks import modules_of, read_object
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL
 from ctx_embed.text.unknown import tokenizer_of
 
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 # Files of a model folder that concern its training, not its embeddings.
-NOT_COPIED = ("README.md", "training.json", "classifier.json", "classifier.safetensors")
+NOT_COPIED = ("README.md", "training.json", "classifier.json", "classifier.safetensors", "words.txt")
 
 
 class TorchEncoder:
@@ -33,6 +39,30 @@ class TorchEncoder:
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.model = model
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
+        return fingerprint(self.model)
+
+    @property
+    def labelled_texts(self) -> NDArray[np.uint64] | None:
+        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
+        return getattr(self.model[0], "labelled_texts", None)
+
+    def modules(self) -> list[dict[str, Any]]:
+        """Return the name and config of each module."""
+        described: list[dict[str, Any]] = []
+        for module in self.model.children():
+            config: Any = getattr(module, "get_config_dict", dict)
+            described.append({"module": type(module).__name__, **config()})
+        return described
+
+    def about(self) -> list[tuple[str, str]]:
+        """Return what the model is, for a card."""
+        from ctx_embed.model_card import facts
+
+        return facts(self.model)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -65,7 +95,7 @@ class TorchEncoder:
 class SavedEncoder:
     """A saved Contextualizer that returns embeddings before any normalisation, without torch.
 
-    Its pickle holds the model's files; for the model of this package, only its name.
+    Its pickle holds the model's files; for the model of this package, only its fingerprint.
 
     Args:
         folder: the model folder.
@@ -84,12 +114,36 @@ class SavedEncoder:
         # The classifier's head reads the whole embedding.
         self._embedder.truncate_dim = None
 
-    @cached_property
-    def model(self) -> SentenceTransformer:
-        """The same model on torch."""
-        from ctx_embed.loading import load
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the model, see :func:`ctx_embed.fingerprint.fingerprint`."""
+        return self._embedder.fingerprint
 
-        return load(self.folder)
+    @property
+    def labelled_texts(self) -> NDArray[np.uint64] | None:
+        """Hashes of the labelled texts that it was trained on, see :mod:`ctx_embed.training.labelled_texts`."""
+        file = self.folder / "labelled_texts.npy"
+        return np.load(file, allow_pickle=False) if file.is_file() else None
+
+    def modules(self) -> list[dict[str, Any]]:
+        """Return the name and config of each module."""
+        first, *others = modules_of(self.folder)
+        config = read_object(first.home / "contextualizer_config.json")
+        return [
+            {"module": "Contextualizer", **config},
+            *({"module": other.kind.rpartition(".")[2]} for other in others),
+        ]
+
+    def about(self) -> list[tuple[str, str]]:
+        """Return what the model is, for a card."""
+        from ctx_embed.model_card import listed
+
+        first = self.modules()[0]
+        return [
+            ("dimension", f"{self.dimension} (float32)"),
+            ("encoder", " ".join([f"{first.pop('module')}:", listed(first)])),
+            ("fingerprint", f"`{self.fingerprint}`"),
+        ]
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -113,7 +167,7 @@ class SavedEncoder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.folder == DEFAULT_MODEL:
-            return open_encoder, ("default",)
+            return _shipped, (_fingerprint(),)
         return _unpacked, (_packed(self.folder),)
 
 
@@ -142,6 +196,21 @@ def open_encoder(path: str | Path, device: str | None = None) -> SavedEncoder | 
 def _shipped_encoder(folder: Path) -> SavedEncoder:
     """Return the encoder of the shipped model, opened once for all classifiers over it."""
     return SavedEncoder(folder)
+
+
+def _fingerprint() -> str:
+    """Return the fingerprint of the model of this package."""
+    known: str = json.loads((DEFAULT_MODEL / "fingerprint.json").read_text(encoding="utf-8"))["fingerprint"]
+    return known
+
+
+def _shipped(fingerprint: str) -> SavedEncoder | TorchEncoder:
+    if fingerprint != _fingerprint():
+        raise InputError(
+            "the classifier was pickled with another default model than this version of ctx-embed has; fit it again, "
+            "or use TextClassifier.save, which keeps the model"
+        )
+    return open_encoder("default")
 
 
 def _packed(folder: Path) -> dict[str, bytes]:

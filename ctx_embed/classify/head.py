@@ -1,10 +1,10 @@
-"""A linear head over sentence embeddings: fitting, saving, probabilities and labels. Without torch."""
+"""A linear head over sentence embeddings and words: saving, probabilities and labels. Without torch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.labels import Classes
+from ctx_embed.classify.vocabulary import Vocabulary
 from ctx_embed.errors import InputError
 from ctx_embed.vectors import unit_rows
 
 Floats = NDArray[Any]
 ClassWeight = Mapping[Any, float] | str | None
 
-# Inverse strength of the l2 penalty for a head over standardised embeddings.
-PROBE_C = 0.01
-PROBE_ITERATIONS = 1000
-# With fewer training texts only the head is trained: training the encoder too would take longer and gain nothing.
-FEW_TEXTS = 500
-# Texts and folds of the cross-validation that chooses how embeddings are scaled.
-SCALING_TEXTS, SCALING_FOLDS = 2000, 5
 # With several labels per text, labels with at least this probability are predicted.
 THRESHOLD = 0.5
+FORMAT = 1
 FLAGS = ("multi_label", "normalized", "indicators")
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One linear function of the embedding for each class.
+    """A linear function of the embedding, and of words if it reads any, for each class.
 
     Args:
         weight: (classes, m).
         bias: (classes,).
-        labels: the classes' names: strings or numbers.
+        labels: the classes' names: strings, integers, floats or booleans.
         multi_label: whether a text may have any number of labels; each output is then a binary decision.
         normalized: whether it reads embeddings scaled to unit length; otherwise it reads them before normalisation.
-        indicators: whether it was trained on an array (texts, classes) of 0 and 1; :meth:`chosen` then returns one.
+        indicators: whether it was fitted on an array (texts, classes) of 0 and 1.
+        vocabulary: the words and pairs that it reads; None: none.
+        of_words: (features of the vocabulary, classes) their weights.
     """
 
     weight: Floats
@@ -49,17 +47,25 @@ class Head:
     multi_label: bool = False
     normalized: bool = False
     indicators: bool = False
+    vocabulary: Vocabulary | None = None
+    of_words: Floats | None = None
 
-    def logits(self, embeddings: Floats) -> Floats:
-        """Return the outputs (texts, classes) over embeddings (texts, m) before any normalisation.
+    def logits(self, embeddings: Floats, texts: Sequence[str]) -> Floats:
+        """Return the outputs (texts, classes) for texts and their embeddings (texts, m) before any normalisation.
 
         Raises:
             InputError: they are not finite.
         """
-        logits = (unit_rows(embeddings) if self.normalized else embeddings) @ self.weight.T + self.bias
+        logits = self.of_meaning(embeddings) + self.bias
+        if self.vocabulary is not None and self.of_words is not None:
+            logits = logits + self.vocabulary.sums(texts, self.of_words)
         if not np.isfinite(logits).all():
             raise InputError("the classifier's outputs are not finite; train it with a lower learning rate")
         return np.asarray(logits)
+
+    def of_meaning(self, embeddings: Floats) -> Floats:
+        """Return the part of the outputs that the embeddings make, (texts, classes)."""
+        return np.asarray((unit_rows(embeddings) if self.normalized else embeddings) @ self.weight.T)
 
     def probabilities(self, logits: Floats) -> Floats:
         """Return probabilities (texts, classes); each row sums to 1, unless a text may have several labels."""
@@ -69,12 +75,10 @@ class Head:
         odds = np.exp(logits - logits.max(1, keepdims=True))
         return np.asarray(odds / odds.sum(1, keepdims=True))
 
-    def chosen(self, logits: Floats) -> Any:
+    def chosen(self, logits: Floats) -> list[Any]:
         """Return the most likely label of each text, or with several labels a tuple of those of probability >= 0.5."""
         if self.multi_label:
             given = self.probabilities(logits) >= THRESHOLD
-            if self.indicators:
-                return given.astype(np.int64)
             return [tuple(self.labels[place] for place in np.flatnonzero(row)) for row in given]
         return [self.labels[place] for place in logits.argmax(1).tolist()]
 
@@ -86,15 +90,22 @@ class Head:
         weight = np.zeros((columns, self.weight.shape[1]), np.float32)
         bias = np.full(columns, np.log(0.5 / (texts + 0.5)), np.float32)
         weight[self.labels], bias[self.labels] = self.weight, self.bias
-        return Head(weight, bias, list(range(columns)), self.multi_label, self.normalized, indicators=True)
+        of_words = self.of_words
+        if of_words is not None:
+            of_words = np.zeros((len(of_words), columns), np.float32)
+            of_words[:, self.labels] = self.of_words
+        return replace(self, weight=weight, bias=bias, labels=list(range(columns)), indicators=True, of_words=of_words)
 
     def save(self, folder: Path) -> None:
-        """Write ``classifier.safetensors`` and ``classifier.json``."""
+        """Write ``classifier.safetensors``, ``classifier.json`` and, if it reads words, ``words.txt``."""
         from safetensors.numpy import save_file
 
-        tensors = {"weight": self.weight.astype(np.float32), "bias": self.bias.astype(np.float32)}
+        tensors: dict[str, Any] = {"weight": self.weight.astype(np.float32), "bias": self.bias.astype(np.float32)}
+        if self.vocabulary is not None and self.of_words is not None:
+            tensors |= {"words": self.of_words.astype(np.float16), "pairs": self.vocabulary.pairs.astype(np.int32)}
+            (folder / "words.txt").write_text("\n".join(self.vocabulary.words), encoding="utf-8", newline="\n")
         save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, _tensors(folder))
-        described: dict[str, Any] = {"labels": self.labels}
+        described: dict[str, Any] = {"format": FORMAT, "labels": self.labels}
         described |= {name: True for name in FLAGS if getattr(self, name)}
         (folder / "classifier.json").write_text(json.dumps(described, indent=2), encoding="utf-8")
 
@@ -114,8 +125,16 @@ class Head:
         try:
             tensors = load_file(_tensors(folder))
             described = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
+            if isinstance(described, dict) and described.pop("format", None) != FORMAT:
+                raise InputError(f"{folder}: made by another development version; make it again with ctx-embed train")
+            if "pairs" in tensors:
+                words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")
+                described["vocabulary"] = Vocabulary(words if words != [""] else [], tensors["pairs"])
+                described["of_words"] = tensors["words"].astype(np.float32)
             head = cls(tensors["weight"], tensors["bias"], **described)
             head._require_consistent()
+        except InputError:
+            raise
         except (OSError, ValueError, LookupError, TypeError, SafetensorError, RecursionError) as error:
             reason, *_ = str(error).split("\n")
             raise InputError(f"{folder}: the head cannot be loaded ({type(error).__name__}: {reason})") from None
@@ -124,13 +143,21 @@ class Head:
     def _require_consistent(self) -> None:
         """Raise a ValueError unless labels, weights and flags can be those of a head."""
         if not isinstance(self.labels, list) or not all(isinstance(label, str | int | float) for label in self.labels):
-            raise ValueError("labels must be a list of strings or numbers")
+            raise ValueError("labels must be a list of strings, numbers or booleans")
         if len({(type(label), label) for label in self.labels}) < len(self.labels):
             raise ValueError("labels must differ")
         count = len(self.labels)
         if self.weight.ndim != 2 or len(self.weight) != count or self.bias.shape != (count,) or not count:
             raise ValueError(f"{count} labels for weights of shape {self.weight.shape}")
-        if not (np.isfinite(self.weight).all() and np.isfinite(self.bias).all()):
+        if self.vocabulary is not None and self.of_words is not None:
+            pairs, words = self.vocabulary.pairs, len(self.vocabulary.words)
+            if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs < 0).any() or (pairs >= words).any():
+                raise ValueError(f"pairs of shape {pairs.shape} for {words} words")
+            if len(set(self.vocabulary.words)) < words or (np.diff(self.vocabulary.keys) <= 0).any():
+                raise ValueError("words and pairs must differ, and pairs must be in order")
+            if self.of_words.shape != (len(self.vocabulary), count):
+                raise ValueError(f"{len(self.vocabulary)} words for weights of shape {self.of_words.shape}")
+        if not all(np.isfinite(part).all() for part in (self.weight, self.bias, self.of_words) if part is not None):
             raise ValueError("weights must be finite")
         if not all(isinstance(getattr(self, flag), bool) for flag in FLAGS):
             raise ValueError(f"{', '.join(FLAGS)} must be true or false")
@@ -166,107 +193,11 @@ def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) ->
         return np.asarray(len(targets) / (len(labels) * np.maximum(counts, 1)))
     if not isinstance(wanted, Mapping):
         raise InputError(f"class_weight must be 'balanced', a dict of label: weight or None, got {wanted!r}")
+    classes, found = Classes(labels), np.ones(len(labels))
     for label, weight in wanted.items():
-        if label not in labels:
+        if (meant := classes.meant(label)) is None:
             raise InputError(f"class_weight names {label!r}, but no training text has that label")
         if isinstance(weight, str) or not 0 < weight < np.inf:
             raise InputError(f"the class weight of {label!r} must be a finite number above 0, got {weight!r}")
-    return np.array([wanted.get(label, 1.0) for label in labels], np.float64)
-
-
-def fitted_head(
-    embeddings: Floats, data: Labelled, labels: Sequence[Any], weights: NDArray[np.float64] | None = None
-) -> Head:
-    """Return a logistic regression on embeddings at unit length, for a frozen encoder.
-
-    Each feature is divided by its own standard deviation, or all by a common one, whichever predicts held-out texts
-    better: the former makes more of features with a small variance, the latter is more reliable with few texts.
-
-    Args:
-        embeddings: (n, m) before any normalisation.
-        data: the n texts' labels.
-        labels: the classes.
-        weights: from :func:`class_weights`.
-    """
-    X = unit_rows(embeddings.astype(np.float64))
-    targets = data.targets(labels)
-    deviations = X.std(0) + 1e-9
-    together = np.full_like(deviations, np.sqrt((deviations**2).mean()))
-    scale = max((together, deviations), key=lambda scale: _held_out_likelihood(X / scale, targets, weights))
-    weight, bias = logistic(X, targets, scale, weights)
-    return Head(weight.astype(np.float32), bias.astype(np.float32), list(labels), data.multi_label, normalized=True)
-
-
-def logistic(
-    X: Floats, targets: NDArray[Any], scale: Floats, weights: NDArray[np.float64] | None = None
-) -> tuple[Floats, Floats]:
-    """Return weight (classes, m) and bias (classes,) of a logistic regression on (X - mean) / scale.
-
-    Args:
-        X: (n, m).
-        targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
-        scale: (m,) divisors of the features; the penalty :data:`PROBE_C` applies to the scaled features.
-        weights: (classes,) weight of each class in the loss; with several labels per text, the weight of the texts
-            that have the label.
-    """
-    mean = X.mean(0)
-    Z = (X - mean) / scale
-    if targets.ndim == 1:
-        probe = _regression(None if weights is None else dict(enumerate(weights))).fit(Z, targets)
-        weight, bias = probe.coef_, probe.intercept_
-        if len(weight) == 1:
-            # For two classes scikit-learn returns one row: give each class half of it, with opposite signs.
-            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
-    else:
-        ones = np.ones(targets.shape[1]) if weights is None else weights
-        rows = [_of_label(Z, of_label, weight) for of_label, weight in zip(targets.T, ones, strict=True)]
-        weight, bias = np.stack([row for row, _ in rows]), np.array([bias for _, bias in rows])
-    weight = weight / scale
-    return weight, bias - weight @ mean
-
-
-def _of_label(Z: Floats, target: NDArray[Any], weight: float) -> tuple[Floats, float]:
-    positive = float(target.sum())
-    if positive in (0, len(target)):
-        # Either all texts of the fold have the label or none has: predict its smoothed share.
-        return np.zeros(Z.shape[1]), float(np.log((positive + 0.5) / (len(target) - positive + 0.5)))
-    probe = _regression({0: 1.0, 1: weight}).fit(Z, target.astype(np.int64))
-    return probe.coef_[0], float(probe.intercept_[0])
-
-
-def _regression(weights: Mapping[int, float] | None) -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=PROBE_C, max_iter=PROBE_ITERATIONS, class_weight=weights)
-
-
-def _held_out_likelihood(Z: Floats, targets: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
-    """Return the log likelihood of held-out texts in a cross-validation, summed over all texts."""
-    from sklearn.model_selection import KFold, StratifiedKFold
-
-    order = np.random.default_rng(0).permutation(len(Z))[:SCALING_TEXTS]
-    Z, targets = Z[order], targets[order]
-    if targets.ndim == 1:
-        # Leave out classes with one text, which cannot be both learned and held out.
-        counts = np.bincount(targets)
-        enough = counts[targets] >= 2
-        Z, targets = Z[enough], targets[enough]
-        present, targets = np.unique(targets, return_inverse=True)
-        if len(present) < 2:
-            return 0.0
-        weights = None if weights is None else weights[present]
-        folds: Any = StratifiedKFold(min(SCALING_FOLDS, int(np.bincount(targets).min())), shuffle=True, random_state=0)
-    elif len(Z) < 2:
-        return 0.0
-    else:
-        folds = KFold(min(SCALING_FOLDS, len(Z)), shuffle=True, random_state=0)
-    total = 0.0
-    for train, test in folds.split(Z, targets if targets.ndim == 1 else None):
-        weight, bias = logistic(Z[train], targets[train], np.ones(Z.shape[1]), weights)
-        logits = Z[test] @ weight.T + bias
-        if targets.ndim == 1:
-            logits = logits - logits.max(1, keepdims=True)
-            total += float((logits[np.arange(len(test)), targets[test]] - np.log(np.exp(logits).sum(1))).sum())
-        else:
-            total -= float(np.logaddexp(0, np.where(targets[test] > 0, -logits, logits)).sum())
-    return total
+        found[labels.index(meant)] = weight
+    return found

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.classify.labels import Classes, require_labels
 from ctx_embed.errors import InputError
 from ctx_embed.rows import header_hint, read_labelled
 
@@ -36,27 +38,29 @@ class Labelled:
         """Read a labelled file, see :func:`ctx_embed.rows.read_labelled_rows`.
 
         Raises:
-            InputError: the file cannot be read.
+            InputError: the file cannot be read, or its labels are of several types.
         """
-        return cls(*read_labelled(source, text_field, label_field, several=several, encoding=encoding))
+        data = cls(*read_labelled(source, text_field, label_field, several=several, typed=True, encoding=encoding))
+        data.require_labels()
+        return data
 
     @property
     def multi_label(self) -> bool:
         """Whether each text has any number of labels."""
         return len(self.labels) > 0 and isinstance(self.labels[0], SEVERAL)
 
+    def require_labels(self) -> None:
+        """Raise an error unless the labels are of one type, see :func:`ctx_embed.classify.labels.require_labels`."""
+        require_labels(chain.from_iterable(self.labels) if self.multi_label else self.labels)
+
     def classes(self) -> list[Any]:
         """Return the labels that occur, sorted.
 
         Raises:
-            InputError: fewer than two classes, or labels of types that cannot be compared.
+            InputError: fewer than two classes, or labels of several types.
         """
-        found = self.label_set()
-        try:
-            classes = sorted(found)
-        except TypeError:
-            kinds = ", ".join(sorted({type(label).__name__ for label in found}))
-            raise InputError(f"labels must be of one type, got {kinds}") from None
+        self.require_labels()
+        classes = sorted(self.label_set())
         if self.multi_label and not classes:
             raise InputError("the training texts must have at least one label, got none")
         if not self.multi_label and len(classes) < 2:
@@ -82,32 +86,61 @@ class Labelled:
             return "the label must come first (label<TAB>text); the columns may be swapped"
         return header_hint(self.labels)
 
+    @property
+    def repeated(self) -> int:
+        """The number of texts that equal an earlier one."""
+        return len(self.texts) - len(set(self.texts))
+
     def split(self, share: float, seed: int) -> tuple[Labelled, Labelled]:
         """Split off ``share`` of the texts, with labels in similar proportions; return the larger part first.
 
-        A text whose label no other text has stays in the first part. With several labels per text the split is random.
+        Equal texts are on the same side. A text whose label no other text has stays in the first part. With several
+        labels per text the split is random.
 
         Raises:
             InputError: too few texts to have each label in both parts.
         """
         from sklearn.model_selection import train_test_split
 
-        rows = np.arange(len(self.labels))
-        counts = Counter(() if self.multi_label else self.labels)
+        first_row = {text: row for row, text in reversed(list(enumerate(self.texts)))}
+        distinct = sorted(first_row.values())
+        counts = Counter(() if self.multi_label else [self.labels[row] for row in distinct])
         doubt = self.doubt()
-        alone = np.array([counts[label] == 1 and not doubt for label in self.labels], bool)
+        alone = {row for row in distinct if not self.multi_label and counts[self.labels[row]] == 1 and not doubt}
         # If every label occurs once, nothing can be held out: let the split below raise its error.
-        alone &= not alone.all()
-        shared = rows[~alone]
+        shared = [row for row in distinct if row not in alone] or distinct
         classes = None if self.multi_label else [self.labels[row] for row in shared]
         try:
-            first, second = train_test_split(shared, test_size=share, random_state=seed, stratify=classes)
+            _, held_out = train_test_split(shared, test_size=share, random_state=seed, stratify=classes)
         except ValueError:
+            doubt = doubt or "give more texts or validation texts, or leave the encoder frozen"
+            different = f" ({len(distinct)} different ones)" if self.repeated else ""
             raise InputError(
-                f"{len(rows)} texts with {len(self.label_set())} labels are too few to hold out {share:.0%} with every "
-                f"label; {doubt or 'give more texts, or --valid FILE'}"
+                f"{len(self.texts)} texts{different} with {len(self.label_set())} labels are too few to hold out "
+                f"{share:.0%} with every label; {doubt}"
             ) from None
-        return self.rows(sorted([*first, *rows[alone]])), self.rows(sorted(second))
+        held_out = set(held_out)
+        of_second = [first_row[text] in held_out for text in self.texts]
+        return (
+            self.rows([row for row, second in enumerate(of_second) if not second]),
+            self.rows([row for row, second in enumerate(of_second) if second]),
+        )
+
+    def matched(self, classes: Sequence[Any]) -> Labelled:
+        """Return the texts with the classes that their labels mean, whatever their type; unknown labels stay."""
+        of = Classes(classes)
+
+        def meant(label: Any) -> Any:
+            return label if (found := of.meant(label)) is None else found
+
+        if self.multi_label:
+            return Labelled([tuple(map(meant, labels)) for labels in self.labels], self.texts)
+        return Labelled([meant(label) for label in self.labels], self.texts)
+
+    def unknown(self, classes: Sequence[Any]) -> str:
+        """Return the labels that are not among the classes, the first five of them; otherwise an empty string."""
+        found = sorted(self.label_set() - set(classes), key=str)
+        return ", ".join(map(repr, found[:5])) + (", ..." if len(found) > 5 else "")
 
     def require_labels_of(self, train: Labelled, name: str) -> None:
         """Raise an error for labels that the training texts do not have; ``name`` is the error's name for these texts.
@@ -117,9 +150,8 @@ class Labelled:
         """
         if self.multi_label != train.multi_label:
             raise InputError(f"the {name} texts and the training texts must both have one label each, or both several")
-        if unknown := sorted(self.label_set() - train.label_set()):
-            shown = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
-            raise InputError(f"the {name} texts have labels that the training texts lack: {shown}")
+        if unknown := self.unknown(list(train.label_set())):
+            raise InputError(f"the {name} texts have labels that the training texts lack: {unknown}")
 
     def rows(self, rows: Sequence[int]) -> Labelled:
         """Return some of the texts."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights, fitted_head
+from ctx_embed.classify.explaining import Explanation, explained
+from ctx_embed.classify.head import ClassWeight, Floats, Head, class_weights
 from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.errors import InputError
 from ctx_embed.numpy_model.checks import modules_of
@@ -55,7 +56,7 @@ class Predictor:
         """
         if not texts:
             return np.empty((0, len(self.head.labels)), np.float32)
-        return self.head.logits(self.encoder.embed(texts))
+        return self.head.logits(self.encoder.embed(texts), texts)
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """Return the most likely label of each text, or with several labels a tuple of them.
@@ -64,6 +65,10 @@ class Predictor:
             InputError: the outputs are not finite.
         """
         return list(self.head.chosen(self.logits(texts)))
+
+    def explain(self, texts: Sequence[str]) -> list[list[Explanation]]:
+        """Return what speaks for the label that each text gets, or with several labels for each of them."""
+        return [explained(self, text) for text in texts]
 
     def accuracy(self, data: Labelled) -> float:
         """Return the accuracy on labelled texts, see :func:`label_accuracy`."""
@@ -75,12 +80,16 @@ class Predictor:
         self.head.save(folder)
 
 
-def fitted_predictor(encoder: SavedEncoder | TorchEncoder, data: Labelled, class_weight: ClassWeight) -> Predictor:
-    """Return the encoder with a head fitted over it.
+def fitted_predictor(
+    encoder: SavedEncoder | TorchEncoder, data: Labelled, class_weight: ClassWeight, words: bool = True
+) -> Predictor:
+    """Return the encoder with a head fitted over it, which reads words too unless told otherwise.
 
     Raises:
         InputError: only one class, or class weights that do not fit.
     """
+    from ctx_embed.classify.fitting import fitted_head
+
     labels = data.classes()
     weights = class_weights(class_weight, data, labels)
-    return Predictor(encoder, fitted_head(encoder.embed(data.texts), data, labels, weights))
+    return Predictor(encoder, fitted_head(encoder.embed(data.texts), data, labels, weights, words))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,7 @@ def read_labelled_rows(
     label_field: str | None = None,
     *,
     several: bool = False,
+    typed: bool = False,
     encoding: str | None = None,
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield number, label and text of each row of a labelled file.
@@ -158,13 +160,14 @@ def read_labelled_rows(
         text_field: the field that holds the text; None: ``text``.
         label_field: the field that holds the label; None: ``label``.
         several: whether a text has any number of labels, separated by commas, or in JSONL and Parquet as a list; labels
-            are then tuples of strings, which may be empty.
+            are then tuples of labels, which may be empty.
+        typed: keep numbers and booleans of JSONL and Parquet, instead of their text.
         encoding: as for :func:`read_lines`.
 
     Raises:
         InputError: as :func:`read_lines`; a row that cannot be read, lacks a field or has an empty label.
     """
-    label_of = _labels if several else _label
+    label_of = partial(_labels if several else _label, typed=typed)
     text_name, label_name = text_field or TEXT_FIELD, label_field or LABEL_FIELD
     if text_name == label_name:
         raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
@@ -196,6 +199,7 @@ def read_labelled(
     label_field: str | None = None,
     *,
     several: bool = False,
+    typed: bool = False,
     encoding: str | None = None,
 ) -> tuple[list[Any], list[str]]:
     """Return the labels and texts of a labelled file, see :func:`read_labelled_rows`; a text may be empty.
@@ -203,7 +207,7 @@ def read_labelled(
     Raises:
         InputError: as :func:`read_labelled_rows`, or a file without rows.
     """
-    rows = list(read_labelled_rows(source, text_field, label_field, several=several, encoding=encoding))
+    rows = list(read_labelled_rows(source, text_field, label_field, several=several, typed=typed, encoding=encoding))
     if not rows:
         raise InputError(f"{source_name(source)}: no rows; give lines of label<TAB>text")
     _, labels, texts = zip(*rows, strict=True)
@@ -245,7 +249,9 @@ def _text(where: str, value: Any, field: str) -> str:
     return value
 
 
-def _label(where: str, value: Any, field: str) -> str:
+def _label(where: str, value: Any, field: str, *, typed: bool) -> Any:
+    if typed and isinstance(value, int | float) and value == value:
+        return value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -259,9 +265,11 @@ def _label(where: str, value: Any, field: str) -> str:
     return label
 
 
-def _labels(where: str, value: Any, field: str) -> tuple[str, ...]:
+def _labels(where: str, value: Any, field: str, *, typed: bool) -> tuple[Any, ...]:
     if value is None:
         return ()
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    labels = (_label(where, part, field) for part in parts if not (isinstance(part, str) and not part.strip()))
+    labels = (
+        _label(where, part, field, typed=typed) for part in parts if not (isinstance(part, str) and not part.strip())
+    )
     return tuple(dict.fromkeys(labels))

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sentence_transformers import SentenceTransformer
+from ctx_embed.model_card import described, facts, inherited, licence, listed, name_of, page, table, usage
 
-from ctx_embed.model_card import described, inherited, licence, listed, name_of, page, table, usage
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 # Maximum number of labels that the card lists; of more, it states only the number.
 MOST_LABELS = 20
 
 
 def classifier_card(
-    name: str, model: SentenceTransformer, labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
+    name: str, about: Sequence[tuple[str, str]], labels: Sequence[Any], record: Mapping[str, Any], start: Path | None
 ) -> str:
     """Return the card of a classifier.
 
     Args:
         name: the name of its folder.
-        model: the encoder.
+        about: what the encoder is, see :func:`ctx_embed.model_card.facts`.
         labels: the classes.
         record: the record of the run, see :func:`ctx_embed.training.supervised.job.train`.
         start: the folder of the model that the run started from; None: from scratch.
@@ -44,9 +45,11 @@ def classifier_card(
         {
             "": f"A text classifier: an encoder with a linear head, trained on labelled texts {beginning}.\n\n"
             + described(
-                model,
-                ("labels", named),
-                *([("made from", f"{origin}, fingerprint `{record['start']}`")] if origin else []),
+                [
+                    *about,
+                    ("labels", named),
+                    *([("made from", f"{origin}, fingerprint `{record['start']}`")] if origin else []),
+                ]
             ),
             "Use": f"```sh\nctx-embed predict {name} FILE\n```\n\n```python\nimport ctx_embed\n\n"
             f'classifier = ctx_embed.TextClassifier.load("{name}")\nlabels = classifier.predict(["a text"])\n```\n\n'
@@ -96,16 +99,18 @@ def distilled_card(name: str, model: SentenceTransformer, record: Mapping[str, A
         {
             "": f"Sentence embeddings, distilled from {origin}: an encoder that learned its teacher's embeddings.\n\n"
             + described(
-                model,
-                (
-                    "teacher",
-                    f"{origin} in {record['teacher']['dtype']}, fingerprint `{record['teacher']['fingerprint']}`",
-                ),
-                *(
-                    (label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`")
-                    for label, key in (("second teacher", "second_teacher"), ("made from", "from"))
-                    if key in record
-                ),
+                [
+                    *facts(model),
+                    (
+                        "teacher",
+                        f"{origin} in {record['teacher']['dtype']}, fingerprint `{record['teacher']['fingerprint']}`",
+                    ),
+                    *(
+                        (label, f"{record[key]['name']}, fingerprint `{record[key]['fingerprint']}`")
+                        for label, key in (("second teacher", "second_teacher"), ("made from", "from"))
+                        if key in record
+                    ),
+                ]
             ),
             "Use": usage(name),
             "Scores": f"On {record['held_out_texts']:,} texts that were held out; held out distance is the mean of "

@@ -43,7 +43,7 @@ def end_to_end(
             has fewer rows than folds.
     """
     model = encoder.model
-    if model is None:
+    if model is None or encoder.words:
         raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
     if len(examples.texts[0]) != 1:
         raise InputError("with the protocol paper a task must have one text a row, got pairs of texts")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.eval.scoring.probes import DIGITS, Features, Indices, Matrix, Parts, ProbeScore, majority_floor
+from ctx_embed.eval.scoring.probes import DIGITS, Features, Fit, Indices, Matrix, Parts, ProbeScore, majority_floor
 
 DRAWS, SEED, MAX_ITERATIONS = 10, 42, 100
 # Long test parts are embedded, and their embeddings stored, in blocks of this many texts.
@@ -54,21 +54,32 @@ def embedded(
     return features
 
 
-def few_shot(features: Features, labels: Sequence[str], parts: Parts, drawn: Sequence[Sequence[int]]) -> ProbeScore:
-    """Return the accuracy on the test part of a classifier for each draw, with the draws as folds and as seeds."""
+def regression(X: Matrix, y: Indices, n_classes: int, Cs: Sequence[float], X_test: Matrix) -> list[Indices]:
+    """Fit MTEB's logistic regressions, which may stop before they converge."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    _, classes = np.unique(np.asarray(labels), return_inverse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fits = [LogisticRegression(C=C, max_iter=MAX_ITERATIONS, random_state=SEED).fit(X, y) for C in Cs]
+    return [fit.predict(X_test) for fit in fits]
+
+
+def few_shot(
+    features: Features,
+    labels: Sequence[str],
+    parts: Parts,
+    drawn: Sequence[Sequence[int]],
+    fit: Fit = regression,
+) -> ProbeScore:
+    """Return the accuracy on the test part of a classifier for each draw, with the draws as folds and as seeds."""
+    names, classes = np.unique(np.asarray(labels), return_inverse=True)
     test = parts["test"]
     hits = []
     for rows in drawn:
         train = np.array(rows, np.intp)
         X, X_test = features(train, test)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            classifier = LogisticRegression(max_iter=MAX_ITERATIONS, random_state=SEED).fit(X, classes[train])
-        hits.append(classifier.predict(X_test) == classes[test])
+        hits.append(fit(X, classes[train], len(names), (1.0,), X_test)[0] == classes[test])
     return ProbeScore(
         tuple(100.0 * float(hit.mean()) for hit in hits),
         (1.0,) * len(hits),

@@ -15,6 +15,7 @@ from ctx_embed.eval.scoring.few_shot import draws, embedded, few_shot
 from ctx_embed.eval.scoring.probes import Features, Indices, Parts, ProbeScore, Protocol, frozen, of_pairs
 from ctx_embed.eval.scoring.ranking import RetrievalScore, SimilarityScore, paired, score_retrieval, spearman
 from ctx_embed.eval.scoring.statistics import Difference, mcnemar, paired_correlations, paired_means
+from ctx_embed.eval.scoring.words import reading_words, rows_alone
 from ctx_embed.eval.tasks.data import TaskData
 from ctx_embed.eval.tasks.task import Row
 
@@ -119,7 +120,10 @@ def score_probe(
     texts = [text for column in columns for text in column]
     fit = embed.encoder.fit
     features: Features = frozen(embed(texts)) if fit is None else fit(texts)
-    if len(columns) == 2:
+    if embed.encoder.words:
+        fit_words = reading_words(features, examples.texts)
+        protocol, features = replace(protocol, fit=fit_words, grid=(1.0,), test_grid=(1.0,)), rows_alone
+    elif len(columns) == 2:
         features = of_pairs(features, len(examples.texts))
     score = protocol.score(features, examples.labels, seed, examples.parts, train_size)
     if not protocol.by_length:
@@ -142,6 +146,8 @@ def score_few_shot(examples: Examples, embed: EmbeddingCache, per_label: int) ->
     fit = embed.encoder.fit
     train = sorted({row for rows in drawn for row in rows})
     features = embedded(texts, train, examples.parts["test"].tolist(), embed) if fit is None else fit(texts)
+    if embed.encoder.words:
+        return few_shot(rows_alone, examples.labels, examples.parts, drawn, reading_words(features, examples.texts))
     return few_shot(features, examples.labels, examples.parts, drawn)
 
 

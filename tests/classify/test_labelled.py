@@ -28,8 +28,8 @@ def test_a_split_holds_each_label_in_proportion(data):
 
 @pytest.mark.parametrize("labels", ["ab", "abb", "abcabc", "abbbbbbbbb", ""])
 def test_too_few_rows_to_split(labels):
-    rows = Labelled(list(labels), ["text"] * len(labels))
-    hint = "give more texts, or --valid FILE"
+    rows = Labelled(list(labels), [f"text {number}" for number in range(len(labels))])
+    hint = "give more texts or validation texts, or leave the encoder frozen"
     if labels.startswith("abb"):
         hint = "the label 'a' occurs once, on the first line; if that is a header, name its columns with --field and "
         hint += "--label-field"
@@ -44,6 +44,21 @@ def test_a_text_that_alone_has_its_label_is_trained_on():
     assert sorted(valid.labels) == ["a", "a", "b", "b"]
     assert train.labels.count("rare") == 1
     assert len(train.labels) == 37
+
+
+def test_equal_texts_are_on_one_side():
+    labels = np.random.default_rng(0).integers(0, 2, 400).tolist()
+    rows = Labelled(labels * 2, [f"text {number}" for number in range(400)] * 2)
+    train, valid = rows.split(0.1, seed=0)
+    assert not set(train.texts) & set(valid.texts)
+    assert (len(train.texts), len(valid.texts), rows.repeated) == (720, 80, 400)
+
+
+def test_labels_of_another_type_are_matched():
+    rows = Labelled(["1", "0", "x"], ["a", "b", "c"]).matched([0, 1])
+    assert rows.labels == [1, 0, "x"]
+    assert rows.unknown([0, 1]) == "'x'"
+    assert Labelled([("0", "2"), ()], ["a", "b"]).matched([0, 1, 2]).labels == [(0, 2), ()]
 
 
 def test_columns_that_were_swapped_are_doubted():
@@ -86,3 +101,7 @@ def test_a_file(tmp_path):
     path.write_text('{"label": ["b", "a"], "text": "x"}\n{"label": [], "text": "y"}\n{"label": "b", "text": "z"}\n')
     assert Labelled.read(path, several=True) == Labelled([("b", "a"), (), ("b",)], ["x", "y", "z"])
     assert error(Labelled.read, path) == f"{path}, line 1: the label 'label' must be a string or a number, got a list"
+    path.write_text('{"label": 1, "text": "x"}\n{"label": 2.5, "text": "y"}\n')
+    assert Labelled.read(path).labels == [1, 2.5]
+    path.write_text('{"label": 1, "text": "x"}\n{"label": true, "text": "y"}\n')
+    assert error(Labelled.read, path) == "labels must be of one type, got bool, int"

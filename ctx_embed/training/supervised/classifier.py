@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import accuracy_score
 from typing_extensions import Self
 
 from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.classify.head import FEW_TEXTS, ClassWeight
+from ctx_embed.classify.explaining import Explanation
+from ctx_embed.classify.head import THRESHOLD, ClassWeight
 from ctx_embed.classify.labelled import SEVERAL, Labelled
+from ctx_embed.classify.labels import Label
 from ctx_embed.classify.predictor import Predictor, fitted_predictor
 from ctx_embed.errors import InputError, described
 from ctx_embed.files import replaced_folder, require_replaceable
@@ -26,7 +27,6 @@ from ctx_embed.texts import as_texts
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-Label = str | int | float
 # One label for each text, or several: as a list, a generator, or a series or array of any library.
 Labels = Iterable[Label] | Iterable[Iterable[Label]]
 # Passing any of these trains the encoder too.
@@ -34,19 +34,21 @@ OF_TRAINING = ("epochs", "batch_size", "learning_rate", "token_dropout", "runs")
 
 
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A sentence encoder and a linear head over it, with scikit-learn's interface.
+    """A linear classifier that reads the meaning of a text and its words, with scikit-learn's interface.
 
-    With few texts, fit learns the head over the encoder as it is; with more, it trains the encoder too, as
-    ``ctx-embed train --from`` does. It works in pipelines, ``cross_val_score`` and ``GridSearchCV``, and can be
-    pickled.
+    Fit learns a linear head over the embeddings of an encoder and over words and pairs of words, in seconds and without
+    torch; on request it trains the encoder too. It works in pipelines, ``cross_val_score`` and ``GridSearchCV``, and
+    can be pickled.
 
     Args:
         model: ``default``, a model folder, a name on the hub, or a SentenceTransformer, which fit copies and never
             changes.
-        frozen: True fits only the head, in seconds and without torch; False trains the encoder too; None freezes it
-            with fewer than 500 texts, unless one of the next five options is given.
+        words: read words and pairs of words beside the meaning; how much they weigh is chosen by cross-validation on
+            the training texts.
+        frozen: True fits only the head; False trains the encoder too; None trains it if one of the next five options is
+            given.
         epochs, batch_size, learning_rate, token_dropout, runs: options of training the encoder; None as in ``ctx-embed
-            train --from``: 4 epochs of batches of 64 at 1e-3, no dropout, and the mean of the weights of 5 runs.
+            train --no-frozen``: 4 epochs of batches of 64 at 1e-3, no dropout, and the mean of the weights of 5 runs.
         class_weight: ``balanced``, or weights by label; None weighs all texts equally.
         valid_share: fraction of the texts held out to choose the epoch if fit gets no validation texts.
         random_state: seed of a training of the encoder.
@@ -71,6 +73,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         model: str | Path | SentenceTransformer = "default",
         *,
+        words: bool = True,
         frozen: bool | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -84,6 +87,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         verbose: bool = False,
     ) -> None:
         self.model = model
+        self.words = words
         self.frozen = frozen
         self.epochs = epochs
         self.batch_size = batch_size
@@ -101,8 +105,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Args:
             X: texts: a list, an array, a series of any library, or a generator.
-            y: one label for each text, a string or a number; or any number of labels for each, as lists or as an array
-                (texts, classes) of 0 and 1, in which case predictions are such arrays too.
+            y: one label for each text, a string, number or boolean; or any number of labels for each, as lists or as an
+                array (texts, classes) of 0 and 1, in which case predictions are such arrays too.
             valid: texts and labels that choose the epoch when the encoder is trained; None holds out a share of X.
 
         Raises:
@@ -115,11 +119,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise InputError(
                 f"{names} cannot be given with frozen=True, which does not train the encoder; leave out either"
             )
-        if self.frozen or (self.frozen is None and not chosen and len(data.texts) < FEW_TEXTS):
-            predictor = fitted_predictor(self._encoder(), data, self.class_weight)
+        if self.frozen or (self.frozen is None and not chosen):
+            predictor = fitted_predictor(self._encoder(), data, self.class_weight, self.words)
             self.history_: list[dict[str, float]] = []
         else:
-            held_out = None if valid is None else _labelled(*valid)[0]
+            held_out = None if valid is None else _labelled(*valid)[0].matched(data.classes())
             predictor, self.history_ = self._trained(data, held_out, chosen)
         if columns:
             predictor = replace(predictor, head=predictor.head.for_indicators(columns, len(data.texts)))
@@ -167,7 +171,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             InputError: an element of X is not a string.
         """
         logits, single = self._logits(X)
-        found: Any = self.predictor_.head.chosen(logits) if self.multi_label_ else self.classes_[logits.argmax(1)]
+        head = self.predictor_.head
+        if head.indicators:
+            found: Any = (head.probabilities(logits) >= THRESHOLD).astype(np.int64)
+        else:
+            found = head.chosen(logits) if self.multi_label_ else self.classes_[logits.argmax(1)]
         chosen: NDArray[Any] | list[tuple[Label, ...]] = found[0] if single else found
         return chosen
 
@@ -195,12 +203,24 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(logits[0] if single else logits)
 
     def score(self, X: Iterable[str], y: Labels, sample_weight: Iterable[float] | None = None) -> float:
-        """Return the accuracy; with several labels per text, the share of texts whose labels are all correct."""
-        found, truth, weights = self.predict(X), _listed(y), np.asarray(1.0 if sample_weight is None else sample_weight)
-        if self.multi_label_ and not self.predictor_.head.indicators:
-            right = np.array([set(a) == set(b) for a, b in zip(found, truth, strict=True)])
-            return float(np.average(right, weights=np.broadcast_to(weights, right.shape)))
-        return float(accuracy_score(truth, found, sample_weight=None if sample_weight is None else weights))
+        """Return the accuracy; with several labels per text, the share of texts whose labels are all correct.
+
+        A label means the class that is spelled like it: "1" is the class 1.
+        """
+        weights = None if sample_weight is None else np.asarray(sample_weight)
+        truth = _labelled(X, y)[0].matched(self.predictor_.head.labels)
+        pairs = zip(self.predictor_.predict(truth.texts), truth.labels, strict=True)
+        right = [set(a) == set(b) if self.multi_label_ else a == b for a, b in pairs]
+        return float(np.average(right, weights=weights))
+
+    def explain(self, X: str | Iterable[str]) -> list[list[Explanation]]:
+        """Return for each text what speaks for its label, or with several labels for each; see :class:`.Explanation`.
+
+        Raises:
+            InputError: an element of X is not a string.
+        """
+        self._require_fitted()
+        return self.predictor_.explain([X] if isinstance(X, str) else as_texts(X))
 
     def save(self, folder: str | Path) -> None:
         """Write a model folder for ``ctx-embed predict`` and :meth:`load`, completely or not at all.
@@ -276,11 +296,9 @@ def _labelled(X: Iterable[str], y: Any) -> tuple[Labelled, int]:
         raise InputError("y must hold one label for each text, or a list of labels for each, got both")
     if any(several):
         labels = [tuple(_plain(label) for label in of_text) for of_text in labels]
-    for label in labels:
-        for one in label if isinstance(label, tuple) else (label,):
-            if not isinstance(one, str | int | float) or one != one:
-                raise InputError(f"labels must be strings or numbers, got {one!r}")
-    return Labelled(labels, texts), 0
+    data = Labelled(labels, texts)
+    data.require_labels()
+    return data, 0
 
 
 def _plain(label: Any) -> Any:

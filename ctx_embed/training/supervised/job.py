@@ -5,47 +5,45 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ctx_embed.classify.encoder import SavedEncoder, TorchEncoder, open_encoder
-from ctx_embed.classify.head import FEW_TEXTS
+from ctx_embed.classify.encoder import TorchEncoder, open_encoder
 from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.classify.predictor import Predictor, fitted_predictor
 from ctx_embed.classify.report import report
 from ctx_embed.errors import InputError, unknown_name
 from ctx_embed.files import replaced_folder, require_replaceable
-from ctx_embed.fingerprint import fingerprint, identity
+from ctx_embed.fingerprint import identity
 from ctx_embed.loading import model_folder
 from ctx_embed.model_card import CARD, versions
 from ctx_embed.progress import say
 from ctx_embed.training.card import classifier_card
-from ctx_embed.training.checkpoint import Checkpoint
-from ctx_embed.training.labelled_texts import are_known, warning
+from ctx_embed.training.labelled_texts import Hashes, are_known, warning
 from ctx_embed.training.options import takes
 from ctx_embed.training.record import MODEL, RECORD, content_hash, finished
 from ctx_embed.training.supervised.options import SupervisedOptions, TrainingJob
-from ctx_embed.training.supervised.train import architecture_of, best_epochs, new_encoder, train_classifier
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from ctx_embed.training.checkpoint import Checkpoint
 
 
 @takes(TrainingJob)
 def train(
     file: str | Path, output: str | Path, options: SupervisedOptions | None = None, **settings: Any
 ) -> dict[str, Any]:
-    """Train an encoder and a linear head on labelled texts, or only the head; ``training.json`` is the record.
+    """Fit a classifier on labelled texts, or train its encoder too; ``training.json`` is the record.
 
-    It starts from the default model unless ``start`` names another one, or ``scratch``.
+    The head reads the embeddings of the default model, unless ``start`` names another one or ``scratch``, and words.
 
     Args:
         file: labelled texts to train on.
         output: the model folder.
-        options: how to train; their seed is also that of the random weights of a model from scratch. None: from a
-            model, 5 runs of 4 epochs; from scratch, the paper's options.
+        options: how to train the encoder; their seed is also that of the random weights of a model from scratch. None
+            leaves a model as it is, unless ``frozen`` is False (then 5 runs of 4 epochs), and trains one from scratch
+            by the paper's options.
         **settings: fields of :class:`.TrainingJob`.
 
     Returns:
@@ -68,15 +66,11 @@ def train(
     if (earlier := finished(job.output, asked, overwrite=job.overwrite)) is not None:
         found: dict[str, Any] = earlier["result"]
         return found
-    start = _open(job, data)
-    learned, measured = data.train, data.valid
-    if measured is None and start.frozen is None:
-        learned, measured = data.train.split(start.options.valid_share, start.options.seed)
-    _warn_of_known_texts(job, start.model, {"validation": measured, "test": data.test})
-    trained = _trained(job, data, start) if start.frozen is None else _fitted(job, data, start.frozen)
-    result = {**trained.result, **_measured(trained.predictor, learned, measured, data.test)}
-    _save(job, data, start, trained, {"asked": asked, "result": result})
-    start.checkpoint.remove()
+    made = _trained(job, data) if job.trains_encoder else _fitted(job, data)
+    result = {**made.result, **_measured(made.predictor, made.learned, made.measured, data.test)}
+    _save(job, data, made, {"asked": asked, "result": result})
+    if made.checkpoint is not None:
+        made.checkpoint.remove()
     return result
 
 
@@ -90,24 +84,29 @@ class _Data:
 
 
 @dataclass(frozen=True)
-class _Start:
-    """The start of a training; ``frozen`` is the encoder if only a head over it is trained."""
+class _Made:
+    """The outcome of a job.
 
-    model: SentenceTransformer
-    frozen: SavedEncoder | TorchEncoder | None
-    options: SupervisedOptions
-    settings: Mapping[str, Any]
-    fingerprint: str
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """The outcome of a training."""
+    Attributes:
+        predictor: the classifier.
+        about: what the encoder is, for the card.
+        settings: the options of the training, for the record.
+        fingerprint: that of the encoder before the training.
+        result: of the training.
+        learned, measured: the texts that the majority floor of the validation is counted on; None: not measured.
+        history: of the epochs.
+        checkpoint: of the training of an encoder, to be removed.
+    """
 
     predictor: Predictor
-    history: list[dict[str, float]]
+    about: list[tuple[str, str]]
+    settings: dict[str, Any]
+    fingerprint: str
     result: dict[str, Any]
+    learned: Labelled
+    measured: Labelled | None
+    history: list[dict[str, float]] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
 
 
 def _read(job: TrainingJob) -> _Data:
@@ -117,6 +116,8 @@ def _read(job: TrainingJob) -> _Data:
         for path in (job.file, job.valid, job.test)
     )
     assert train is not None
+    classes = sorted(train.label_set())
+    valid, test = (part and part.matched(classes) for part in (valid, test))
     for part, name in ((valid, "validation"), (test, "test")):
         if part is not None:
             part.require_labels_of(train, name)
@@ -127,12 +128,12 @@ def _identity(job: TrainingJob, data: _Data) -> str:
     """Return a hash of everything that the model depends on."""
     return identity(
         {
-            **vars(job.training),
+            "training": vars(job.training) if job.trains_encoder else None,
             "encoder": job.encoder or "contextualizer",
-            "architecture": job.scratch_options if job.origin is None else job.architecture,
+            "architecture": job.scratch_options if job.origin is None else None,
             "vocabulary_size": job.vocabulary_size,
-            **({} if job.frozen is None else {"frozen": job.frozen}),
-            **({} if job.class_weight is None else {"class_weight": job.class_weight}),
+            "words": job.words,
+            "class_weight": job.class_weight,
         },
         content_hash(None if job.origin is None else model_folder(job.origin)),
         content_hash(job.tokenizer),
@@ -140,54 +141,62 @@ def _identity(job: TrainingJob, data: _Data) -> str:
     )
 
 
-def _open(job: TrainingJob, data: _Data) -> _Start:
-    """Return the encoder to train, or the saved one that only gets a head."""
-    frozen: SavedEncoder | TorchEncoder | None = None
-    if job.origin is not None and (job.frozen or (job.frozen is None and len(data.train.texts) < FEW_TEXTS)):
-        if doubt := data.train.doubt():
-            raise InputError(doubt)
-        frozen = open_encoder(job.origin, job.device)
-        model = frozen.model
-    else:
-        model = new_encoder(
-            job.origin,
-            data.train.texts,
-            job.tokenizer,
-            job.vocabulary_size,
-            job.training.seed,
-            job.device,
-            job.encoder or "contextualizer",
-            **job.scratch_options,
-        )
-    options = job.training.of_encoder(model)
-    settings: dict[str, Any] = {"frozen": True} if frozen else {}
-    settings |= {} if job.class_weight is None else {"class_weight": job.class_weight}
-    settings |= {**({} if frozen else vars(options)), "from": job.origin, "modules": architecture_of(model)}
-    of_model = fingerprint(model)
-    run = identity(settings, of_model, asdict(data.train), data.valid and asdict(data.valid))
-    return _Start(model, frozen, options, settings, of_model, Checkpoint(job.output, run))
+def _fitted(job: TrainingJob, data: _Data) -> _Made:
+    """Fit a head over the encoder as it is, without torch if the encoder allows it."""
+    assert job.origin is not None
+    if doubt := data.train.doubt():
+        raise InputError(doubt)
+    encoder = open_encoder(job.origin, job.device)
+    _warn_of_known_texts(job, encoder.labelled_texts, {"validation": data.valid, "test": data.test})
+    predictor = fitted_predictor(encoder, data.train, job.class_weight, job.words)
+    result = {} if data.valid is None else {"valid_accuracy": predictor.accuracy(data.valid)}
+    settings = {**_settings(job), "frozen": True, "modules": encoder.modules()}
+    return _Made(predictor, encoder.about(), settings, encoder.fingerprint, result, data.train, data.valid)
 
 
-def _trained(job: TrainingJob, data: _Data, start: _Start) -> _Trained:
+def _trained(job: TrainingJob, data: _Data) -> _Made:
     """Train the encoder and the head."""
+    from ctx_embed.training.checkpoint import Checkpoint
+    from ctx_embed.training.supervised.train import best_epochs, new_encoder, train_classifier
+
+    data.train.classes()
+    model = new_encoder(
+        job.origin,
+        data.train.texts,
+        job.tokenizer,
+        job.vocabulary_size,
+        job.training.seed,
+        job.device,
+        job.encoder or "contextualizer",
+        **job.scratch_options,
+    )
+    options, encoder = job.training.of_encoder(model), TorchEncoder(model)
+    learned, measured = data.train, data.valid
+    if measured is None:
+        learned, measured = data.train.split(options.valid_share, options.seed)
+        if repeated := data.train.repeated:
+            say(f"{repeated:,} of {len(data.train.texts):,} texts equal another one; equal texts are held out together")
+    _warn_of_known_texts(job, encoder.labelled_texts, {"validation": measured, "test": data.test})
+    settings, of_model = {**_settings(job), **vars(options), "modules": encoder.modules()}, encoder.fingerprint
+    about = encoder.about()
+    run = identity(settings, of_model, asdict(data.train), data.valid and asdict(data.valid))
+    checkpoint = Checkpoint(job.output, run)
     network, history = train_classifier(
-        start.model, data.train, data.valid, start.options, start.checkpoint, class_weight=job.class_weight
+        model, data.train, data.valid, options, checkpoint, class_weight=job.class_weight
     )
     best = best_epochs(history)
     # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the texts
     # that one run held out, since the other runs were trained on them.
     accuracy = fmean(epoch["valid_accuracy"] for epoch in best) if data.valid is None else network.accuracy(data.valid)
-    return _Trained(
-        Predictor(TorchEncoder(network.encoder), network.trained_head()),
-        history,
-        {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy},
-    )
+    result = {"best_epochs": [epoch["epoch"] for epoch in best], "valid_accuracy": accuracy}
+    predictor = Predictor(encoder, network.trained_head())
+    return _Made(predictor, about, settings, of_model, result, learned, measured, history, checkpoint)
 
 
-def _fitted(job: TrainingJob, data: _Data, encoder: SavedEncoder | TorchEncoder) -> _Trained:
-    """Train only the head."""
-    predictor = fitted_predictor(encoder, data.train, job.class_weight)
-    return _Trained(predictor, [], {} if data.valid is None else {"valid_accuracy": predictor.accuracy(data.valid)})
+def _settings(job: TrainingJob) -> dict[str, Any]:
+    """Return the options that every kind of training records."""
+    weights = {} if job.class_weight is None else {"class_weight": job.class_weight}
+    return {"from": job.origin, "words": job.words, **weights}
 
 
 def _measured(
@@ -210,31 +219,34 @@ def majority_floor(learned: Labelled, measured: Labelled) -> float:
     return label_accuracy([label] * len(measured.texts), measured)
 
 
-def _warn_of_known_texts(job: TrainingJob, model: SentenceTransformer, parts: Mapping[str, Labelled | None]) -> None:
+def _warn_of_known_texts(job: TrainingJob, known: Hashes | None, parts: Mapping[str, Labelled | None]) -> None:
     """Warn about texts to measure on that the encoder was trained on."""
-    known = getattr(model[0], "labelled_texts", None)
     for name, part in parts.items():
         if known is not None and part and (count := int(are_known(part.texts, known).sum())):
             say(warning(str(job.origin), name, count, len(part.texts)))
 
 
-def _save(job: TrainingJob, data: _Data, start: _Start, trained: _Trained, record: dict[str, Any]) -> None:
+def _save(job: TrainingJob, data: _Data, made: _Made, record: dict[str, Any]) -> None:
     """Write the model folder, whole or not at all."""
     files = {"train": (job.file, data.train), "valid": (job.valid, data.valid), "test": (job.test, data.test)}
     record |= {
-        "options": dict(start.settings),
-        "start": start.fingerprint,
+        "options": made.settings,
+        "start": made.fingerprint,
         "data": {
             name: {"file": Path(path).name, "sha256": content_hash(path), "rows": len(part.texts)}
             for name, (path, part) in files.items()
             if path and part
         },
         "versions": versions(),
-        "history": trained.history,
+        "history": made.history,
     }
     origin = None if job.origin is None else model_folder(job.origin)
     with replaced_folder(job.output) as beside:
-        trained.predictor.save(beside)
+        made.predictor.save(beside)
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        card = classifier_card(job.output.name, start.model, trained.predictor.head.labels, record, origin)
+        head = made.predictor.head
+        words = (
+            [] if head.vocabulary is None else [("reads words", f"{len(head.vocabulary):,} words and pairs of words")]
+        )
+        card = classifier_card(job.output.name, [*made.about, *words], head.labels, record, origin)
         (beside / CARD).write_text(card, encoding="utf-8")

@@ -11,9 +11,13 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
-from ctx_embed.classify.head import Floats, Head, logistic
+from ctx_embed.classify.fitting import Regression
+from ctx_embed.classify.head import Floats, Head
 from ctx_embed.classify.labelled import Labelled, label_accuracy
 from ctx_embed.modules.token_encoder import TokenEncoder
+
+# Prior deviation of the weights of the first head, a linear probe.
+PROBE_DEVIATION = 0.1
 
 
 class ClassifierNetwork(nn.Module):
@@ -51,8 +55,11 @@ class ClassifierNetwork(nn.Module):
             data: labelled texts.
             weights: (classes,) weights of the classes in the loss.
         """
-        X = embedded(self.encoder, data.texts).astype(np.float64)
-        weight, bias = logistic(X, data.targets(self.labels), X.std(0) + 1e-9, weights)
+        regression = Regression(
+            embedded(self.encoder, data.texts), None, data.targets(self.labels), len(self.labels), weights
+        )
+        every = np.arange(len(data.texts))
+        weight, _, bias = regression.weights(regression.coefficients(every, PROBE_DEVIATION, 0.0))
         self.head.weight.copy_(torch.from_numpy(weight))
         self.head.bias.copy_(torch.from_numpy(bias))
 
@@ -73,7 +80,7 @@ class ClassifierNetwork(nn.Module):
         """
         self.eval()
         head = self.trained_head()
-        return list(head.chosen(head.logits(embedded(self.encoder, texts)))) if len(texts) else []
+        return list(head.chosen(head.logits(embedded(self.encoder, texts), texts))) if len(texts) else []
 
     def accuracy(self, data: Labelled) -> float:
         """Return the accuracy on labelled texts, see :func:`label_accuracy`."""

@@ -112,9 +112,10 @@ class TrainingJob:
     )
     frozen: bool | None = option(
         None,
-        "Train only the head, in seconds, and leave the encoder as it is.",
-        default_is="with fewer than 500 texts, unless an option of the training is given",
+        "Leave the encoder as it is and fit only the head, in seconds.",
+        default_is="unless an option of the training is given",
     )
+    words: bool = option(True, "Read words and pairs of words beside the meaning.")
     multi_label: bool = option(False, "A text may have several labels, separated by commas, or none.")
     encoder: str | None = option(None, "The system to train from scratch.", command=False)
     tokenizer: str | None = option(
@@ -139,6 +140,11 @@ class TrainingJob:
         if self.start is None:
             return "default" if self.encoder is None else None
         return None if self.start == SCRATCH else self.start
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether the encoder is trained, not only a head over it."""
+        return self.origin is None or (self.options is not None if self.frozen is None else not self.frozen)
 
     @property
     def scratch_options(self) -> dict[str, Any]:

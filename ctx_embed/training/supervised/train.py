@@ -67,15 +67,6 @@ def new_encoder(
     return SentenceTransformer(modules=[module, Normalize()], device=device)
 
 
-def architecture_of(encoder: SentenceTransformer) -> list[dict[str, Any]]:
-    """Return the name and config of each of the encoder's modules."""
-    described: list[dict[str, Any]] = []
-    for module in encoder.children():
-        config: Any = getattr(module, "get_config_dict", dict)
-        described.append({"module": type(module).__name__, **config()})
-    return described
-
-
 def train_classifier(
     encoder: SentenceTransformer,
     train: Labelled,

@@ -7,9 +7,9 @@ from sentence_transformers import SentenceTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from ctx_embed.classify.head import PROBE_C
+from ctx_embed.classify.embedding import embedded
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.training.supervised.network import ClassifierNetwork, embedded
+from ctx_embed.training.supervised.network import PROBE_DEVIATION, ClassifierNetwork
 from ctx_embed.training.supervised.options import SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
@@ -50,7 +50,7 @@ def test_the_fitted_head_is_logistic_regression_on_standardised_embeddings(tiny_
     classifier.fit_head(data)
     bare = SentenceTransformer(modules=[tiny_model[0]], device="cpu")
     X = StandardScaler().fit_transform(bare.encode(texts).astype(np.float64))
-    expected = LogisticRegression(C=PROBE_C, max_iter=1000).fit(X, data.labels).predict_proba(X)
+    expected = LogisticRegression(C=PROBE_DEVIATION**2, max_iter=1000).fit(X, data.labels).predict_proba(X)
     with torch.no_grad():
         assert classifier(texts).softmax(1).numpy() == pytest.approx(expected, abs=1e-3)
 

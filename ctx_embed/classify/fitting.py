@@ -1,0 +1,310 @@
+"""Fitting of a linear head over embeddings and words: how strong each part may be is chosen on held-out texts.
+
+Both parts are one logistic regression whose coefficients have normal priors around 0. A weight of the embedding has the
+same deviation in every direction. That of a word or pair has a deviation proportional to the log ratio of its frequency
+in the class and in the other classes, so words that occur alike in all classes, and rare ones, weigh little.
+
+Source: Wang and Manning 2012, Baselines and Bigrams, for the ratio, there a factor of the features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from threadpoolctl import threadpool_limits
+
+from ctx_embed.classify.head import Floats, Head
+from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.logistic import Loss, SideBySide, minimum, principal_directions, sigmoid_loss, softmax_loss
+from ctx_embed.classify.vocabulary import LEAST_TEXTS, Vocabulary
+from ctx_embed.vectors import unit_rows
+
+# Prior deviations to choose from: of a weight of the embedding, whose features have deviation 1; and of a word, as a
+# multiple of its log ratio. They were chosen on topics and genres that are in no evaluation set.
+MEANING = (0.03, 0.06, 0.1, 0.17, 0.3, 0.5)
+WORDS = (0.5, 1.0, 2.0, 4.0)
+# Texts for each unit of strength of the words, since few texts make too much of the words that they happen to hold.
+TEXTS_OF_WORDS = 64
+# What is used if nothing can be held out, since each class has one text.
+MEANING_OF_FEW = 0.3
+INTERCEPT = 5.0
+# Texts and folds of the cross-validation: it is repeated if the texts are few, and has two folds for many classes.
+MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
+# Features of a vocabulary, and weights of words in all classes together.
+MOST_FEATURES, MOST_WEIGHTS = 50_000, 1_000_000
+# Words whose weight is smaller than this share of the largest are dropped.
+LEAST_WEIGHT = 0.01
+# Relative change of the loss at which a fit ends, and most iterations: of one that is kept, and of one that only helps
+# to choose.
+PRECISE, ROUGH = (2e-6, 100), (1e-5, 25)
+
+
+def fitted_head(
+    embeddings: Floats,
+    data: Labelled,
+    labels: Sequence[Any],
+    weights: NDArray[np.float64] | None = None,
+    words: bool = True,
+) -> Head:
+    """Return a logistic regression on embeddings of unit length and, unless told otherwise, on words.
+
+    The prior deviations, 0 for words included, are those that predict held-out texts best. The logits are scaled by the
+    factor that makes held-out texts most likely, so that probabilities are calibrated.
+
+    Args:
+        embeddings: (n, m) before any normalisation.
+        data: the n texts with their labels.
+        labels: the classes.
+        weights: of the classes in the loss, from :func:`ctx_embed.classify.head.class_weights`.
+        words: whether to read words too.
+    """
+    X = unit_rows(embeddings.astype(np.float32))
+    targets = data.targets(labels)
+    vocabulary = Vocabulary.learn(data.texts, min(MOST_FEATURES, MOST_WEIGHTS // len(labels))) if words else None
+    counts = vocabulary.matrix(data.texts) if vocabulary else None
+    # The products are too small for several threads, which would only wait for each other.
+    with threadpool_limits(1):
+        separately, meaning, strength, factor = _chosen(data.texts, X, counts, targets, len(labels), weights)
+        fit = Regression(X, counts, targets, len(labels), weights, separately)
+        coefficients = factor * fit.coefficients(np.arange(len(X)), meaning, strength)
+    weight, of_words, bias = fit.weights(coefficients)
+    if vocabulary is None or not strength:
+        return Head(weight, bias, list(labels), data.multi_label, normalized=True)
+    # A weight that all classes share changes no decision between them.
+    size = np.abs(of_words if data.multi_label else of_words - of_words.mean(1, keepdims=True)).max(1)
+    vocabulary, features = vocabulary.part(np.flatnonzero(size > LEAST_WEIGHT * size.max()))
+    return Head(
+        weight,
+        bias,
+        list(labels),
+        data.multi_label,
+        normalized=True,
+        vocabulary=vocabulary,
+        of_words=of_words[features],
+    )
+
+
+class Regression:
+    """Logistic regressions on parts of some texts.
+
+    Args:
+        X: (n, m) embeddings.
+        counts: (n, d) features of words, a scipy.sparse CSR array; None reads none.
+        targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
+        classes: number of classes.
+        weights: (classes,) weight of each class in the loss; with several labels per text, of the texts that have it.
+        separately: divide each feature of the embedding by its own deviation, instead of all by a common one: the
+            former makes more of features with a small variance, the latter is more reliable with few texts.
+    """
+
+    def __init__(
+        self,
+        X: Floats,
+        counts: Any,
+        targets: NDArray[Any],
+        classes: int,
+        weights: NDArray[np.float64] | None = None,
+        separately: bool = True,
+    ) -> None:
+        self.loss: Loss = softmax_loss if targets.ndim == 1 and classes > 2 else sigmoid_loss
+        self.row_weights: Any = np.ones((len(X), 1), np.float32)
+        if targets.ndim == 1:
+            self.targets = (targets[:, None] == ([1] if classes == 2 else np.arange(classes))).astype(np.float32)
+            if weights is not None:
+                self.row_weights = weights[targets][:, None].astype(np.float32)
+        else:
+            self.targets = targets.astype(np.float32)
+            if weights is not None:
+                self.row_weights = np.where(targets > 0, weights, 1).astype(np.float32)
+        self.counts = counts
+        self.is_pair = targets.ndim == 1 and classes == 2
+        self.mean, self.scale = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64) + 1e-9
+        if not separately:
+            self.scale = np.full_like(self.scale, np.sqrt((self.scale**2).mean()))
+        Z = ((X - self.mean) / self.scale).astype(np.float32)
+        self.rotation = principal_directions(Z)
+        self.Z = Z @ self.rotation
+
+    def coefficients(
+        self,
+        rows: NDArray[np.intp],
+        meaning: float,
+        words: float,
+        start: Floats | None = None,
+        effort: tuple[float, int] = PRECISE,
+    ) -> Floats:
+        """Return the coefficients (directions + features + 1, k), intercept last, fitted on some of the texts.
+
+        Args:
+            rows: of the texts.
+            meaning: prior deviation of the embedding's weights.
+            words: prior deviation of a word's weights as a multiple of its log ratio; 0 reads no words.
+            start: coefficients of another fit, from which this one begins.
+            effort: relative change of the loss at which the fit ends, and most iterations.
+        """
+        Z, targets = self.Z[rows], self.targets[rows]
+        k = targets.shape[1]
+        penalty, squares, X = np.full((Z.shape[1], k), meaning**-2.0), np.square(Z).mean(0), Z
+        if words:
+            counts = self.counts[rows]
+            ratio = _log_ratio(counts, targets)
+            with np.errstate(divide="ignore"):
+                penalty = np.vstack([penalty, (words * ratio) ** -2.0])
+            squares = np.concatenate([squares, counts.power(2).mean(0)])
+            X = SideBySide(Z, counts)
+        first = np.zeros((len(squares) + 1, k))
+        if start is not None:
+            first[: Z.shape[1]], first[-1] = start[: Z.shape[1]], start[-1]
+            if len(start) == len(first):
+                first = start
+        found, _ = minimum(
+            self.loss,
+            X,
+            targets,
+            np.append(squares, 1.0)[:, None],
+            np.vstack([penalty, np.full((1, k), INTERCEPT**-2.0)]) / len(rows),
+            first,
+            weights=self.row_weights[rows],
+            gradient_tolerance=1e-5,
+            loss_tolerance=effort[0],
+            max_iterations=effort[1],
+            memory=5,
+        )
+        return found
+
+    def logits(self, rows: NDArray[np.intp], coefficients: Floats) -> Floats:
+        """Return the logits (rows, k) of some of the texts."""
+        used = coefficients.astype(np.float32)
+        m = self.Z.shape[1]
+        logits = self.Z[rows] @ used[:m] + used[-1]
+        return np.asarray(logits if len(used) == m + 1 else logits + self.counts[rows] @ used[m:-1])
+
+    def likelihood(self, logits: Floats, rows: NDArray[np.intp]) -> tuple[float, float]:
+        """Return the most likely factor of the logits of some texts, given their labels, and the mean loss with it.
+
+        The log of the factor has a standard normal prior: if all of a few texts are right, no finite factor is the most
+        likely one without it.
+        """
+
+        def loss(log_factor: float) -> float:
+            scaled = np.float32(np.exp(log_factor)) * logits
+            return self.loss(scaled, self.targets[rows], self.row_weights[rows])[0]
+
+        texts = len(np.unique(rows))
+        found = minimize_scalar(
+            lambda log_factor: loss(log_factor) + log_factor**2 / (2 * texts),
+            bounds=(-3.0, 3.0),
+            method="bounded",
+            options={"xatol": 0.02},
+        )
+        return float(np.exp(found.x)), loss(found.x)
+
+    def weights(self, coefficients: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the weights of the embedding (classes, m), of the words (features, classes) and the biases as float32.
+
+        Those of words are rounded to float16, as which they are saved.
+        """
+        m = self.Z.shape[1]
+        weight = (self.rotation @ coefficients[:m]).T / self.scale
+        of_words, bias = coefficients[m:-1], coefficients[-1] - weight @ self.mean
+        if self.is_pair:
+            # Give each of the two classes half of the logit, with opposite signs.
+            weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+            of_words = np.hstack([-of_words, of_words]) / 2
+        return weight.astype(np.float32), of_words.astype(np.float16).astype(np.float32), bias.astype(np.float32)
+
+
+def _chosen(
+    texts: Sequence[str],
+    X: Floats,
+    counts: Any,
+    targets: NDArray[Any],
+    classes: int,
+    weights: NDArray[np.float64] | None,
+) -> tuple[bool, float, float, float]:
+    """Return which scaling and prior deviations predict held-out texts best, and the factor that calibrates logits."""
+    random = np.random.default_rng(0)
+    # Equal texts never lie on both sides of a split.
+    distinct = np.sort(np.unique(np.asarray(texts, object), return_index=True)[1])
+    rows = random.permutation(distinct)[:MOST_TEXTS]
+    if targets.ndim == 1:
+        # Leave out classes with one text, which cannot be both learned and held out.
+        rows = rows[np.bincount(targets[rows], minlength=classes)[targets[rows]] >= 2]
+        present, of_rows = np.unique(targets[rows], return_inverse=True)
+        classes, weights = len(present), None if weights is None else weights[present]
+    else:
+        of_rows = targets[rows]
+    if len(rows) < 2 or classes < 2:
+        return False, MEANING_OF_FEW, 0.0, 1.0
+    folds = list(_folds(of_rows, random))
+    every = np.concatenate([test for _, test in folds])
+    best = (np.inf, False, MEANING_OF_FEW, 0.0, 1.0)
+    if counts is not None:
+        counts = counts[rows]
+        counts = counts[:, np.bincount(counts.indices, minlength=counts.shape[1]) >= LEAST_TEXTS]
+    fits = {
+        separately: Regression(X[rows], counts, of_rows, classes, weights, separately) for separately in (False, True)
+    }
+
+    def tried(separately: bool, meaning: float, words: float, starts: list[Any]) -> tuple[Any, ...]:
+        fit, logits = fits[separately], []
+        for number, (train, test) in enumerate(folds):
+            starts[number] = fit.coefficients(train, meaning, words, starts[number], ROUGH)
+            logits.append(fit.logits(test, starts[number]))
+        factor, loss = fit.likelihood(np.concatenate(logits), every)
+        return loss, separately, meaning, words, factor
+
+    for separately in fits:
+        starts: list[Any] = [None] * len(folds)
+        losses: list[float] = []
+        for meaning in MEANING:
+            found = tried(separately, meaning, 0.0, starts)
+            best, losses = min(best, found), [*losses, found[0]]
+            if len(losses) > 2 and losses[-1] > losses[-2] > losses[-3]:
+                break
+    if counts is not None and counts.shape[1]:
+        _, separately, meaning, _, _ = best
+        starts = [None] * len(folds)
+        for words in [words for words in WORDS if words * TEXTS_OF_WORDS < len(rows)]:
+            found = tried(separately, meaning, words, starts)
+            best, worse = min(best, found), found[0] > best[0]
+            if worse:
+                break
+        _, separately, meaning, words, _ = best
+        if words and meaning > MEANING[0]:
+            # Beside words, the meaning may weigh less.
+            best = min(best, tried(separately, MEANING[MEANING.index(meaning) - 1], words, starts))
+    return best[1:]
+
+
+def _folds(targets: NDArray[Any], random: np.random.Generator) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Yield the rows to fit on and those to predict, with classes in similar proportions."""
+    n = len(targets)
+    counts = np.bincount(targets) if targets.ndim == 1 else np.array([n])
+    folds = max(2, min(FOLDS if len(counts) <= MANY_CLASSES else 2, counts.min()))
+    for _ in range(max(1, min(MOST_REPEATS, 500 // n))):
+        order = random.permutation(n)
+        if targets.ndim == 1:
+            order = order[np.argsort(targets[order], kind="stable")]
+        fold = np.empty(n, np.intp)
+        fold[order] = np.arange(n) % folds
+        for number in range(folds):
+            yield np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+
+
+def _log_ratio(counts: Any, targets: Floats) -> Floats:
+    """Return the log ratio of each feature's frequency in a class and in the other classes, (features, k), smoothed.
+
+    It is 0 for features in fewer than :data:`LEAST_TEXTS` texts.
+    """
+    present = counts.copy()
+    present.data = np.ones_like(present.data)
+    texts_with = np.asarray(present.sum(0))[:, None]
+    inside = 1.0 + present.T @ targets
+    outside = 2.0 + texts_with - inside
+    ratio = np.log((inside / inside.sum(0)) / (outside / outside.sum(0)))
+    return np.asarray(np.where(texts_with < LEAST_TEXTS, 0.0, ratio))

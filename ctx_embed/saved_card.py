@@ -1,0 +1,124 @@
+"""The card that sentence-transformers writes when it saves a model over a token table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from ctx_embed.fingerprint import fingerprint
+from ctx_embed.identity import IdentifiedCard
+from ctx_embed.model_card import (
+    CARD,
+    INHERITED,
+    described,
+    facts,
+    inherited,
+    licence,
+    listed,
+    name_of,
+    page,
+    table,
+    usage,
+)
+
+# The metadata that sentence-transformers' trainer sets and the hub reads.
+OF_TRAINER = ("base_model", "datasets")
+
+
+class Card(IdentifiedCard):
+    """The card that ``save_pretrained`` writes for a model over a token table.
+
+    A model that has not changed since it was loaded keeps its card. Any other model gets a new card from its records.
+    """
+
+    template_path = Path(__file__).with_name("model_card.md")
+
+    @property
+    def source(self) -> Path | None:
+        """The folder that the model was loaded from; None if it was made in this program."""
+        return None if self.model is None else getattr(self.model[0], "source", None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of the template: the whole ``card``."""
+        origin = self._fingerprint_of_source()
+        came_with = self._came_with(origin)
+        return {"card": self._text(super().to_dict(), origin) if came_with is None else came_with}
+
+    def to_yaml(self, line_break: str | None = None, original_order: list[str] | None = None) -> str:
+        """Return an empty string: the card already contains its metadata."""
+        return ""
+
+    def _came_with(self, origin: str | None) -> str | None:
+        """Return the card of the folder that the model came from, if the model still has the fingerprint ``origin``."""
+        if self.source is None or "generated_from_trainer" in self.tags or not (self.source / CARD).is_file():
+            return None
+        if self.model is None or fingerprint(self.model) != origin:
+            return None
+        return (self.source / CARD).read_text(encoding="utf-8", errors="replace")
+
+    def _fingerprint_of_source(self) -> str | None:
+        """Return the fingerprint of the model in the folder that this one was loaded from; None if it is gone."""
+        from sentence_transformers import SentenceTransformer
+
+        if self.model is None or self.source is None:
+            return None
+        try:
+            entries = json.loads((self.source / "modules.json").read_text(encoding="utf-8"))
+            modules = [
+                cast(Any, type(module)).load(str(self.source), subfolder=entry["path"], local_files_only=True)
+                for module, entry in zip(self.model, entries, strict=True)
+            ]
+        # The model can be saved even if its source folder is now damaged.
+        except Exception:
+            return None
+        return fingerprint(SentenceTransformer(modules=modules, device="cpu"))
+
+    def _text(self, known: Mapping[str, Any], fingerprint_of_source: str | None) -> str:
+        """Return a card made from what sentence-transformers' trainer and the model itself record."""
+        assert self.model is not None
+        name = self.model_id or Path(self.save_dir or "").name or "model"
+        stated = inherited(self.source)
+        origin = None if self.source is None else name_of(self.source)
+        how = "made by a program of its own" if origin is None else f"{origin} changed by a program of its own"
+        if "generated_from_trainer" in self.tags:
+            how = "trained with sentence-transformers"
+        made_from = f"{origin}, fingerprint `{fingerprint_of_source or 'unknown'}`"
+        said = {field: getattr(self, field) for field in INHERITED if getattr(self, field)}
+        return page(
+            {**stated, **said, "tags": self.tags, **{field: known.get(field) for field in OF_TRAINER}},
+            name,
+            {
+                "": f"Sentence embeddings: {how}.\n\n"
+                + described([*facts(self.model), *([("made from", made_from)] if origin else [])]),
+                "Use": usage(name),
+                "Training": _training(known) or "Not recorded.",
+                "Scores": "\n\n".join(
+                    f"{metrics['description']} ({listed({'data': metrics['dataset_name']}) or 'unnamed data'}):\n\n"
+                    f"{metrics['table']}"
+                    for metrics in known.get("eval_metrics") or ()
+                ),
+                "Licence": licence(origin, {**stated, **said}),
+            },
+        )
+
+
+def _training(known: Mapping[str, Any]) -> str:
+    """Return the data, options and log of sentence-transformers' trainer."""
+    rows = [
+        [
+            dataset.get("name") or "unnamed",
+            f"{dataset['size']:,}" if dataset.get("size") else "unknown",
+            ", ".join(column.replace("<code>", "").replace("</code>", "") for column in dataset.get("columns") or ()),
+            dataset.get("loss", {}).get("fullname", "").rpartition(".")[2],
+        ]
+        for dataset in known.get("train_datasets") or ()
+    ]
+    options = listed(known.get("non_default_hyperparameters") or {})
+    parts = [
+        table(["data", "rows", "columns", "loss"], rows),
+        f"Options other than the trainer's defaults: {options}." if options else "",
+        (known.get("eval_lines") or "").strip(),
+    ]
+    return "\n\n".join(part for part in parts if part)

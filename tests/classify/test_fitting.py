@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from sklearn.linear_model import LogisticRegression
+
+from ctx_embed.classify.fitting import Regression, fitted_head
+from ctx_embed.classify.head import Head
+from ctx_embed.classify.labelled import Labelled
+from ctx_embed.vectors import unit_rows
+
+RNG = np.random.default_rng(0)
+X = (RNG.normal(size=(200, 8)) * np.array([3, 3, 3, 3, 3, 3, 3, 0.001])).astype(np.float32)
+NO_WORDS = [""] * 200
+
+
+def accuracy(head: Head, X, data: Labelled) -> float:
+    found = head.chosen(head.logits(X, data.texts))
+    return float(np.mean([a == b for a, b in zip(found, data.labels, strict=True)]))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_regression_is_scikit_learns(classes, weighted):
+    y = np.digitize(X[:, 0], [0] if classes == 2 else [-2, 2])
+    weights = np.array([1.0, 3.0, 2.0][:classes]) if weighted else None
+    fit = Regression(X, None, y, classes, weights)
+    weight, _, bias = fit.weights(fit.coefficients(np.arange(200), 0.3, 0.0, effort=(1e-9, 1000)))
+    Z = (X - X.mean(0)) / X.std(0)
+    expected = LogisticRegression(
+        C=0.09, class_weight=None if weights is None else dict(enumerate(weights)), max_iter=1000
+    ).fit(Z, y)
+    logits = X @ weight.T + bias
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    # Intercepts have a weak prior here, none in scikit-learn.
+    assert odds / odds.sum(1, keepdims=True) == pytest.approx(expected.predict_proba(Z), abs=5e-3)
+
+
+def test_words_with_a_larger_log_ratio_may_weigh_more():
+    texts = [("good" if row % 2 else "bad") + (" the" if row % 3 else " it") + f" {row}" for row in range(200)]
+    data = Labelled(["+" if row % 2 else "-" for row in range(200)], texts)
+    head = fitted_head(X, data, ["+", "-"])
+    weights = dict(zip(map(head.vocabulary.name, range(len(head.vocabulary))), head.of_words[:, 0], strict=True))
+    assert weights["good"] > 0.2 > abs(weights.get("the", 0))
+    assert weights["bad"] < -0.2
+    assert accuracy(head, X, data) == 1
+    alone = fitted_head(X, data, ["+", "-"], words=False)
+    assert alone.vocabulary is None
+    assert accuracy(alone, X, data) < 0.7
+
+
+def test_words_that_say_nothing_are_not_read():
+    data = Labelled([str(value) for value in X[:, 0] > 0], [f"word {row % 7} of many" for row in range(200)])
+    assert fitted_head(X, data, ["False", "True"]).vocabulary is None
+
+
+def test_the_faint_feature_is_found_where_it_is_the_one_that_tells():
+    faint = Labelled([str(value) for value in unit_rows(X)[:, 7] > 0], NO_WORDS)
+    texts = [str(row) for row in range(200)]
+    assert accuracy(fitted_head(X, Labelled(faint.labels, texts), ["False", "True"]), X, faint) > 0.8
+
+
+def test_probabilities_are_calibrated():
+    rng = np.random.default_rng(1)
+    Y = rng.normal(size=(6000, 8)).astype(np.float32)
+    truth = rng.random(6000) < 1 / (1 + np.exp(-3 * unit_rows(Y)[:, 0]))
+    texts = [str(row) for row in range(6000)]
+    head = fitted_head(Y[:1000], Labelled(truth[:1000].tolist(), texts[:1000]), [False, True])
+    found = head.probabilities(head.logits(Y[1000:], texts[1000:]))[:, 1]
+    for low in (0.1, 0.3, 0.5, 0.7):
+        inside = (found >= low) & (found < low + 0.2)
+        assert truth[1000:][inside].mean() == pytest.approx(found[inside].mean(), abs=0.06)
+
+
+@pytest.mark.parametrize("classes", [2, 40])
+def test_one_text_a_class_is_enough(classes):
+    labels = [f"{row:02}" for row in range(classes)]
+    data = Labelled(labels, [f"text {row}" for row in range(classes)])
+    rows = np.eye(classes, 50, dtype=np.float32)
+    assert accuracy(fitted_head(rows, data, labels), rows, data) == 1
+
+
+def test_several_labels_each_are_a_regression():
+    data = Labelled(
+        [("a",) * (x > 0) + ("b",) * (y > 0) + ("all",) for x, y in X[:, :2].tolist()], [str(x) for x in X[:, 0]]
+    )
+    head = fitted_head(X, data, ["a", "all", "b"])
+    found = head.chosen(head.logits(X, data.texts))
+    assert np.mean([set(a) == set(b) for a, b in zip(found, data.labels, strict=True)]) > 0.8
+    assert all("all" in of_text for of_text in found)
+    one = fitted_head(X[:1], Labelled([("a", "b")], ["x"]), ["a", "b"])
+    assert one.chosen(one.logits(X[:1], ["x"])) == [("a", "b")]
+
+
+def test_equal_texts_do_not_choose_the_strength():
+    """Four copies of texts with random labels: what memorises them must not look good on held-out texts."""
+    labels = RNG.integers(0, 2, 100).tolist() * 4
+    texts = [f"word{row} and word{row}x" for row in range(100)] * 4
+    rows = np.tile(RNG.normal(size=(100, 30)).astype(np.float32), (4, 1))
+    head = fitted_head(rows, Labelled(labels, texts), [0, 1])
+    assert head.probabilities(head.logits(rows, texts)).max(1).mean() < 0.8
+
+
+def test_hundreds_of_classes():
+    labels = [f"{row % 300:03}" for row in range(600)]
+    rows = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)
+    data = Labelled(labels, [f"word{row % 300} is {row}" for row in range(600)])
+    X = np.tile(rows, (2, 1))
+    head = fitted_head(X, data, sorted(set(labels)))
+    assert accuracy(head, X, data) > 0.9
+
+
+def test_sparse_features_of_parts():
+    y = (X[:, 0] > 0).astype(int)
+    fit = Regression(X, csr_array(RNG.poisson(0.3, (200, 20)).astype(np.float32)), y, 2)
+    coefficients = fit.coefficients(np.arange(150), 0.1, 1.0)
+    again = fit.coefficients(np.arange(150), 0.1, 1.0, coefficients)
+    assert again == pytest.approx(coefficients, abs=1e-2)
+    assert fit.logits(np.arange(150, 200), coefficients).shape == (50, 1)

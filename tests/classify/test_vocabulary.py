@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctx_embed.classify.vocabulary import Vocabulary
+
+TEXTS = ["Very good!", "very good food", "good, not bad", "bad food", "bad food, very", "", "odd"]
+
+
+def names(vocabulary: Vocabulary) -> list[str]:
+    return [vocabulary.name(feature) for feature in range(len(vocabulary))]
+
+
+def test_words_and_pairs_of_two_texts():
+    vocabulary = Vocabulary.learn(TEXTS, 100)
+    assert sorted(names(vocabulary)[: len(vocabulary.words)]) == sorted([",", "bad", "food", "good", "very"])
+    assert sorted(names(vocabulary)[len(vocabulary.words) :]) == ["bad food", "very good"]
+
+
+def test_the_most_frequent_are_kept():
+    kept = Vocabulary.learn(TEXTS, 3)
+    assert len(kept) == 3
+    assert {"very", "good", "food"} <= set(names(Vocabulary.learn(TEXTS, 4))) | {"bad"}
+    # Pairs bring their words.
+    part, features = Vocabulary.learn(TEXTS, 100).part(np.array([5]))
+    assert names(part) == [*part.words, " ".join(part.words)] or names(part)[2] in ("bad food", "very good")
+    assert len(features) == len(part) == 3
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["a", "b"], ["a b"]])
+def test_no_features(texts):
+    vocabulary = Vocabulary.learn(texts, 100)
+    assert len(vocabulary) == 0
+    assert vocabulary.matrix(["a b c", ""]).shape == (2, 0)
+    assert vocabulary.sums(["a b c", ""], np.zeros((0, 2))).tolist() == [[0, 0], [0, 0]]
+
+
+def test_features_are_counted_once_for_each_occurrence():
+    vocabulary = Vocabulary(["a", "b"], np.array([[0, 1], [1, 0]]))
+    texts = ["a b a", "b", "a c b", "A\nB", "a" * 3]
+    dense = vocabulary.matrix(texts).toarray()
+    expected = [[2, 1, 1, 1], [0, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 0]]
+    lengths = np.array([3, 1, 3, 2, 1])
+    assert dense == pytest.approx(np.array(expected) / np.sqrt(2 * lengths)[:, None])
+    weight = np.random.default_rng(0).normal(size=(4, 3))
+    assert vocabulary.sums(texts, weight) == pytest.approx(dense @ weight, abs=1e-6)
+
+
+def test_a_text_has_the_same_sum_in_any_batch():
+    vocabulary = Vocabulary.learn(TEXTS, 100)
+    weight = np.random.default_rng(0).normal(size=(len(vocabulary), 2))
+    together = vocabulary.sums(TEXTS, weight)
+    assert np.array_equal(together, np.concatenate([vocabulary.sums([text], weight) for text in TEXTS]))
