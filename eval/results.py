@@ -94,10 +94,8 @@ class Evaluation:
 
         return as_markdown(self.report, [])
 
-    def _repr_html_(self) -> str:
-        from ctx_embed.eval.reports.html import tables_as_html
-
-        return tables_as_html(self.report)
+    def _repr_markdown_(self) -> str:
+        return str(self)
 
     @property
     def asked(self) -> int:

@@ -9,7 +9,6 @@ from html import escape
 from pathlib import Path
 from statistics import fmean
 
-from ctx_embed.eval.reports.html import table_as_html
 from ctx_embed.files import replaced_file
 from ctx_embed.progress import Meter, duration
 from papers.catalogue import EXPERIMENTS
@@ -150,7 +149,11 @@ def _page(done: Sequence[tuple[Results, Path]]) -> str:
 
 
 def _section(results: Results, folder: Path) -> str:
-    experiment = results.experiment
+    experiment, table = results.experiment, table_of(results)
+    head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
+    bodies = "".join(
+        f"<tbody>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</tbody>" for rows in table.sections
+    )
     plot = folder / PLOT
     image = ""
     if plot.exists():
@@ -159,6 +162,11 @@ def _section(results: Results, folder: Path) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in (f"{experiment.source}.", *experiment.notes))
     claim = escape(results.claim).replace("**", "")
     return (
-        f'<section id="{experiment.name}">{table_as_html(table_of(results), f"<p class=claim>{claim}</p>")}{image}'
+        f'<section id="{experiment.name}"><h2>{escape(table.title)}</h2><p class=claim>{claim}</p>'
+        f"<div><table><thead><tr>{head}</tr></thead>{bodies}</table></div>{image}"
         f"<p><code>{escape(command_of(results))}</code></p><ul>{notes}</ul></section>\n"
     )
+
+
+def _cells(row: Sequence[str]) -> str:
+    return "".join(f"<td>{escape(cell)}</td>" for cell in row)

@@ -20,15 +20,11 @@ SEEN, SEEN_SHARE = "†", 0.01
 
 @dataclass(frozen=True)
 class Table:
-    """A title, column headings, and rows of cells by section; the first column names the rows.
-
-    ``best`` holds the row and column names of the cells to highlight.
-    """
+    """A title, column headings, and rows of cells by section; the first column names the rows."""
 
     title: str
     columns: list[str]
     sections: list[list[list[str]]] = field(default_factory=list)
-    best: frozenset[tuple[str, str]] = frozenset()
 
 
 def tables(report: dict[str, Any]) -> list[Table]:
@@ -54,17 +50,7 @@ def _scores(report: dict[str, Any], kind: str, title: str) -> Table | None:
     ]
     sections = [[row for row in rows if any(row[1:])] for rows in (measured, [floors, *published])]
     columns = ["", *(task["name"] for task in tasks)]
-    return Table(title, columns, [rows for rows in sections if rows], _best(results, names, tasks))
-
-
-def _best(results: dict[Any, Any], names: list[str], tasks: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
-    """Return encoder and task of the best score of each task that several encoders were scored on."""
-    best: set[tuple[str, str]] = set()
-    for task in (task["name"] for task in tasks):
-        means = {name: round(results[name, task]["mean"], 1) for name in names if (name, task) in results}
-        if len(means) > 1:
-            best |= {(name, task) for name, value in means.items() if value == max(means.values())}
-    return frozenset(best)
+    return Table(title, columns, [rows for rows in sections if rows])
 
 
 def _cell(result: dict[str, Any] | None, rows: int) -> str:

@@ -157,7 +157,8 @@ def _run(step: Step, names: dict[str, Any]) -> str:
         exec(compile(tree, "<page>", "exec"), names)
         if last is not None:
             value = eval(compile(ast.Expression(last.value), "<page>", "eval"), names)
-            print("" if value is None else getattr(value, "_repr_html_", value.__repr__)())
+            show = getattr(value, "_repr_html_", getattr(value, "_repr_markdown_", value.__repr__))
+            print("" if value is None else show())
     return printed.getvalue()
 
 

@@ -225,7 +225,7 @@ def test_the_front_door_takes_names_and_folders(folder, tmp_path):
     assert set(evaluation.scores) == {("tfidf", str(mine)), ("tfidf", "MR")}
     assert repr(evaluation) == f"Evaluation(tfidf on {mine}, MR: 2 scores)"
     assert "| tfidf |" in str(evaluation)
-    assert "<td>tfidf</td>" in evaluation._repr_html_()
+    assert "| tfidf |" in evaluation._repr_markdown_()
     front.write_report(evaluation, tmp_path / "results")
     differences = front.compare(evaluation, tmp_path / "results")
     assert {task: difference.value for task, difference in differences.items()} == {str(mine): 0, "MR": 0}
