@@ -151,9 +151,7 @@ def _page(done: Sequence[tuple[Results, Path]]) -> str:
 def _section(results: Results, folder: Path) -> str:
     experiment, table = results.experiment, table_of(results)
     head = "".join(f"<th>{escape(column)}</th>" for column in table.columns)
-    bodies = "".join(
-        f"<tbody>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</tbody>" for rows in table.sections
-    )
+    bodies = "".join(f"<tbody>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</tbody>" for rows in table.sections)
     plot = folder / PLOT
     image = ""
     if plot.exists():
