@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ctx_embed.errors import InputError, installation, missing_extra, unknown_name
 from ctx_embed.numpy_model.checks import Entry, modules_of, read_object, settings_of
+from ctx_embed.numpy_model.embedder import require_dimensions
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, DEFAULT_NAME, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -318,6 +319,7 @@ def load(
             truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
             model_card_data=card_class(model_name=_card_name(path, folder)),
         )
+        require_dimensions(model.truncate_dim, model.dimension)
     except InputError:
         raise
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ctx_embed.errors import UnknownTextsWarning
+from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.modules.contextualizer import Contextualizer
-from ctx_embed.numpy_model.embedder import BATCH_TEXTS, embed_in_batches
+from ctx_embed.numpy_model.embedder import BATCH_TEXTS, PRECISIONS, embed_in_batches, int8, require_dimensions
 from ctx_embed.texts import as_texts
+
+VECTORS = "sentence_embedding"
+# The names of encode's arguments after the texts, in their order.
+_ARGUMENTS = list(signature(sentence_transformers.SentenceTransformer.encode).parameters)[2:]
 
 
 class SentenceTransformer(sentence_transformers.SentenceTransformer):
     """A SentenceTransformer that also takes series, arrays and generators of texts.
 
-    Arguments and results are those of sentence-transformers, except that no texts have a result of shape
-    (0, dimension).
+    Arguments and results are those of sentence-transformers, with three exceptions: no texts have a result of shape
+    (0, dimension); ``precision="int8"`` scales each vector by itself, so that a text has one vector in any batch, and
+    ``uint8``, whose ranges would depend on the batch, is refused; similarities read int8 vectors and packed bits.
     """
 
     @wraps(sentence_transformers.SentenceTransformer.encode)
@@ -30,9 +36,55 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         """Embed texts."""
         if not isinstance(inputs, str | dict):
             inputs = as_texts(inputs)
+        options = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
+        precision = options.get("precision") or "float32"
+        if precision not in PRECISIONS and precision != "binary":
+            raise unknown_name("precision", precision, (*PRECISIONS, "binary"))
+        dim = options.get("truncate_dim")
+        require_dimensions(self.truncate_dim if dim is None else dim, self.dimension)
         if isinstance(inputs, list) and not inputs:
-            return super().encode(["a"], *args, **kwargs)[:0]
-        return super().encode(inputs, *args, **kwargs)
+            return self.encode(["a"], **options)[:0]
+        if precision != "int8" or options.get("output_value", VECTORS) != VECTORS:
+            return super().encode(inputs, **options)
+        as_tensor, as_array = (options.pop(f"convert_to_{name}", name == "numpy") for name in ("tensor", "numpy"))
+        floats = np.asarray(super().encode(inputs, **{**options, "precision": "float32"}))
+        found = int8(np.atleast_2d(floats)).reshape(floats.shape)
+        if as_tensor:
+            return torch.from_numpy(found)
+        return found if as_array or found.ndim == 1 else list(torch.from_numpy(found))
+
+    @property
+    def dimension(self) -> int | None:
+        """The number of features before any are cut."""
+        with self.truncate_embeddings(None):
+            return self.get_embedding_dimension()
+
+    def _floats(self, embeddings: Any) -> Any:
+        """Return embeddings as sentence-transformers compares them: int8 as floats, packed bits as -1 and 1."""
+        values = torch.stack(embeddings) if isinstance(embeddings, list) and embeddings else embeddings
+        if not isinstance(values, Tensor):
+            values = torch.as_tensor(np.asarray(values))
+        if values.is_floating_point():
+            return values
+        kept, width = self.get_embedding_dimension() or 0, values.shape[-1]
+        packed = width == -(-kept // 8)
+        if values.dtype == torch.int8 and not packed:
+            return values.float()
+        if values.dtype not in (torch.int8, torch.uint8):
+            raise InputError(f"embeddings must be floats, int8 or packed bits, got {values.dtype}")
+        octets = values.cpu().numpy()
+        bits = np.unpackbits(
+            octets if octets.dtype == np.uint8 else (octets.astype(np.int16) + 128).astype(np.uint8), -1
+        )
+        return torch.from_numpy(2 * bits[..., : kept if packed else None].astype(np.float32) - 1)
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+        """Return the similarities of all pairs of embeddings, of any precision."""
+        return super().similarity(self._floats(embeddings1), self._floats(embeddings2))
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
+        """Return the similarity of each pair of embeddings, of any precision."""
+        return super().similarity_pairwise(self._floats(embeddings1), self._floats(embeddings2))
 
     def _inference(self, inputs: list[Any], **options: Any) -> Any:
         """Embed texts as sentence-transformers does, a Contextualizer on a CPU in batches of its own by the kernel."""
@@ -42,7 +94,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
             isinstance(first, Contextualizer)
             and on_cpu
             and first.runs_without_torch
-            and options["output_value"] == "sentence_embedding"
+            and options["output_value"] == VECTORS
         ):
             return super()._inference(inputs, **options)
         self.eval()

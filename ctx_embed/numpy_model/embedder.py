@@ -50,7 +50,8 @@ Precision = Literal["float32", "int8", "ubinary"]
 Result = TypeVar("Result")
 
 
-def _int8(vectors: Floats) -> NDArray[np.int8]:
+def int8(vectors: Floats) -> NDArray[np.int8]:
+    """Return each vector (B, m) times 127 / its largest absolute value: cosines stay, whatever is in the batch."""
     largest = np.abs(vectors).max(1, keepdims=True)
     return np.rint(vectors * (127 / np.where(largest > 0, largest, 1))).astype(np.int8)
 
@@ -61,7 +62,7 @@ def _ubinary(vectors: Floats) -> NDArray[np.uint8]:
 
 PRECISIONS: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "float32": lambda vectors: vectors,
-    "int8": _int8,
+    "int8": int8,
     "ubinary": _ubinary,
 }
 
@@ -132,11 +133,17 @@ def _require_positive(name: str, value: Any) -> None:
         raise InputError(f"{name} must be a positive integer, got {value!r}")
 
 
-def _require_known(precision: str, truncate_dim: int | None) -> None:
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", precision, PRECISIONS)
-    if truncate_dim is not None:
-        _require_positive("truncate_dim", truncate_dim)
+def require_dimensions(truncate_dim: int | None, dimension: int | None) -> None:
+    """Refuse a number of features to keep that a model does not have; None keeps all.
+
+    Raises:
+        InputError: not an integer from 1 to ``dimension``.
+    """
+    if truncate_dim is None:
+        return
+    _require_positive("truncate_dim", truncate_dim)
+    if dimension is not None and truncate_dim > dimension:
+        raise InputError(f"truncate_dim must be at most {dimension}, the model's features, got {truncate_dim}")
 
 
 class Embedder:
@@ -241,7 +248,7 @@ class Embedder:
         Raises:
             InputError: a text is not a string, or an option cannot be used.
         """
-        _require_known(precision, truncate_dim)
+        self._require_known(precision, truncate_dim)
         _require_positive("batch_size", batch_size)
         listed: list[str] = [texts] if isinstance(texts, str) else as_texts(texts)
 
@@ -255,6 +262,11 @@ class Embedder:
             zeros = self.saved.normalize if normalize is None else normalize
             warnings.warn(UnknownTextsWarning(unread, len(listed), bool(zeros)), stacklevel=2)
         return vectors[0] if isinstance(texts, str) else vectors
+
+    def _require_known(self, precision: str, truncate_dim: int | None) -> None:
+        if precision not in PRECISIONS:
+            raise unknown_name("precision", precision, PRECISIONS)
+        require_dimensions(truncate_dim, self.contextualizer.dimension)
 
     def tokens(self, texts: list[str], prompt: str | None = None) -> tuple[Ids, Lengths]:
         """Return what :meth:`encode` reads of texts: the ids of all one after the other, and how many each has.
@@ -280,7 +292,7 @@ class Embedder:
             lengths: (B,) tokens in each text; unit vectors of texts without any are zeros.
             normalize, truncate_dim, precision: as for :meth:`encode`.
         """
-        _require_known(precision, truncate_dim)
+        self._require_known(precision, truncate_dim)
         if (normalize or (normalize is None and self.saved.normalize)) and not lengths.all():
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
