@@ -53,7 +53,7 @@ def encode(
 ) -> None:
     """Embed the texts of INPUT, in order, into a file, or with --to into a directory or database.
 
-    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSONL or Parquet, plain or gzip, or - for
+    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSON or Parquet, plain or gzip, or - for
     standard input. The suffix of OUT names its format: .npy holds only the float32 array (texts, dimension); .jsonl and
     .parquet also hold ids, texts and metadata, with the embedding in the field `embedding`; .csv has a column for each
     dimension; - prints JSONL, each row as it arrives if INPUT is - too. A file is written whole or not at all.

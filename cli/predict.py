@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -52,51 +53,47 @@ def _why(explanation: Row) -> str:
     )
 
 
-def _line(row: Row) -> str:
-    """Return label, probability and text separated by tabs; with --explain, the reasons follow the text."""
-    if row["probabilities"] is None:
-        return ""
-    label, probability, *why = _cells(row)
-    # A tab or newline inside a label or text would tear the line.
-    cells = (
-        "".join(character if character.isprintable() else " " for character in cell)
-        for cell in (label, probability, row["text"], *why)
-    )
-    return "\t".join(cells)
-
-
-def _json_line(row: Row) -> str:
-    return json.dumps(row, ensure_ascii=False)
-
-
 def _write_lines(file: TextIO, rows: Iterator[Row]) -> None:
-    file.writelines(f"{_line(row)}\n" for row in rows)
+    """Write label, probability and text separated by tabs, for people; with --explain, the reasons follow the text."""
+    for row in rows:
+        label, probability, *why = _cells(row)
+        # A tab or newline inside a label or text would tear the line.
+        cells = (
+            "".join(character if character.isprintable() else " " for character in cell)
+            for cell in (label, probability, row["text"], *why)
+        )
+        file.write("\t".join(cells) + "\n")
 
 
 def _write_jsonl(file: TextIO, rows: Iterator[Row]) -> None:
-    file.writelines(f"{_json_line(row)}\n" for row in rows)
+    file.writelines(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
 
 
 def _write_json(file: TextIO, rows: Iterator[Row]) -> None:
     file.write("[")
     for number, row in enumerate(rows):
-        file.write((",\n" if number else "\n") + _json_line(row))
+        file.write((",\n" if number else "\n") + json.dumps(row, ensure_ascii=False))
     file.write("\n]\n")
 
 
-def _write_csv(file: TextIO, rows: Iterator[Row]) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    for number, row in enumerate(rows):
-        if not number:
-            writer.writerow(("text", "label", "probability", *["explanation"] * ("explanations" in row)))
-        writer.writerow((row["text"], *_cells(row)))
+def _write_table(file: TextIO, rows: Iterator[Row], delimiter: str = ",") -> None:
+    """Write ids and metadata where there are any, texts, labels, probabilities and reasons, with a header."""
+    found = list(rows)
+    why = ["explanation"] if any("explanations" in row for row in found) else []
+    named = [name for name in ("id", "text", "metadata") if any(name in row for row in found)]
+    writer = csv.writer(file, lineterminator="\n", delimiter=delimiter)
+    writer.writerow([*named, "label", "probability", *why])
+    for row in found:
+        if "metadata" in row:
+            row["metadata"] = json.dumps(row["metadata"], ensure_ascii=False)
+        writer.writerow([*(row.get(name) for name in named), *_cells(row)])
 
 
 WRITERS: dict[str, Callable[[TextIO, Iterator[Row]], None]] = {
     ".jsonl": _write_jsonl,
     ".json": _write_json,
-    ".csv": _write_csv,
-    ".tsv": _write_lines,
+    ".csv": _write_table,
+    ".tsv": partial(_write_table, delimiter="\t"),
 }
 
 
@@ -132,9 +129,10 @@ def predict(
 ) -> None:
     """Predict the labels of the texts of INPUT with a MODEL folder made by `ctx-embed train`.
 
-    INPUT is text (one text per line), CSV, TSV, JSONL or Parquet, plain or gzip, or - for standard input. The output
-    has a row for each row of INPUT, in order: the label, its probability and the text, separated by tabs; a blank line
-    stays blank. JSON has the probabilities of all labels. Several labels of a text are separated by commas.
+    INPUT is text (one text per line, blank lines are skipped), CSV, TSV, JSON or Parquet, plain or gzip, or - for
+    standard input. The output has a row for each row of INPUT, in order: the label, its probability and the text,
+    separated by tabs; several labels of a text are separated by commas. Files and JSON also have ids and all other
+    fields of INPUT, as `metadata`; JSON has the probabilities of all labels.
 
     With --explain, each row also says why: a label's logit, less the mean of all labels, is the sum of the part of the
     meaning, of the words and pairs of words, and of a bias. Beside the meaning stand the words whose removal changes it
@@ -187,9 +185,7 @@ def predict(
                     f"{source_name(source)}: the classifier knows none of its labels ({unknown}), only {known}"
                 )
             click.echo(f"Warning: labels that the classifier does not know count as wrong: {unknown}", err=True)
-    documents = (
-        map(Document, data.texts) if data else iter(read_documents(source, field, blank_lines=True, encoding=encoding))
-    )
+    documents = map(Document, data.texts) if data else read_documents(source, field, encoding=encoding)
     if (document := next(documents, None)) is None:
         raise InputError(f"{source_name(source)}: no texts to label")
     found: list[Any] = []
@@ -244,6 +240,7 @@ def predicted_rows(
             yield {
                 **({} if document.id is None else {"id": document.id}),
                 "text": text,
+                **({"metadata": document.metadata} if document.metadata else {}),
                 **(
                     {"labels": None if blank else list(label)}
                     if head.multi_label

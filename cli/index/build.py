@@ -7,7 +7,7 @@ import click
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.sync import documents_option, folder_options, summary
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
-from ctx_embed.cli.output import counted
+from ctx_embed.cli.output import counted, printable
 
 
 @command()
@@ -17,6 +17,7 @@ from ctx_embed.cli.output import counted
 @click.option("--upsert", is_flag=True, help="Add to an existing index, replacing documents with the same ids.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing index once the new one is complete.")
 @click.option("--resume", is_flag=True, help="Continue this build if it was interrupted; start it if not.")
+@click.option("--dry-run", is_flag=True, help="Say how INPUT is read, with the type of each column; do nothing else.")
 @field_option
 @click.option("--from-parquet", is_flag=True, help="INPUT are directories of `encode --to`; use their embeddings.")
 @click.option("--embedding-field", metavar="FIELD", help="The field with embeddings made by the model.")
@@ -46,6 +47,7 @@ def build(
     upsert: bool,
     overwrite: bool,
     resume: bool,
+    dry_run: bool,
     field: str | None,
     from_parquet: bool,
     embedding_field: str | None,
@@ -66,10 +68,10 @@ def build(
     Markdown and source code in any encoding, Word and more, and with the extra 'documents' HTML and PDF. The same
     command again brings INDEX in step with the folder, see 'index sync'.
 
-    A named file is text (one document per line, blank lines skipped), JSONL (.jsonl, .ndjson), CSV or TSV with a
-    header, or Parquet, plain or gzipped. Except in text, the field 'id' or '_id' is the id and all other fields become
-    metadata. A new INDEX appears only when everything is ready; until then, finished work is in INDEX.partial. An
-    error leaves INDEX unchanged.
+    A named file is text (one document per line, blank lines skipped), label<TAB>text, JSONL or a JSON array, CSV or
+    TSV with a header, or Parquet, plain or gzipped; any other is one document, as in a folder. Except in text, the
+    field 'id' or '_id' is the id and all other fields become metadata; --dry-run shows their types. A new INDEX appears
+    only when everything is ready; until then, finished work is in INDEX.partial. An error leaves INDEX unchanged.
 
     \b
     Example: ctx-embed index build notes/ notes.index --exclude 'drafts/'
@@ -80,6 +82,15 @@ def build(
     if len(chosen) > 1:
         raise click.UsageError(" and ".join(f"--{name}" for name in chosen) + " cannot be combined")
 
+    if dry_run:
+        from ctx_embed.documents.units import checked_unit
+        from ctx_embed.index.building.readers import preview
+        from ctx_embed.index.following.records import FolderOptions
+
+        options = FolderOptions(include, exclude, checked_unit(documents), field, bool(follow_links))
+        for line in preview(sources, options, encoding):
+            click.echo(printable(line))
+        return
     mode = chosen[0] if chosen else "create"
     if from_parquet:
         for name, value in (

@@ -22,9 +22,8 @@ from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.index.model import IndexModel
 from ctx_embed.progress import Meter
 from ctx_embed.rows.pieces import PART_ROWS, Piece, pieces
-from ctx_embed.rows.reading import Fields, require_no_fields
+from ctx_embed.rows.reading import Fields
 from ctx_embed.rows.sources import Source, find_sources, is_inside
-from ctx_embed.rows.table import TEXT, kind_of
 from ctx_embed.stores import Collection, Store
 from ctx_embed.stores import open as open_store
 from ctx_embed.stores.columns import fields_of
@@ -115,9 +114,6 @@ def encode_dataset(
         sources = [source for source in find_sources(listed) if not is_inside(source.name, str(to))]
         if not sources:
             raise InputError(f"{', '.join(map(str, listed))}: lies in the target {store.name}; choose another target")
-        for source in sources:
-            if kind_of(source.name) == TEXT:
-                require_no_fields(source.name, fields)
         sampled = _sample(sources, fields, part_rows, encoding)
         embedder = IndexModel.of(model, backend)
         unknown = unknown_share(tokenizer_of(embedder.model), sample([each.text for each in sampled]))
@@ -136,7 +132,7 @@ def encode_dataset(
             planned = [
                 piece
                 for number, source in enumerate(sources)
-                for piece in pieces(source, number, part_rows, encoding=encoding)
+                for piece in pieces(source, number, part_rows, fields=fields, encoding=encoding)
             ]
             _encode(store, job, run, planned, work_on, workers, progress)
         return run.result(embedder.dimension, unknown)
@@ -154,7 +150,7 @@ def _sample(sources: Sequence[Source], fields: Fields, part_rows: int, encoding:
     for number, source in enumerate(sources):
         if number % step and found:
             continue
-        piece = next(pieces(source, number, part_rows, encoding=encoding), None)
+        piece = next(pieces(source, number, part_rows, fields=fields, encoding=encoding), None)
         if piece is None:
             continue
         with piece.opened(fields) as table:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.deduplication.rows import common_kind, copy_rows, require_kind, spooled
+from ctx_embed.deduplication.rows import common_form, copy_rows, require_kind, spooled
 from ctx_embed.deduplication.signatures import BANDS, grams, normalized, similarity
 from ctx_embed.deduplication.texts import TEXTS_AT_ONCE, Rows, StoredTexts
 from ctx_embed.errors import InputError, UnknownTextsWarning
@@ -110,9 +110,9 @@ def dedupe(
         raise InputError(f"cannot write {output}: it is named both for the rows and for their groups")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx-embed-")))
-        files = [spooled(folder, text_field, encoding) if file == "-" else file for file in named]
-        kind = common_kind(files, text_field, encoding)
-        require_kind(Path(output), kind)
+        files = [spooled(folder) if file == "-" else file for file in named]
+        form = common_form(files, text_field, encoding)
+        require_kind(Path(output), form.kind)
         texts = stack.enter_context(StoredTexts(folder, progress))
         documents = (document for file in files for document in read_documents(file, text_field, encoding=encoding))
         texts.read((document.text for document in documents), files)
@@ -121,12 +121,12 @@ def dedupe(
         leaders, similarities = _leaders(texts, threshold, meaning, model)
         kept = leaders == np.arange(len(texts))
         if str(output) == "-":
-            copy_rows(files, kind, iter(kept.tolist()), sys.stdout.buffer, encoding=encoding)
+            copy_rows(files, form, iter(kept.tolist()), sys.stdout.buffer, encoding=encoding)
             sys.stdout.buffer.flush()
         else:
             file = stack.enter_context(stack.enter_context(replaced_file(output)).open("wb"))
             packed = str(output).lower().endswith(".gz")
-            copy_rows(files, kind, iter(kept.tolist()), file, packed=packed, encoding=encoding)
+            copy_rows(files, form, iter(kept.tolist()), file, packed=packed, encoding=encoding)
             file.flush()
         if groups is not None:
             _write_groups(Path(groups), texts, leaders, similarities)

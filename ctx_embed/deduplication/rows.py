@@ -5,48 +5,66 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from ctx_embed.errors import InputError
-from ctx_embed.rows.opening import opened
-from ctx_embed.rows.table import CSV, DIALECTS, PARQUET, SUFFIXES, TEXT, kind_of, open_parquet, open_rows
+from ctx_embed.rows.opening import opened, suffix_of
+from ctx_embed.rows.reading import Fields
+from ctx_embed.rows.table import (
+    CSV,
+    FORMS,
+    JSON,
+    JSONL,
+    KINDS,
+    LABELLED,
+    PARQUET,
+    TEXT,
+    TSV,
+    kind_of,
+    open_parquet,
+    open_rows,
+)
 
 
-def spooled(folder: Path, text_field: str | None, encoding: str | None = None) -> str:
-    """Copy standard input to a file, so that it can be read twice; return its path, whose suffix names the format."""
+class Form(NamedTuple):
+    """The common format of some files, and whether cells of TSV are quoted where they must be."""
+
+    kind: str
+    quoted: bool
+
+
+def spooled(folder: Path) -> str:
+    """Copy standard input to a file, so that it can be read twice; return its path."""
     if sys.stdin is None:
         raise InputError("standard input is closed")
     path = folder / "input"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    columns = None if text_field is None else [text_field]
-    with open_rows(path, kind="", columns=columns, encoding=encoding) as table:
-        suffix = SUFFIXES[table.kind]
-    return str(path.rename(path.with_suffix(suffix)))
+    return str(path)
 
 
-def common_kind(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> str:
-    """Return the common format of some files, see :mod:`ctx_embed.rows.table`.
+def common_form(files: Sequence[str], text_field: str | None, encoding: str | None = None) -> Form:
+    """Return the common format of some files.
 
     Raises:
         InputError: the formats differ, or a file cannot be opened.
     """
-    columns = None if text_field is None else [text_field]
     kinds: dict[str, str] = {}
+    quoted = False
     for file in files:
-        with open_rows(file, columns=columns, encoding=encoding) as table:
+        with open_rows(file, needed=Fields(text_field).needed, encoding=encoding) as table:
             kinds.setdefault(table.kind, file)
+            quoted = quoted or table.quoted
     if len(kinds) > 1:
         (one, first), (other, second), *_ = kinds.items()
-        raise InputError(
-            f"all files must have one format, got {SUFFIXES[one]} ({first}) and {SUFFIXES[other]} ({second})"
-        )
-    return next(iter(kinds))
+        raise InputError(f"all files must have one format, got {FORMS[one]} ({first}) and {FORMS[other]} ({second})")
+    return Form(next(iter(kinds)), quoted)
 
 
 def require_kind(path: Path, kind: str) -> None:
@@ -58,14 +76,19 @@ def require_kind(path: Path, kind: str) -> None:
     if str(path) == "-":
         if kind == PARQUET:
             raise InputError("Parquet cannot be written to standard output; name a file")
-    elif kind_of(path) != kind:
-        wanted = f"end in {SUFFIXES[kind]}" if kind != TEXT else "be that of a text file, e.g. end in .txt"
+        return
+    suffixes = [suffix for suffix, named in KINDS.items() if named == (JSONL if kind == JSON else kind)]
+    is_other = (
+        suffix_of(path) not in suffixes if suffixes else kind_of(path) not in (TEXT, TSV)[: 1 + (kind == LABELLED)]
+    )
+    if is_other:
+        wanted = f"end in {' or '.join(suffixes)}" if suffixes else "be that of a text file, e.g. end in .txt"
         raise InputError(f"cannot write {path}: the rows stay in the format of the input, so its name must {wanted}")
 
 
 def copy_rows(
     files: Sequence[str],
-    kind: str,
+    form: Form,
     chosen: Iterator[bool],
     output: IO[bytes],
     *,
@@ -76,7 +99,7 @@ def copy_rows(
 
     Args:
         files: their paths.
-        kind: their format.
+        form: their format.
         chosen: for each row whether to write it; blank lines are not rows.
         output: the file to write to.
         packed: whether to compress with gzip; ignored for Parquet, which is always compressed.
@@ -86,7 +109,7 @@ def copy_rows(
         InputError: a file has other columns than the first, or has changed since it was read.
     """
     try:
-        if kind == PARQUET:
+        if form.kind == PARQUET:
             _copy_parquet(files, chosen, output)
         else:
             with ExitStack() as stack:
@@ -95,7 +118,7 @@ def copy_rows(
                     zipped = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=output, mtime=0)
                     output = cast("IO[bytes]", stack.enter_context(zipped))
                 text = io.TextIOWrapper(output, encoding="utf-8", errors="replace", newline="")
-                _copy_text(files, kind, chosen, text, encoding)
+                _copy_text(files, form, chosen, text, encoding)
                 text.flush()
                 text.detach()
     except StopIteration:
@@ -108,10 +131,11 @@ def _changed(files: Sequence[str]) -> InputError:
     return InputError(f"{', '.join(files)}: changed while it was read; run this again")
 
 
-def _copy_text(files: Sequence[str], kind: str, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
-    dialect = DIALECTS.get(kind, {})
-    writer = csv.writer(output, lineterminator="\n", **dialect, quotechar='"' if kind == CSV else None)
+def _copy_text(files: Sequence[str], form: Form, chosen: Iterator[bool], output: IO[str], encoding: str | None) -> None:
+    kind = form.kind
+    writer = csv.writer(output, lineterminator="\n", delimiter="," if kind == CSV else "\t")
     header: list[str] | None = None
+    between = "[\n"
     for file in files:
         with open_rows(file, kind=kind, encoding=encoding) as table:
             for number, raw in table:
@@ -121,13 +145,27 @@ def _copy_text(files: Sequence[str], kind: str, chosen: Iterator[bool], output: 
                     if raw.strip() and next(chosen):
                         output.write(f"{raw}\n")
                     continue
-                if header is None:
+                if kind in (CSV, TSV) and list(raw) != header:
+                    if header is not None:
+                        raise InputError(f"{file}: all tables must have the columns of the first, {', '.join(header)}")
                     header = list(raw)
-                    writer.writerow(header)
-                elif list(raw) != header:
-                    raise InputError(f"{file}: all tables must have the columns of the first, {', '.join(header)}")
-                if next(chosen):
-                    writer.writerow(raw.values())
+                    _write_cells(output, writer, form, header)
+                if not next(chosen):
+                    continue
+                if kind == JSON:
+                    output.write(f"{between}{json.dumps(raw, ensure_ascii=False)}")
+                    between = ",\n"
+                else:
+                    _write_cells(output, writer, form, raw.values())
+    if kind == JSON:
+        output.write("\n]\n")
+
+
+def _write_cells(output: IO[str], writer: Any, form: Form, cells: Iterable[str]) -> None:
+    if form.kind == CSV or form.quoted:
+        writer.writerow(cells)
+    else:
+        output.write("\t".join(cells) + "\n")
 
 
 def _copy_parquet(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes]) -> None:
@@ -136,7 +174,7 @@ def _copy_parquet(files: Sequence[str], chosen: Iterator[bool], output: IO[bytes
 
     writer: Any = None
     for file in files:
-        with opened(file) as stream, open_parquet(stream) as table:
+        with opened(file) as stream, open_parquet(file, stream) as table:
             schema = table.schema_arrow
             if writer is None:
                 writer = parquet.ParquetWriter(output, schema)

@@ -12,14 +12,15 @@ from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats import suffix_of
 from ctx_embed.documents.walking import File
 from ctx_embed.errors import InputError, unknown_name
-from ctx_embed.rows import read_documents, read_numbered_documents
+from ctx_embed.rows import outline, read_documents, read_numbered_documents
+from ctx_embed.rows.table import KINDS as TABLES
 from ctx_embed.rows.table import FieldError
 from ctx_embed.texts import Document
 
 FILES, PARAGRAPHS, LINES, RECORDS = "files", "paragraphs", "lines", "records"
 UNITS = (FILES, PARAGRAPHS, LINES, RECORDS)
 # Formats whose records may become documents, as they do when an index is built from a single file.
-RECORD_SUFFIXES = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}
+RECORD_SUFFIXES = set(TABLES)
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,20 @@ def holds_records(path: str, unit: str | None, text_field: str | None) -> bool:
     try:
         next(read_documents(path, text_field), None)
     except InputError as error:
-        if unit is None and isinstance(error, FieldError) and suffix_of(path) != ".parquet":
+        # A .json file may be settings.
+        is_other = isinstance(error, FieldError) or suffix_of(path) == ".json"
+        if unit is None and is_other and suffix_of(path) != ".parquet":
             return False
         raise _unreadable(error, path) from None
     return True
+
+
+def described_records(path: str, unit: str | None, text_field: str | None) -> str | None:
+    """Return how the records of a file are read, for people; None if it has none, or they cannot be read."""
+    try:
+        return outline(path, text_field) if holds_records(path, unit, text_field) else None
+    except (InputError, UnreadableFileError) as error:
+        return str(error).removeprefix(path).lstrip(":, ")
 
 
 def record_documents(file: File, text_field: str | None) -> Callable[[], Iterator[Document]]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctx_embed.errors import InputError
-from ctx_embed.index.building.readers import unwrapped
 from ctx_embed.index.search_index import SearchIndex
 from ctx_embed.index.storage.database import Snapshot
 from ctx_embed.index.storage.folder import IndexFolder
 from ctx_embed.index.writing.transaction import Embedded
+from ctx_embed.rows.reading import unwrapped
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -61,8 +61,7 @@ def add_dataset(
 ) -> int:
     """Add the rows of a Hugging Face data set; all columns not named below become metadata.
 
-    If the only other column is ``metadata`` and holds JSON objects, these are the metadata, as :func:`to_dataset`
-    writes them.
+    An object in a column ``metadata``, also as JSON, which :func:`to_dataset` writes, becomes metadata of its own.
 
     Args:
         index: the index to add to; its model must have made the embeddings.

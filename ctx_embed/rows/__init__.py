@@ -13,6 +13,7 @@ writing.py    embeddings as files
 from ctx_embed.rows.opening import source_name
 from ctx_embed.rows.reading import (
     header_hint,
+    outline,
     read_columns,
     read_documents,
     read_labelled,
@@ -23,6 +24,7 @@ from ctx_embed.rows.reading import (
 
 __all__ = [
     "header_hint",
+    "outline",
     "read_columns",
     "read_documents",
     "read_labelled",

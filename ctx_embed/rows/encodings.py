@@ -114,7 +114,7 @@ class WrongBytesWarning(UserWarning):
     """Some bytes of a text are not what its encoding allows; each costs one character."""
 
 
-def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1) -> None:
+def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1, encoding: str = UTF_8) -> None:
     """Warn that a file has wrong bytes.
 
     Args:
@@ -122,9 +122,10 @@ def warn_of_wrong_bytes(name: str, raw: bytes, place: int, first: int = 1) -> No
         raw: its bytes, or those of some lines.
         place: where the first wrong byte is.
         first: the number of the first line of ``raw``.
+        encoding: the encoding of the file.
     """
     line, start = first + raw.count(b"\n", 0, place), raw.rfind(b"\n", 0, place) + 1
-    wrong = "not UTF-8" if raw[place] else "not text"
+    wrong = f"not {encoding.upper() if encoding == UTF_8 else encoding}" if raw[place] else "not text"
     said = (
         f"{name}, line {line}: byte {place - start + 1} (0x{raw[place]:02x}) is {wrong}; the rest of the file was read"
     )
@@ -141,12 +142,3 @@ def _repaired(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error(REPAIR, _repaired)
-
-
-def is_utf8(line: bytes, *, cut: bool = False) -> bool:
-    """Return whether a line is UTF-8; a line that was ``cut`` may end within a character."""
-    try:
-        codecs.getincrementaldecoder(UTF_8)().decode(line, final=not cut)
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -1,7 +1,7 @@
 """Files cut into pieces, each of which a worker reads on its own.
 
 The cut depends only on the files, so that a repeated run finds the same pieces. Lines of uncompressed text and
-JSONL are cut by bytes, Parquet by row groups; a file of CSV or of gzip is one piece.
+JSONL are cut by bytes, Parquet by row groups; any other file is one piece.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ctx_embed.errors import InputError
 from ctx_embed.rows.encodings import SAMPLE_BYTES, UTF_8, has_byte_lines, marked, require_encoding, settled
-from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said
+from ctx_embed.rows.opening import is_packed, opened, said
 from ctx_embed.rows.reading import Fields, document_of
 from ctx_embed.rows.sources import Source
 from ctx_embed.rows.table import JSONL, PARQUET, TEXT, Raw, Table, kind_of, open_parquet, open_rows
@@ -24,7 +22,7 @@ from ctx_embed.texts import Document, well_formed
 # A part is stored in one step. It ends after this many rows or bytes, whichever comes first.
 PART_ROWS = 16_384
 PART_BYTES = 1 << 24
-_READ_BYTES = 1 << 23
+ANY_FIELDS = Fields()
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,8 @@ class Piece:
         stop: the byte or row group after the piece; None for the whole file.
         first: the number of its first line or row.
         rows: its approximate number of rows; None if unknown.
-        encoding: the encoding of its lines; None: only ASCII, or still to be detected.
+        encoding: the encoding of its lines; None: UTF-8, or still to be detected.
+        kind: the format of its lines; None: that of the whole file.
     """
 
     source: Source
@@ -48,11 +47,13 @@ class Piece:
     first: int = 1
     rows: int | None = None
     encoding: str | None = None
+    kind: str | None = None
 
     def opened(self, fields: Fields) -> AbstractContextManager[Table]:
         """Open the rows of the piece, see :func:`ctx_embed.rows.table.open_rows`."""
         return open_rows(
             self.source.name,
+            kind=self.kind,
             needed=fields.needed,
             encoding=self.encoding,
             start=self.start,
@@ -82,9 +83,9 @@ def pieces(
     number: int,
     part_rows: int = PART_ROWS,
     *,
+    fields: Fields = ANY_FIELDS,
     encoding: str | None = None,
     part_bytes: int = PART_BYTES,
-    read_bytes: int = _READ_BYTES,
 ) -> Iterator[Piece]:
     """Yield the pieces of a file.
 
@@ -92,9 +93,9 @@ def pieces(
         source: the file.
         number: its place among the inputs.
         part_rows: maximum rows of a part.
+        fields: the fields that are read.
         encoding: the encoding of its text, see :class:`ctx_embed.rows.lines.Lines`.
         part_bytes: a part ends with the line that reaches this size.
-        read_bytes: the bytes that are read at a time.
 
     Raises:
         InputError: the file cannot be read.
@@ -102,38 +103,28 @@ def pieces(
     if encoding is not None:
         require_encoding(encoding)
     whole = Piece(source, f"{number:05d}-00000", encoding=encoding)
+    kind = kind_of(source.name)
+    if kind in (TEXT, JSONL):
+        with open_rows(source.name, needed=fields.needed, encoding=encoding) as table:
+            kind = table.kind
     try:
         with opened(source.name) as stream:
-            for place, piece in enumerate(_cut(whole, stream, part_rows, part_bytes, read_bytes)):
+            found: Iterator[Piece] = iter((whole,))
+            named = encoding or marked(stream.peek(4)[:4])
+            if kind == PARQUET:
+                found = _row_groups(whole, stream, part_rows)
+            elif kind in (TEXT, JSONL) and not is_packed(stream) and has_byte_lines(named or UTF_8):
+                found = _stretches(replace(whole, kind=kind), stream, part_rows, part_bytes)
+            for place, piece in enumerate(found):
                 yield replace(piece, key=f"{number:05d}-{place:05d}")
-    except BROKEN_GZIP as error:
-        raise InputError(f"{source.name}: broken gzip ({error})") from None
     except OSError as error:
         raise InputError(f"{source.name}: cannot be read ({said(error)})") from None
 
 
-def _cut(whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: int, read_bytes: int) -> Iterator[Piece]:
-    kind = kind_of(whole.source.name)
-    if kind == PARQUET:
-        yield from _row_groups(whole, stream, part_rows)
-        return
-    packed = is_packed(stream)
-    encoding = whole.encoding or (None if packed else marked(stream.peek(4)[:4]))
-    if packed or kind not in (TEXT, JSONL) or (encoding is not None and not has_byte_lines(encoding)):
-        yield whole
-    else:
-        yield from _stretches(whole, stream, part_rows, part_bytes, read_bytes)
-
-
 def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iterator[Piece]:
-    import pyarrow
-
+    with open_parquet(whole.source.name, stream) as table:
+        groups = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
     start, first, rows = 0, 1, 0
-    try:
-        with open_parquet(stream) as table:
-            groups = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
-    except pyarrow.ArrowException as error:
-        raise InputError(f"{whole.source.name}: cannot be read as Parquet ({said(error):.120})") from None
     for group, count in enumerate(groups):
         rows += count
         if rows >= part_rows or group == len(groups) - 1:
@@ -141,39 +132,18 @@ def _row_groups(whole: Piece, stream: io.BufferedReader, part_rows: int) -> Iter
             start, first, rows = group + 1, first + rows, 0
 
 
-def _stretches(
-    whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: int, read_bytes: int
-) -> Iterator[Piece]:
+def _stretches(whole: Piece, stream: io.BufferedReader, part_rows: int, part_bytes: int) -> Iterator[Piece]:
     """Yield stretches that end where a line ends."""
-    start = read = first = lines = 0
-    encoding, complete, tail = whole.encoding, True, b""
-    while block := stream.read(read_bytes):
-        if encoding is None and not block.isascii():
-            # UTF-8 is what each piece expects, and there it repairs a few wrong bytes.
-            encoding = _settled(tail + block)
+    start = stop = rows = 0
+    first, encoding = 1, whole.encoding
+    for line in stream:
+        if encoding is None and not line.isascii():
+            # One encoding for all pieces; UTF-8 is what each piece expects, and there it repairs a few wrong bytes.
+            encoding = settled(line + stream.peek(SAMPLE_BYTES)[:SAMPLE_BYTES])
             whole = replace(whole, encoding=None if encoding == UTF_8 else encoding)
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + read + 1
-        place = 0
-        while place < len(ends):
-            # The part ends with the line that completes its rows or reaches its bytes, whichever comes first.
-            last = min(place + part_rows - lines - 1, int(np.searchsorted(ends, start + part_bytes)))
-            if last >= len(ends):
-                break
-            stop, count = int(ends[last]), lines + last + 1 - place
-            yield replace(whole, start=start, stop=stop, first=first + 1, rows=count)
-            start, first, lines, place = stop, first + count, 0, last + 1
-        lines += len(ends) - place
-        read += len(block)
-        complete = block.endswith(b"\n")
-        tail = block[block.rfind(b"\n") + 1 :][-SAMPLE_BYTES:]
-    if start < read:
-        rows = lines + (not complete)
-        yield replace(whole, start=start, stop=read, first=first + 1, rows=rows)
-
-
-def _settled(block: bytes) -> str:
-    """Return the encoding of a file whose first line that is not ASCII is in this block."""
-    place = next(place for place in range(0, len(block), SAMPLE_BYTES) if not block[place:][:SAMPLE_BYTES].isascii())
-    place += next(offset for offset, byte in enumerate(block[place:][:SAMPLE_BYTES]) if byte > 127)
-    start = block.rfind(b"\n", 0, place) + 1
-    return settled(block[max(start, place - SAMPLE_BYTES) : place + SAMPLE_BYTES])
+        stop, rows = stop + len(line), rows + 1
+        if rows >= part_rows or stop - start >= part_bytes:
+            yield replace(whole, start=start, stop=stop, first=first, rows=rows)
+            start, first, rows = stop, first + rows, 0
+    if rows:
+        yield replace(whole, start=start, stop=stop, first=first, rows=rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,10 +14,8 @@ from typing import Any
 from ctx_embed.errors import InputError, described
 from ctx_embed.rows.lines import Lines
 from ctx_embed.rows.opening import opened, source_name, unpacked
-from ctx_embed.rows.table import TEXT, TSV, Raw, Table, kind_of, open_rows
+from ctx_embed.rows.table import FORMS, LABEL_FIELD, LABELLED, TEXT, TEXT_FIELD, TSV, Raw, Table, kind_of, open_rows
 from ctx_embed.texts import Document
-
-TEXT_FIELD, LABEL_FIELD = "text", "label"
 
 
 @dataclass(frozen=True)
@@ -46,56 +46,51 @@ def read_lines(
     """
     with opened(source) as stream:
         name = source_name(source)
-        lines = Lines(name, unpacked(stream), encoding=encoding, fallback=fallback)
-        for line in lines:
-            if lines.error is not None:
-                raise InputError(f"{name}, line {lines.number}: {lines.error}")
-            yield lines.number, line
+        yield from enumerate(Lines(name, unpacked(stream), encoding=encoding, fallback=fallback), 1)
 
 
 def read_documents(
-    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
+    source: str | Path, text_field: str | None = None, *, encoding: str | None = None
 ) -> Iterator[Document]:
-    """Yield the documents of a file, in order and in bounded memory, each as soon as its row has arrived.
+    """Yield the documents of a file, in order and in bounded memory.
 
-    The suffix of a file (also before ``.gz``) names its format: ``.jsonl``, ``.ndjson`` and ``.json`` hold one object
-    per line, ``.csv`` and ``.tsv`` a table with a header, ``.parquet`` a table, and any other file one text per line
-    (blank lines are skipped). Standard input is JSONL if its first line is a JSON object, else text. With
-    ``text_field``, standard input and files of other names may also be tables whose first line names the field.
+    The suffix of a file (also before ``.gz``) names its format: ``.jsonl`` and ``.ndjson`` hold an object per line,
+    ``.json`` that or an array of objects, ``.csv``, ``.tsv`` and ``.parquet`` a table. Other files and standard input
+    hold a text per line, without blank lines, unless their content shows one of these formats: a JSON object, an array,
+    or a header that names the text. Lines ``label<TAB>text``, known by labels that come again, are labelled texts.
+    Lines and objects are yielded as soon as they arrive; CSV and TSV are read to their end first.
 
     The field ``id`` (or ``_id``) of a row is its id; all others except the text are its metadata. Empty cells of CSV
-    and TSV and nulls and NaN of Parquet are left out; cells that are numbers are read as numbers.
+    and TSV and nulls and NaN of Parquet are left out. A column of CSV or TSV holds numbers if each cell is a number as
+    it would be written again (not 007, 3.10 or 1e5), otherwise strings. An object in a field ``metadata``, which
+    exports write, becomes fields of its own.
 
     Args:
         source: a path or URI, plain or gzip, or ``-`` for standard input.
         text_field: the field that holds the text; None: ``text``, of text files the line.
-        blank_lines: whether a blank line of a text file is a document, with an empty text.
         encoding: as for :func:`read_lines`.
 
     Raises:
         InputError: as :func:`read_lines`; a row that cannot be read or lacks the field (a
             :class:`~ctx_embed.rows.table.FieldError`); the message says where.
     """
-    for _, document in read_numbered_documents(source, text_field, blank_lines=blank_lines, encoding=encoding):
+    for _, document in read_numbered_documents(source, text_field, encoding=encoding):
         yield document
 
 
 def read_numbered_documents(
-    source: str | Path, text_field: str | None = None, *, blank_lines: bool = False, encoding: str | None = None
+    source: str | Path, text_field: str | None = None, *, encoding: str | None = None
 ) -> Iterator[tuple[int, Document]]:
     """Yield the documents of a file with their line numbers (in CSV of the last line), or in Parquet row numbers.
 
     Arguments and errors are those of :func:`read_documents`.
     """
-    columns = None if text_field is None else [text_field]
     fields = Fields(text_field)
-    with open_rows(source, columns=columns, needed=fields.needed, encoding=encoding) as table:
+    with open_rows(source, needed=fields.needed, encoding=encoding) as table:
         for number, raw in table:
             document = document_of(table, number, raw, fields)
             if document is not None:
                 yield number, document
-            elif blank_lines and table.kind == TEXT:
-                yield number, Document("")
 
 
 def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document | None:
@@ -124,7 +119,33 @@ def document_of(table: Table, number: int, raw: Raw, fields: Fields) -> Document
         identifier = row.pop("id", row.pop("_id", None))
     if identifier is not None and (isinstance(identifier, bool) or not isinstance(identifier, str | int)):
         raise InputError(f"{where}: {named} must be a string or an integer, got {_got(identifier)}")
-    return Document(text, identifier, row)
+    return Document(text, identifier, unwrapped(row))
+
+
+def unwrapped(row: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with those of an object in the field ``metadata`` (in tables as JSON), if all names differ."""
+    inner = row.get("metadata")
+    if isinstance(inner, str):
+        with suppress(ValueError, RecursionError):
+            inner = json.loads(inner)
+    if not isinstance(inner, dict):
+        return row
+    others = {name: value for name, value in row.items() if name != "metadata"}
+    return row if others.keys() & inner.keys() else others | inner
+
+
+def outline(source: str | Path, text_field: str | None = None, *, encoding: str | None = None) -> str:
+    """Return how a file is read, for people: its format, its number of texts, and the type of each column.
+
+    Raises:
+        InputError: as :func:`read_documents`.
+    """
+    fields = Fields(text_field)
+    with open_rows(source, needed=fields.needed, encoding=encoding) as table:
+        count = sum(document_of(table, number, raw, fields) is not None for number, raw in table)
+        columns = ", ".join(f"{name} ({kind})" for name, kind in table.columns.items())
+        said = f"{FORMS[table.kind]}, {count:,} {'text' if count == 1 else 'texts'}"
+        return f"{said}; columns {columns}" if columns else said
 
 
 def require_no_fields(name: str, fields: Fields) -> None:
@@ -152,7 +173,7 @@ def read_labelled_rows(
 ) -> Iterator[tuple[int, Any, str]]:
     """Yield number, label and text of each row of a labelled file.
 
-    JSONL, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines
+    JSON, CSV and Parquet are recognised as by :func:`read_documents`; any other file, ``.tsv`` included, holds lines
     of ``label<TAB>text``, unless a field is named or its first line names both columns: then it is a table.
 
     Args:
@@ -172,23 +193,18 @@ def read_labelled_rows(
     if text_name == label_name:
         raise InputError(f"--field and --label-field must differ, got {text_name!r} twice")
     needed = {text_name: "--field", label_name: "--label-field"}
-    kind = None if kind_of(source) not in (TEXT, TSV) else ""
-    with open_rows(source, kind=kind, columns=needed, needed=needed, encoding=encoding) as table:
-        if table.kind != TEXT:
-            for number, where, row in table.read():
-                yield number, label_of(where, row[label_name], label_name), _text(where, row[text_name], text_name)
-            return
+    with open_rows(source, needed=needed, labelled=True, encoding=encoding) as table:
         for number, raw in table:
             where = table.where(number)
-            if isinstance(raw, InputError):
-                raise InputError(f"{where}: {raw}")
-            line = str(raw)
-            if not line.strip():
-                continue
-            if text_field is not None or label_field is not None:
+            if table.kind == LABELLED and (text_field is not None or label_field is not None):
+                line = "\t".join(raw.values()) if isinstance(raw, dict) else str(raw)
                 raise InputError(f"{where}: {line[:40]!r} does not name the columns {label_name!r} and {text_name!r}")
-            label, tab, text = line.partition("\t")
-            if not tab or not (several or label.strip()):
+            row = table.fields(number, raw)
+            if row is None:
+                continue
+            label, text = row[label_name], _text(where, row[text_name], text_name)
+            if table.kind == LABELLED and not several and not label.strip():
+                line = f"{label}\t{text}"
                 raise InputError(f"{where}: {line[:40]!r} is not label<TAB>text")
             yield number, label_of(where, label, label_name), text
 

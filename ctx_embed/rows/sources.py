@@ -6,6 +6,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
@@ -187,10 +188,6 @@ def _estimated_lines(file: str) -> float | None:
 
 def _rows_of_parquet(file: str) -> int | None:
     """Return the number of rows that a Parquet file states; None if it is damaged."""
-    import pyarrow
-
-    try:
-        with opened(file) as stream, open_parquet(stream) as table:
-            return int(table.metadata.num_rows)
-    except (pyarrow.ArrowException, OSError, EOFError, zlib.error):
-        return None
+    with suppress(InputError), opened(file) as stream, open_parquet(file, stream) as table:
+        return int(table.metadata.num_rows)
+    return None

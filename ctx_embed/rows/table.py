@@ -1,8 +1,12 @@
-"""The rows of a file or of a stretch of it: lines of text and JSONL, rows of CSV, TSV and Parquet.
+"""The rows of a file or of a stretch of it: lines of text and JSONL, rows of tables and of JSON arrays.
 
 :func:`open_rows` opens all of them. It yields each row with its number and as it stands in the file (``Raw``): a line,
-or the cells of a table. A row that cannot be read is an :class:`InputError`, and the rows after it can still be read.
-:meth:`Table.fields` returns the fields of a row as JSON values.
+the cells of a table, or an item of an array. A row that cannot be read is an :class:`InputError`, and the rows after it
+can still be read. :meth:`Table.fields` returns the fields of a row as JSON values.
+
+CSV, TSV and ``label<TAB>text`` are read twice, because some things are only known at the end: whether all cells of a
+column are numbers, whether a writer put the quotation marks of TSV there, and whether the lines are labelled at all. A
+pipe is copied to a temporary file for it.
 """
 
 from __future__ import annotations
@@ -14,25 +18,46 @@ import io
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from ctx_embed.errors import InputError, described
+from ctx_embed.rows.encodings import UTF_8, WrongBytesWarning
 from ctx_embed.rows.lines import LONGEST_LINE, Lines
-from ctx_embed.rows.opening import BROKEN_GZIP, STANDARD_INPUT, opened, said, seekable, source_name, suffix_of, unpacked
+from ctx_embed.rows.opening import BROKEN_GZIP, is_packed, opened, said, seekable, source_name, suffix_of, unpacked
 
-TEXT, JSONL, CSV, TSV, PARQUET = "text", "jsonl", "csv", "tsv", "parquet"
+TEXT, LABELLED, JSONL, JSON, CSV, TSV, PARQUET = "text", "labelled", "jsonl", "json", "csv", "tsv", "parquet"
 KINDS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".tsv": TSV, ".parquet": PARQUET}
-SUFFIXES = {TEXT: ".txt", JSONL: ".jsonl", CSV: ".csv", TSV: ".tsv", PARQUET: ".parquet"}
-# Cells of TSV have no quotes and no line ends.
-DIALECTS: dict[str, dict[str, Any]] = {CSV: {}, TSV: {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
-# Cells that look like this become numbers; 007 and 1e5 stay strings.
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,17})(\.\d+)?")
+# What people call these formats.
+FORMS = {
+    TEXT: "lines of text",
+    LABELLED: "label<TAB>text",
+    JSONL: "JSONL",
+    JSON: "a JSON array",
+    CSV: "CSV",
+    TSV: "TSV",
+    PARQUET: "Parquet",
+}
+TEXT_FIELD, LABEL_FIELD = "text", "label"
+_DELIMITERS = {CSV: ",", TSV: "\t", LABELLED: "\t"}
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
+# Cells of TSV. In a file from pandas, Excel and the like a cell with a tab, line end or quotation mark is quoted.
+_CELL = re.compile(r'(?:\A|\t)("(?:[^"]|"")*"|[^"\t]*)(?=\t|\Z)')
+_OPEN_ROW = re.compile(r'(?:(?:"(?:[^"]|"")*"|[^"\t]*)\t)*"(?:[^"]|"")*')
+_BETWEEN = re.compile(r"[\s,]*")
+_ARRAY = re.compile(r"\s*\[\s*(?:\{|\Z|\]\s*\Z)")
+_MOST_LABELS = 10_000
+_LONGEST_CELL = 1 << 24
 _ROWS_AT_ONCE = 2048
+# Decimals of Parquet with more digits than a float can hold are strings.
+_FLOAT_DIGITS = 15
 # Maximum number of fields that an error message lists.
 _NAMED_FIELDS = 20
 # Python's default limit is too low: a cell may hold a whole book.
@@ -52,7 +77,7 @@ def kind_of(source: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """An open file of rows; iterating yields each row with the number of its last line, in Parquet of the row.
+    """An open file of rows; iterating yields each row with the number of its last line, or of the row itself.
 
     Row number 0 marks an error of the whole file, such as a field missing from its header.
 
@@ -61,12 +86,16 @@ class Table:
         kind: the format.
         needed: the fields that each row must have, with the option that names each.
         raw: the rows.
+        columns: the columns of a table with the type of each, for people.
+        quoted: whether cells of TSV are quoted where they must be.
     """
 
     name: str
     kind: str
     needed: Mapping[str, str]
     raw: Iterator[tuple[int, Raw]]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    quoted: bool = False
 
     def __iter__(self) -> Iterator[tuple[int, Raw]]:
         """Return the rows."""
@@ -74,7 +103,7 @@ class Table:
 
     def where(self, number: int) -> str:
         """Return the place of a row, for messages."""
-        return f"{self.name}, {'row' if self.kind == PARQUET else 'line'} {number}" if number else self.name
+        return f"{self.name}, {'row' if self.kind in (PARQUET, JSON) else 'line'} {number}" if number else self.name
 
     def read(self) -> Iterator[tuple[int, str, dict[str, Any]]]:
         """Yield number, place and fields of each row that is not blank.
@@ -88,43 +117,45 @@ class Table:
                 yield number, self.where(number), fields
 
     def fields(self, number: int, raw: Raw) -> dict[str, Any] | None:
-        """Return the fields of a row of a table or of JSONL; None for a blank line.
+        """Return the fields of a row of a table or of JSON; None for a blank line.
 
         Empty cells of CSV and TSV, and nulls and NaN of Parquet, are left out unless the field is needed. Cells of CSV
-        and TSV that are numbers become numbers unless needed.
+        and TSV are numbers if all of their column are.
 
         Raises:
             InputError: the row cannot be read or lacks a field; the message says where.
         """
         if isinstance(raw, InputError):
             raise type(raw)(f"{self.where(number)}: {raw}")
+        if self.kind == JSON:
+            return self._checked(number, raw)
         if isinstance(raw, str):
-            return self._object(number, raw) if raw.strip() else None
+            if not raw.strip():
+                return None
+            try:
+                row = json.loads(raw)
+            except ValueError as error:
+                raise InputError(f"{self.where(number)}: not JSON ({error})") from None
+            except RecursionError:
+                raise InputError(f"{self.where(number)}: nested too deeply to be read") from None
+            return self._checked(number, row)
         if self.kind == PARQUET:
             plain = {name: _plain(value) for name, value in raw.items()}
             return {name: value for name, value in plain.items() if value is not None or name in self.needed}
-        return {name: self._cell(name, cell) for name, cell in raw.items() if cell or name in self.needed}
+        return {
+            name: _number(cell) if self.columns[name] == "number" else cell
+            for name, cell in raw.items()
+            if cell or name in self.needed
+        }
 
-    def _cell(self, name: str, cell: str) -> str | int | float:
-        match = None if name in self.needed or cell == "-0" else _NUMBER.fullmatch(cell)
-        if match is None or (match[1] and name in ("id", "_id")):
-            return cell
-        return float(cell) if match[1] else int(cell)
-
-    def _object(self, number: int, line: str) -> dict[str, Any]:
+    def _checked(self, number: int, row: Any) -> dict[str, Any]:
         where = self.where(number)
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{where}: not JSON ({error})") from None
-        except RecursionError:
-            raise InputError(f"{where}: nested too deeply to be read") from None
         if not isinstance(row, dict):
             got = "null" if row is None else described(row)
             raise InputError(f"{where}: must be a JSON object{_with(self.needed)}, got {got}")
         if lacking := _lacking(row, self.needed):
             raise FieldError(f"{where}: {lacking}")
-        return row
+        return dict(row)
 
 
 @contextmanager
@@ -132,24 +163,25 @@ def open_rows(
     source: str | Path,
     *,
     kind: str | None = None,
-    columns: Collection[str] | None = None,
     needed: Mapping[str, str] | None = None,
+    labelled: bool = False,
     encoding: str | None = None,
-    fallback: str | None = None,
     start: int = 0,
     stop: int | None = None,
     first: int = 1,
 ) -> Iterator[Table]:
     """Open the rows of a file, plain or gzip, local or remote.
 
+    The suffix names the format of tables, JSONL and JSON; other files and standard input have the one that their first
+    line shows: a JSON object, the beginning of a JSON array, or a header that names the needed columns. Lines with one
+    tab each are ``label<TAB>text`` if labels come again and again; without a header, TSV may be that too.
+
     Args:
         source: a path, a URI such as ``s3://bucket/file``, or ``-`` for standard input.
-        kind: the format; None: the one that the suffix names; empty: the one that the first line shows. The first line
-            decides for standard input, too, and for files of unknown suffix if ``columns`` are given.
-        columns: the columns that make a first line the header of CSV or TSV.
+        kind: the format; None: see above.
         needed: see :class:`Table`.
+        labelled: whether lines of text must be ``label<TAB>text``.
         encoding: the encoding of any format but Parquet, see :class:`Lines`.
-        fallback: the encoding of a file that is not UTF-8; None: detected.
         start: the first byte to read, or the first row group.
         stop: the byte or row group after the last one; None: the end of the file.
         first: the number of the first row.
@@ -158,60 +190,190 @@ def open_rows(
         InputError: the source cannot be opened.
     """
     name, needed = source_name(source), needed or {}
-    chosen = KINDS.get(suffix_of(source)) if kind is None else kind
-    with opened(source) as stream:
-        if chosen == PARQUET:
-            yield Table(name, PARQUET, needed, _parquet(name, stream, needed, start, stop, first))
+    with ExitStack() as stack:
+        stream = stack.enter_context(opened(source))
+        if (kind or kind_of(source)) == PARQUET:
+            file = stack.enter_context(open_parquet(name, stream))
+            columns = {each.name: _type_of(each.type) for each in file.schema_arrow}
+            yield Table(name, PARQUET, needed, _parquet_rows(file, name, needed, start, stop, first), columns)
             return
         if stop is not None:
             stream.seek(start)
             stream = io.BufferedReader(io.BytesIO(stream.read(stop - start)))
+        begin = stream.tell() if stream.seekable() else None
+        if is_packed(stream):
+            begin, stream = 0 if begin == 0 else None, unpacked(stream)
+        lines = Lines(name, stream, encoding=encoding, first=first)
+        kind = kind or _recognised(lines.first_text(), KINDS.get(suffix_of(source)), needed)
+        if kind == TEXT and labelled:
+            kind = LABELLED
+        if kind == JSON:
+            yield Table(name, JSON, needed, _items(lines))
+        elif kind not in _DELIMITERS:
+            yield Table(name, kind, needed, ((lines.number, line) for line in lines))
         else:
-            stream = unpacked(stream)
-        lines = Lines(name, stream, encoding=encoding, fallback=fallback, first=first)
-        if kind == "" or (chosen is None and (str(source) == STANDARD_INPUT or columns is not None)):
-            chosen = _recognised(lines.first_text(), columns)
-        if chosen in DIALECTS:
-            yield Table(name, chosen, needed, _cells(lines, chosen, needed))
-        else:
-            yield Table(name, chosen or TEXT, needed, ((lines.number, lines.error or line) for line in lines))
+            if begin is None:
+                begin, encoding = 0, UTF_8
+                stream = cast("io.BufferedReader", stack.enter_context(tempfile.TemporaryFile()))
+                stream.writelines(f"{line}\n".encode() for line in lines)
+
+            def again() -> Lines:
+                stream.seek(begin)
+                return Lines(name, stream, encoding=encoding)
+
+            yield _delimited(again, kind, needed, labelled)
 
 
-def _recognised(first: str | None, columns: Collection[str] | None) -> str | None:
-    """Return the format of which ``first`` can be the first line; None: lines of text."""
-    if first is None:
-        return None
+def _recognised(first: str | None, kind: str | None, needed: Mapping[str, str]) -> str:
+    """Return the format of a file whose suffix may name a ``kind`` and whose first line is ``first``."""
+    if first is None or kind not in (None, JSONL):
+        return kind or TEXT
+    if _ARRAY.match(first):
+        return JSON
+    if kind == JSONL or _is_object(first):
+        return JSONL
+    for table in (TSV, CSV):
+        header = _cells_of(first, table)
+        # A text may happen to be the word "text", but not a list with that word.
+        if needed and needed.keys() <= set(header) and (len(header) > 1 or TEXT_FIELD not in needed):
+            return table
+    return LABELLED if "\t" in first else TEXT
+
+
+def _cells_of(line: str, kind: str) -> list[str]:
+    cells = next(_split([line], kind, quoted=True), [])
+    return cells if isinstance(cells, list) else []
+
+
+def _is_object(line: str) -> bool:
     try:
-        if isinstance(json.loads(first), dict):
-            return JSONL
+        return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
-        pass
-    return next((kind for kind in (TSV, CSV) if columns and set(columns) <= set(_header(first, kind))), None)
+        return False
 
 
-def _header(line: str, kind: str) -> list[str]:
-    try:
-        return next(csv.reader([line], strict=True, **DIALECTS[kind]), [])
-    except csv.Error:
-        return []
+# CSV, TSV, and label<TAB>text
 
 
-def _cells(lines: Lines, kind: str, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
-    table = csv.reader((f"{line}\n" for line in lines), strict=True, **DIALECTS[kind])
-    header: list[str] | None = None
+def _delimited(again: Callable[[], Lines], kind: str, needed: Mapping[str, str], labelled: bool) -> Table:
+    """Return a table after looking through it; ``again`` returns its lines, as often as it is called."""
+    with warnings.catch_warnings():
+        # Reading the rows will warn of these bytes.
+        warnings.simplefilter("ignore", WrongBytesWarning)
+        quoted = kind == CSV or _has_quoted_cells(again())
+        rows = (cells for cells in _split(again(), kind, quoted) if not isinstance(cells, InputError))
+        header = next(rows, [])
+        if kind == TSV and not needed.keys() <= set(header):
+            labels = _labels(chain([header], rows)) if labelled or needed.keys() <= {TEXT_FIELD} else None
+            kind = LABELLED if labelled or labels else TSV
+        elif kind == LABELLED and not labelled and not _labels(chain([header], rows)):
+            kind = TEXT
+        columns = {LABEL_FIELD: "text", TEXT_FIELD: "text"} if kind == LABELLED else _types(header, rows, needed)
+    lines = again()
+    if kind == TEXT:
+        return Table(lines.name, TEXT, needed, ((lines.number, line) for line in lines))
+    found = _labelled_rows(lines, quoted) if kind == LABELLED else _table_rows(lines, kind, quoted, needed)
+    return Table(lines.name, kind, needed, found, columns, quoted)
+
+
+def _has_quoted_cells(lines: Iterable[str]) -> bool:
+    """Return whether the quotation marks of TSV are those of a writer: each cell is quoted that must be, and no other.
+
+    If all cells of the header are quoted, others may be, too.
+    """
+    found = header = False
+    row: list[str] = []
+    size = 0
+    for line in lines:
+        opens = not row and line.count('"') % 2 == 1
+        size = len(line) + (size if row else 0)
+        if (opens and not _OPEN_ROW.fullmatch(line)) or size > _LONGEST_CELL:
+            return False
+        if opens or (row and line.count('"') % 2 == 0):
+            row.append(line)
+            continue
+        text, row = "\n".join([*row, line]), []
+        if '"' in text:
+            cells = _CELL.findall(text)
+            header = header or (not found and all(cell.startswith('"') for cell in cells))
+            marked = [cell[1:-1] for cell in cells if cell.startswith('"')]
+            if "\t".join(cells) != text or not (header or all(cell == "" or _must_quote(cell) for cell in marked)):
+                return False
+        found = True
+    return header or (found and not row)
+
+
+def _must_quote(cell: str) -> bool:
+    return any(mark in cell for mark in ('""', "\t", "\n", "\r"))
+
+
+def _split(lines: Iterable[str], kind: str, quoted: bool) -> Iterator[list[str] | InputError]:
+    """Yield the cells of each line that is not empty; a quoted cell may have several lines."""
+    if not quoted:
+        yield from (line.split(_DELIMITERS[kind]) for line in lines if line)
+        return
+    table = csv.reader((f"{line}\n" for line in lines), strict=True, delimiter=_DELIMITERS[kind])
     while True:
-        before = lines.number
         try:
             cells = next(table)
         except StopIteration:
-            break
+            return
         except csv.Error as error:
-            yield lines.number, InputError(f"cannot be read ({error})")
+            yield InputError(f"cannot be read ({error})")
             continue
-        if not cells:
+        if cells:
+            yield cells
+
+
+def _labels(rows: Iterable[list[str]]) -> bool:
+    """Return whether all rows are a label and a text: labels come twice on average, and the first is no header."""
+    labels: Counter[str] = Counter()
+    first = None
+    for cells in rows:
+        if not any(cell.strip() for cell in cells):
             continue
-        if lines.broken > before:
-            yield lines.broken, _utf8_error(lines)
+        if len(cells) != 2 or not all(cell.strip() for cell in cells) or len(labels) > _MOST_LABELS:
+            return False
+        labels[cells[0].strip()] += 1
+        first = first or cells[0].strip()
+    is_header = len(labels) > 1 and [label for label, count in labels.items() if count == 1] == [first]
+    return len(labels) < labels.total() and 2 * len(labels) <= labels.total() + 1 and not is_header
+
+
+def _types(header: Sequence[str], rows: Iterable[list[str]], needed: Mapping[str, str]) -> dict[str, str]:
+    """Return the type of each column: number if each cell is empty or a number that is written as it was read."""
+    open_columns = {place: name for place, name in enumerate(header) if name not in needed}
+    filled: set[int] = set()
+    for cells in rows:
+        if len(cells) != len(header):
+            continue
+        for place, name in list(open_columns.items()):
+            if cell := cells[place]:
+                number = _number(cell)
+                filled.add(place)
+                if number is None or (name in ("id", "_id") and isinstance(number, float)):
+                    del open_columns[place]
+    return {
+        name: "number" if place in open_columns and place in filled else "text" for place, name in enumerate(header)
+    }
+
+
+def _number(cell: str) -> int | float | None:
+    """Return the number that a cell is; None for a text, and for a number that would be written in another way."""
+    match = _NUMBER.fullmatch(cell)
+    if match is None:
+        return None
+    if match[1] or match[2]:
+        number = float(cell)
+        return number if repr(number) == cell else None
+    return int(cell) if len(cell) <= 18 and str(int(cell)) == cell else None
+
+
+def _table_rows(lines: Lines, kind: str, quoted: bool, needed: Mapping[str, str]) -> Iterator[tuple[int, Raw]]:
+    header: list[str] | None = None
+    for cells in _split(lines, kind, quoted):
+        if isinstance(cells, InputError):
+            yield lines.number, cells
         elif header is None:
             header = cells
             if wrong := _header_error(header, needed):
@@ -226,61 +388,96 @@ def _cells(lines: Lines, kind: str, needed: Mapping[str, str]) -> Iterator[tuple
         yield 0, InputError(f"must begin with a header{_with(needed)}, got an empty file")
 
 
-def _utf8_error(lines: Lines) -> InputError:
-    return lines.error or InputError("must be UTF-8; convert the file or name its encoding")
+def _labelled_rows(lines: Lines, quoted: bool) -> Iterator[tuple[int, Raw]]:
+    for cells in _split(lines, LABELLED, quoted):
+        if isinstance(cells, list) and len(cells) > 1:
+            yield lines.number, {LABEL_FIELD: cells[0], TEXT_FIELD: "\t".join(cells[1:])}
+        elif isinstance(cells, InputError):
+            yield lines.number, cells
+        elif cells[0].strip():
+            yield lines.number, InputError(f"{cells[0][:40]!r} is not label<TAB>text")
 
 
-def _parquet(
-    name: str, stream: io.BufferedReader, needed: Mapping[str, str], start: int, stop: int | None, first: int
-) -> Iterator[tuple[int, Raw]]:
+# JSON arrays
+
+
+def _items(lines: Lines) -> Iterator[tuple[int, Raw]]:
+    """Yield the items of an array, each as soon as it is complete."""
+    decoder = json.JSONDecoder()
+    text = next(line for line in lines if line.strip()).partition("[")[2]
+    at = wanted = number = 0
+    for line in chain([""], lines, [None]):
+        text += "" if line is None else f"{line}\n"
+        # A long item is tried again when it has twice as many characters, which keeps the time linear.
+        if line is not None and len(text) < wanted:
+            continue
+        with suppress(ValueError, RecursionError):
+            while (at := _BETWEEN.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+                if text[at] == "]":
+                    return
+                item, at = decoder.raw_decode(text, at)
+                number += 1
+                yield number, item
+        text, at, wanted = text[at:], 0, 2 * (len(text) - at)
+    yield number + 1, InputError(f"not JSON, or cut short (ends with {text[:40].strip()!r})")
+
+
+# Parquet
+
+
+@contextmanager
+def open_parquet(name: str, stream: io.BufferedReader) -> Iterator[Any]:
+    """Yield the ParquetFile of a stream, unpacked if it is gzip.
+
+    Raises:
+        InputError: it cannot be read as Parquet.
+    """
+    with ExitStack() as stack:
+        with _reading_parquet(name):
+            from pyarrow import parquet
+
+            file = parquet.ParquetFile(stack.enter_context(seekable(stream)))
+        yield file
+
+
+@contextmanager
+def _reading_parquet(name: str) -> Iterator[None]:
     import pyarrow
 
-    number = first
     try:
-        with open_parquet(stream) as table:
-            if wrong := _header_error(table.schema_arrow.names, needed):
-                yield 0, wrong
-                return
-            groups = list(range(start, table.metadata.num_row_groups if stop is None else stop))
-            for batch in table.iter_batches(_ROWS_AT_ONCE, row_groups=groups):
-                for row in batch.to_pylist():
-                    yield number, row
-                    number += 1
+        yield
     except (pyarrow.ArrowException, OSError, OverflowError, ValueError, *BROKEN_GZIP) as error:
         raise InputError(f"{name}: cannot be read as Parquet ({said(error):.120})") from None
 
 
-@contextmanager
-def open_parquet(stream: io.BufferedReader) -> Iterator[Any]:
-    """Yield the ParquetFile of a stream, unpacked if it is gzip."""
-    from pyarrow import parquet
+def _type_of(column: Any) -> str:
+    """Return the type of a column of Parquet; decimals with more digits than a float holds are text."""
+    from pyarrow import types
 
-    with seekable(stream) as file:
-        yield parquet.ParquetFile(file)
-
-
-def _header_error(header: Sequence[str], needed: Mapping[str, str]) -> InputError | None:
-    seen: set[str] = set()
-    for field in header:
-        if field in seen:
-            return InputError(f"the header names the field {field!r:.80} twice")
-        seen.add(field)
-    said = _lacking(header, needed)
-    return FieldError(said) if said else None
+    if types.is_decimal(column):
+        return "number" if column.precision <= _FLOAT_DIGITS else "text"
+    if types.is_integer(column) or types.is_floating(column):
+        return "number"
+    return "text" if types.is_string(column) or types.is_large_string(column) else str(column)
 
 
-def _lacking(names: Iterable[str], needed: Mapping[str, str]) -> str | None:
-    """Return an error message if a needed field is missing among the names, or None."""
-    for name, option in needed.items():
-        if name not in names:
-            known = [repr(field)[:80] for field in islice(names, _NAMED_FIELDS + 1)]
-            known[_NAMED_FIELDS:] = ["..."] if len(known) > _NAMED_FIELDS else []
-            return f"no field {name!r} (fields: {', '.join(known) or 'none'}); name the right one with {option}"
-    return None
+def _parquet_rows(
+    table: Any, name: str, needed: Mapping[str, str], start: int, stop: int | None, first: int
+) -> Iterator[tuple[int, Raw]]:
+    from pyarrow import string, types
 
-
-def _with(needed: Mapping[str, str]) -> str:
-    return f" with the field {' and the field '.join(map(repr, needed))}" if needed else ""
+    schema = table.schema_arrow
+    if wrong := _header_error(schema.names, needed):
+        yield 0, wrong
+        return
+    texts = [at for at, column in enumerate(schema.types) if types.is_decimal(column) and _type_of(column) == "text"]
+    groups = list(range(start, table.metadata.num_row_groups if stop is None else stop))
+    with _reading_parquet(name):
+        for batch in table.iter_batches(_ROWS_AT_ONCE, row_groups=groups):
+            for at in texts:
+                batch = batch.set_column(at, schema.names[at], batch.column(at).cast(string()))
+            yield from enumerate(batch.to_pylist(), first)
+            first += batch.num_rows
 
 
 def _plain(value: Any) -> Any:
@@ -296,3 +493,27 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return value
+
+
+def _header_error(header: Sequence[str], needed: Mapping[str, str]) -> InputError | None:
+    seen: set[str] = set()
+    for name in header:
+        if name in seen:
+            return InputError(f"the header names the field {name!r:.80} twice")
+        seen.add(name)
+    said = _lacking(header, needed)
+    return FieldError(said) if said else None
+
+
+def _lacking(names: Collection[str], needed: Mapping[str, str]) -> str | None:
+    """Return an error message if a needed field is missing among the names, or None."""
+    for name, option in needed.items():
+        if name not in names:
+            known = [repr(field)[:80] for field in islice(names, _NAMED_FIELDS + 1)]
+            known[_NAMED_FIELDS:] = ["..."] if len(known) > _NAMED_FIELDS else []
+            return f"no field {name!r} (fields: {', '.join(known) or 'none'}); name the right one with {option}"
+    return None
+
+
+def _with(needed: Mapping[str, str]) -> str:
+    return f" with the field {' and the field '.join(map(repr, needed))}" if needed else ""

@@ -12,6 +12,7 @@ import pytest
 from ctx_embed import TextClassifier
 from ctx_embed.classify.predictor import Predictor
 from ctx_embed.cli.predict import predicted_rows
+from ctx_embed.rows import read_documents
 from ctx_embed.texts import Document
 from tests.helpers.cli import Command
 
@@ -43,15 +44,15 @@ def file(name: str, *lines: str) -> str:
     return name
 
 
-def test_a_row_for_each_line_blank_ones_too(model):
+def test_a_row_for_each_line_that_is_not_blank(model):
     lines = succeeds(model, file("new.txt", "a glad film", "", "a sad\tbook", "  ")).split("\n")
     classifier = TextClassifier.load(model)
     expected = [f"{p:.4f}" for p in classifier.predict_proba(["a glad film", "a sad\tbook"]).max(1)]
-    assert lines == [f"pos\t{expected[0]}\ta glad film", "", f"neg\t{expected[1]}\ta sad book", "", ""]
+    assert lines == [f"pos\t{expected[0]}\ta glad film", f"neg\t{expected[1]}\ta sad book", ""]
 
 
 def test_json(model):
-    source = file("new.txt", "a glad film", "", "a sad book")
+    source = file("new.jsonl", *(json.dumps({"text": text}) for text in ("a glad film", "", "a sad book")))
     rows = json.loads(succeeds(model, source, "--json"))
     assert rows == [json.loads(line) for line in succeeds(model, source, "--jsonl").splitlines()]
     assert [row["label"] for row in rows] == ["pos", None, "neg"]
@@ -71,24 +72,24 @@ def test_tables(model, name):
         mark = "," if name.endswith("csv") else "\t"
         file(name, *(mark.join(map(str, row)) for row in (rows[0], *(row.values() for row in rows))))
     found = json.loads(succeeds(model, name, "--json", "--field", "review"))
-    assert [(row["id"], row["text"], row["label"]) for row in found] == [
-        (row["id"], row["review"], label) for row, label in zip(rows, LABELS, strict=True)
+    assert [(row["id"], row["text"], row["metadata"], row["label"]) for row in found] == [
+        (row["id"], row["review"], {"stars": row["stars"]}, label) for row, label in zip(rows, LABELS, strict=True)
     ]
     assert "no field 'text' (fields: 'id', 'review', 'stars')" in fails(model, name)
 
 
 def test_files(model):
-    source = file("new.txt", "a glad film", "", 'a sad, "sad" book')
-    printed = succeeds(model, source)
+    source = file("new.txt", "a glad film", "", 'a sad, "sad"\tbook')
     for name in ("found.tsv", "found.jsonl", "found.json", "found.csv"):
-        assert succeeds(model, source, "-o", name) == f"3 predictions in {name}\n"
-    assert Path("found.tsv").read_text() == printed
+        assert succeeds(model, source, "-o", name) == f"2 predictions in {name}\n"
+        assert [document.text for document in read_documents(name)] == ["a glad film", 'a sad, "sad"\tbook']
     assert Path("found.jsonl").read_text() == succeeds(model, source, "--jsonl")
     assert Path("found.json").read_text() == succeeds(model, source, "--json")
-    with open("found.csv", newline="", encoding="utf-8") as opened:
-        header, *rows = csv.reader(opened)
-    assert header == ["text", "label", "probability"]
-    assert [row[:2] for row in rows] == [["a glad film", "pos"], ["", ""], ['a sad, "sad" book', "neg"]]
+    for name, mark in (("found.csv", ","), ("found.tsv", "\t")):
+        with open(name, newline="", encoding="utf-8") as opened:
+            header, *rows = csv.reader(opened, delimiter=mark)
+        assert header == ["text", "label", "probability"]
+        assert [row[:2] for row in rows] == [["a glad film", "pos"], ['a sad, "sad"\tbook', "neg"]]
     assert fails(model, source, "-o", "found.xml") == (
         "cannot write found.xml: its name must end in .jsonl, .json, .csv, .tsv"
     )
@@ -97,6 +98,18 @@ def test_files(model):
     before = Path("found.json").read_text()
     assert fails(model, broken, "-o", "found.json").startswith("broken.jsonl, line 2: not JSON")
     assert Path("found.json").read_text() == before
+
+
+@pytest.mark.parametrize("name", ["found.tsv", "found.jsonl", "found.json", "found.csv"])
+def test_no_column_is_lost(model, name):
+    source = file("new.csv", "id,text,zip,stars", "a1,a glad film,02134,5", "a2,,94110,", "a3,a sad book,90210,1")
+    succeeds(model, source, "-o", name)
+    found = list(read_documents(name))
+    assert [document.id for document in found] == ["a1", "a2", "a3"]
+    given = [document.metadata for document in read_documents(source)]
+    names = ("zip", "stars")
+    assert given == [{key: document.metadata[key] for key in names if key in document.metadata} for document in found]
+    assert [document.metadata.get("label") for document in found] == ["pos", None, "neg"]
 
 
 def test_standard_input_and_odd_texts(model):
@@ -115,7 +128,7 @@ def test_batches_change_nothing(model):
 
 
 def test_several_labels(several):
-    source = file("new.txt", "a good film", "", "so sad")
+    source = file("new.csv", "text,n", "a good film,1", ",2", "so sad,3")
     rows = json.loads(succeeds(several, source, "--json"))
     assert [row["labels"] for row in rows] == [["film", "pos"], None, ["neg"]]
     assert list(rows[0]["probabilities"]) == ["film", "neg", "pos"]
@@ -144,7 +157,7 @@ def test_evaluate(model):
         "pos                 1    1    0",
         "odd                 1    0    0",
     ]
-    assert [line.split("\t")[0] for line in Path("found.tsv").read_text().splitlines()] == ["pos", "neg", "neg", "neg"]
+    assert [document.metadata["label"] for document in read_documents("found.tsv")] == ["pos", "neg", "neg", "neg"]
     table = file("test.csv", "stars,review", "pos,a glad film", "neg,so sad")
     fields = ["--field", "review", "--label-field", "stars"]
     assert json.loads(succeeds(model, table, "--evaluate", "--json", *fields))["accuracy"] == 1

@@ -65,7 +65,7 @@ def test_every_row_of_every_format_is_read_once_with_an_id_of_its_place(tmp_path
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=9), max_size=30),
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r\t[{"), max_size=9), max_size=30),
     st.integers(1, 7),
     st.sampled_from(["", "\n"]),
 )
@@ -73,7 +73,7 @@ def test_the_cut_loses_no_line(tmp_path_factory, lines, part_rows, end):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(("\n".join(lines) + end).encode())
     [source] = find_sources([path])
-    cut = list(pieces(source, 0, part_rows, part_bytes=20, read_bytes=16))
+    cut = list(pieces(source, 0, part_rows, part_bytes=20))
     found = []
     for piece in cut:
         with piece.opened(Fields()) as table:

@@ -33,6 +33,11 @@ class Format:
     apart: bool = True
 
     @property
+    def is_list(self) -> bool:
+        """Whether a file that is named, outside a folder, is a list of texts: lines of text, tables and JSON."""
+        return self.reader in ("plain:text", "plain:rows", "plain:records", "plain:binary")
+
+    @property
     def installed(self) -> bool:
         """Whether the library that reads the format is installed."""
         return self.needs is None or _installed(self.needs)

@@ -15,8 +15,8 @@ from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.storage.dtypes import DEFAULT
 from ctx_embed.index.writing.steps import Steps
 from ctx_embed.index.writing.transaction import Embedded
-from ctx_embed.rows.reading import TEXT_FIELD
 from ctx_embed.rows.sources import estimated_count
+from ctx_embed.rows.table import TEXT_FIELD
 from ctx_embed.texts import Document
 
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from itertools import count, takewhile
 from pathlib import PurePath
-from typing import Any
 
 from ctx_embed.documents.extracted import UnreadableFileError
 from ctx_embed.documents.extraction import Extraction
 from ctx_embed.documents.formats import EXTRA, extract, format_of, suffix_of
-from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, documents_of
-from ctx_embed.documents.walking import File, modified_of
+from ctx_embed.documents.units import FILES, PARAGRAPHS, RECORDS, described_records, documents_of
+from ctx_embed.documents.walking import File, modified_of, walk
 from ctx_embed.errors import InputError, missing_extra
+from ctx_embed.index.following.records import FolderOptions
 from ctx_embed.index.writing.transaction import Embedded
-from ctx_embed.rows import read_documents
+from ctx_embed.rows import outline, read_documents, source_name
 from ctx_embed.rows.table import KINDS
 from ctx_embed.texts import Document
 
@@ -30,14 +29,14 @@ def read_sources(
     documents: str | None = None,
     encoding: str | None = None,
 ) -> Iterator[Document]:
-    """Yield the documents of some files, see :func:`ctx_embed.rows.read_documents` and :func:`unwrapped`.
+    """Yield the documents of some files, see :func:`ctx_embed.rows.read_documents`.
 
     Args:
         files: paths, or ``-`` for standard input.
         text_field: the field with the text.
         embedding_field: the field with the embedding, made by the model of the index; None if there is none.
-        documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: lines and records of plain files, and all
-            other files as a whole.
+        documents: a unit of :data:`ctx_embed.documents.units.UNITS`; None: the lines of text files and the records of
+            tables and JSON, and all other files as a whole.
         encoding: the encoding of plain text; None: detected.
 
     Raises:
@@ -50,18 +49,15 @@ def read_sources(
         if documents == RECORDS and file != "-" and suffix_of(file) not in KINDS:
             raise InputError(f"{file}: records are those of JSONL, CSV, TSV and Parquet files; choose lines or files")
         found = read_documents(file, text_field, encoding=encoding)
-        if embedding_field is not None:
-            found = _with_embeddings(file, found, embedding_field)
-        for document in found:
-            if "metadata" in document.metadata:
-                yield replace(document, metadata=unwrapped(document.metadata))
-            else:
-                yield document
+        yield from found if embedding_field is None else _with_embeddings(file, found, embedding_field)
 
 
 def is_structured(file: str, documents: str | None) -> bool:
-    """Return whether a named file is read as a whole: for files or paragraphs, or because it is not plain text."""
-    return file != "-" and (documents in (FILES, PARAGRAPHS) or format_of(file).apart)
+    """Return whether a named file is read as a whole: for files or paragraphs, or because it is no list of texts."""
+    chosen = format_of(file)
+    return file != "-" and (
+        documents in (FILES, PARAGRAPHS) or chosen.apart or (documents is None and not chosen.is_list)
+    )
 
 
 def _structured(file: str, documents: str | None, encoding: str | None) -> Iterator[Document]:
@@ -88,22 +84,36 @@ def _structured(file: str, documents: str | None, encoding: str | None) -> Itera
     yield from documents_of(named, texts, documents)
 
 
-def unwrapped(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the metadata in ``fields``: all of them, or the object (or JSON text) in a sole field ``metadata``."""
-    if list(fields) != ["metadata"]:
-        return fields
-    inner = fields["metadata"]
-    if isinstance(inner, str):
-        with suppress(ValueError, RecursionError):
-            inner = json.loads(inner)
-    return inner if isinstance(inner, dict) else fields
+def preview(sources: Sequence[str], options: FolderOptions, encoding: str | None = None) -> Iterator[str]:
+    """Yield a line for each source that says how a build would read it, and for each table in a folder.
+
+    Raises:
+        InputError: a source cannot be read.
+    """
+    for source in sources:
+        if source != "-" and os.path.isdir(source):
+            formats: Counter[str] = Counter()
+            for file in walk(source, options.include, options.exclude, bool(options.follow_links)):
+                if isinstance(file, File):
+                    formats[format_of(file.path).name] += 1
+                    if (said := described_records(file.path, options.documents, options.text_field)) is not None:
+                        yield f"{file.path}: {said}"
+            counts = ", ".join(f"{count:,} {name}" for name, count in formats.most_common())
+            yield f"{source}: {counts or 'no files'}"
+        elif is_structured(source, options.documents):
+            yield f"{source}: {format_of(source).name}, read as a whole"
+        else:
+            yield f"{source_name(source)}: {outline(source, options.text_field, encoding=encoding)}"
 
 
 def _with_embeddings(file: str, documents: Iterator[Document], field: str) -> Iterator[Document]:
+    """Yield documents with the embeddings in a field, or in columns that are named after it and numbered from 0."""
     for number, document in enumerate(documents, 1):
-        if document.metadata.get(field) is None:
+        metadata = dict(document.metadata)
+        columns = takewhile(metadata.__contains__, (f"{field}_{place}" for place in count()))
+        embedding = metadata.pop(field, None) or [metadata.pop(name) for name in columns]
+        if not embedding:
             names = ", ".join(map(repr, document.metadata)) or "none"
             missing = "null in the field" if field in document.metadata else "no field"
             raise InputError(f"{file}, document {number}: {missing} {field!r} for the embedding (fields: {names})")
-        metadata = {name: value for name, value in document.metadata.items() if name != field}
-        yield Embedded(document.text, document.id, metadata, document.metadata[field])
+        yield Embedded(document.text, document.id, metadata, embedding)

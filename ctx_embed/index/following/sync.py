@@ -22,6 +22,7 @@ from ctx_embed.documents.formats import extract, format_of, suffix_of
 from ctx_embed.documents.units import (
     RECORD_SUFFIXES,
     checked_unit,
+    described_records,
     documents_of,
     holds_records,
     modified,
@@ -131,7 +132,7 @@ def _compared(
     result: Synced,
     meter: Meter,
 ) -> Synced:
-    """Count the files that differ from their records, without reading them or changing anything."""
+    """Count the files that differ from their records, and look at the tables among them, without changing anything."""
     recorded = iter(()) if known is None else records.recorded(store, known)
     if known is not None and _makes_others(options, known.options):
         recorded = (record._replace(modified=records.READ_AGAIN, hash=b"") for record in recorded)
@@ -142,6 +143,8 @@ def _compared(
         elif change.digest is None:
             result.added += is_new
             result.changed += not is_new
+            said = described_records(change.file.path, options.documents, options.text_field)
+            result.tables |= {} if said is None else {change.file.source: said}
     return result
 
 

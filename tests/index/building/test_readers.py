@@ -47,10 +47,12 @@ def test_rows_without_an_embedding(tmp_path):
 def test_metadata_of_an_export_stand_in_one_field(tmp_path):
     rows = ['{"text": "a", "metadata": {"n": 1}}', '{"text": "b", "metadata": "{\\"n\\": 2}"}']
     rows += ['{"text": "c", "metadata": {"n": 1}, "m": 2}', '{"text": "d", "metadata": "[1]"}']
+    rows += ['{"text": "e", "metadata": {"n": 1}, "n": 2}']
     path = written(tmp_path, "a.json", "\n".join(rows))
     assert [document.metadata for document in read(path)] == [
         {"n": 1},
         {"n": 2},
-        {"metadata": {"n": 1}, "m": 2},
+        {"n": 1, "m": 2},
         {"metadata": "[1]"},
+        {"metadata": {"n": 1}, "n": 2},
     ]

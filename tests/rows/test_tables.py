@@ -1,0 +1,282 @@
+"""The same table means the same, whoever wrote it and whatever reads it; a value comes back as it was written."""
+
+from __future__ import annotations
+
+import csv
+import decimal
+import gzip
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pyarrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ctx_embed import InputError, dedupe
+from ctx_embed.rows import outline, read_documents, read_labelled
+from ctx_embed.rows.pieces import pieces
+from ctx_embed.rows.reading import Fields
+from ctx_embed.rows.sources import find_sources
+from ctx_embed.rows.writing import write_embeddings
+from ctx_embed.texts import Document
+
+
+def read(path, *arguments) -> list[Document]:
+    return list(read_documents(path, *arguments))
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+# Types of columns
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["02134", "90210"], ["02134", "90210"]),
+        (["94110", "", "7"], [94110, None, 7]),
+        (["3.10", "3.9", "3.11"], ["3.10", "3.9", "3.11"]),
+        (["3.5", "2", "-0.25"], [3.5, 2, -0.25]),
+        (["1e-05", "1e+16"], [1e-05, 1e16]),
+        (["1e5", "2"], ["1e5", "2"]),
+        (["5", "five"], ["5", "five"]),
+        (["+1", "2"], ["+1", "2"]),
+        (["-0", "1"], ["-0", "1"]),
+        (["٣", "3"], ["٣", "3"]),
+        (["9" * 18, "1"], [int("9" * 18), 1]),
+        (["9" * 19, "1"], ["9" * 19, "1"]),
+        (["nan", "inf"], ["nan", "inf"]),
+        (["true", "false"], ["true", "false"]),
+        (["0.1" + "0" * 20 + "1", "1"], ["0.1" + "0" * 20 + "1", "1"]),
+        (["1_000", "1"], ["1_000", "1"]),
+        ([" 1", "2"], [" 1", "2"]),
+    ],
+)
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_a_column_has_the_type_of_all_its_cells(tmp_path, cells, values, mark):
+    rows = [f"text {number}{mark}{cell}" for number, cell in enumerate(cells)]
+    path = write(tmp_path / ("a.csv" if mark == "," else "a.tsv"), "\n".join([f"text{mark}zip", *rows, ""]))
+    assert [document.metadata.get("zip") for document in read(path)] == values
+
+
+def test_the_last_cell_decides_too(tmp_path):
+    path = write(tmp_path / "a.csv", "text,n\n" + "".join(f"t{n},{n}\n" for n in range(5000)) + "last,007\n")
+    assert {type(document.metadata["n"]) for document in read(path)} == {str}
+    assert outline(path) == "CSV, 5,001 texts; columns text (text), n (text)"
+
+
+def test_ids_are_all_integers_or_all_strings(tmp_path):
+    assert [each.id for each in read(write(tmp_path / "a.csv", "id,text\n1,a\n2,b\n"))] == [1, 2]
+    assert [each.id for each in read(write(tmp_path / "a.csv", "id,text\n1,a\n02,b\n"))] == ["1", "02"]
+    assert [each.id for each in read(write(tmp_path / "a.csv", "_id,text\n1.5,a\n2,b\n"))] == ["1.5", "2"]
+
+
+def test_decimals_of_parquet_lose_no_digit(tmp_path):
+    long, short = decimal.Decimal("12345678901234567890.10"), decimal.Decimal("2.50")
+    table = pyarrow.table(
+        {
+            "text": ["a", "b"],
+            "long": pyarrow.array([long, short], pyarrow.decimal128(38, 2)),
+            "short": pyarrow.array([short, None], pyarrow.decimal128(9, 2)),
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet")
+    found = [document.metadata for document in read(tmp_path / "a.parquet")]
+    assert found == [{"long": str(long), "short": 2.5}, {"long": "2.50"}]
+    assert outline(tmp_path / "a.parquet") == "Parquet, 2 texts; columns text (text), long (text), short (number)"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.one_of(st.integers().map(str), st.floats().map(repr), st.text("0123456789.-+e ", max_size=6))))
+def test_what_is_read_can_be_written_again(tmp_path_factory, cells):
+    cells = [cell for cell in cells if cell]
+    path = tmp_path_factory.mktemp("cells") / "a.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("text", "cell"), *(("x", cell) for cell in cells)])
+    values = [document.metadata["cell"] for document in read(path)]
+    assert list(map(str, values)) == cells
+    assert len({isinstance(value, str) for value in values}) < 2
+
+
+# label<TAB>text
+
+
+REVIEWS = "pos\tgreat food\nneg\tcold soup\npos\tlovely staff\n"
+LABELLED = [("great food", "pos"), ("cold soup", "neg"), ("lovely staff", "pos")]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.txt", "a", "a.tsv.gz", "-"])
+def test_labelled_lines_are_known_everywhere(tmp_path, monkeypatch, name):
+    content = gzip.compress(REVIEWS.encode()) if name.endswith("gz") else REVIEWS.encode()
+    path = write(tmp_path / name.replace("-", "input"), content)
+    source = path
+    if name == "-":
+        source = "-"
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert [(each.text, each.metadata["label"]) for each in read(source)] == LABELLED
+    assert read_labelled(path) == (["pos", "neg", "pos"], [text for text, _ in LABELLED])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Go.\tVa !\nStop.\tArrête !\nGo on.\tContinue !\n",  # Translations: no label comes again.
+        "1. Fog\t3\n2. Sea\t9\n",
+        "one\nno\ttab\nno\ttab\n",
+        "a\tb\tc\na\tb\tc\n",
+        "a\tb\na\t\n",
+        "single\ttab\n",
+    ],
+)
+def test_other_lines_with_tabs_stay_whole(tmp_path, content):
+    path = write(tmp_path / "a.txt", content)
+    assert [each.text for each in read(path)] == content.splitlines()
+
+
+def test_a_header_is_no_label(tmp_path):
+    lines = "kind\twords\npos\ta\npos\tb\nneg\tc\nneg\td\n"
+    with pytest.raises(InputError, match=r"no field 'text' \(fields: 'kind', 'words'\)"):
+        read(write(tmp_path / "a.tsv", lines))
+    assert len(read(write(tmp_path / "a.txt", lines))) == 5
+    named = lines.replace("kind", "label").replace("words", "text")
+    for name in ("b.tsv", "b.txt"):
+        assert [each.metadata["label"] for each in read(write(tmp_path / name, named))] == ["pos", "pos", "neg", "neg"]
+
+
+def test_dedupe_compares_the_texts_of_labelled_lines(tmp_path):
+    path = write(tmp_path / "a.txt", "pos\tgreat food here\nneg\tcold soup today\nneg\tgreat food here\npos\tfine\n")
+    assert dedupe(path, tmp_path / "b.tsv").kept == 3
+    assert (tmp_path / "b.tsv").read_text() == "pos\tgreat food here\nneg\tcold soup today\npos\tfine\n"
+
+
+def test_pieces_know_the_form_of_the_whole_file(tmp_path):
+    cases = {
+        "a.txt": (REVIEWS * 9, "great food"),
+        "b.txt": ("plain\n" + '{"text": "x"}\n' * 9, "plain"),
+        "c.txt": ('{"text": "x"}\n' * 9, "x"),
+        "d.json": (json.dumps([{"text": "x"}] * 9), "x"),
+        "e.txt": ("text\tn\n" + "x\t1\n" * 9, "x"),
+    }
+    for name, (content, first) in cases.items():
+        [source] = find_sources([write(tmp_path / name, content)])
+        found = []
+        for piece in pieces(source, 0, 2):
+            with piece.opened(Fields()) as table:
+                found += [piece.document(table, number, raw, Fields()).text for number, raw in table]
+        assert found == [each.text for each in read(tmp_path / name)]
+        assert found[0] == first
+
+
+# Quotation marks in TSV
+
+
+CELLS = ['said "yes"', 'a "b" c, d', '"whole"', "tab\there", "two\nlines", '""', '"', "plain", "5\" and 6'", "é\nü"]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+@pytest.mark.parametrize("header", [True, False])
+def test_quotes_of_pandas(tmp_path, quoting, header):
+    frame = pandas.DataFrame({"label": ["a", "b"] * 5, "text": CELLS, "n": range(10)})
+    frame = frame if header else frame[["label", "text"]]
+    frame.to_csv(tmp_path / "a.tsv", sep="\t", index=False, header=header, quoting=quoting)
+    assert [each.text for each in read(tmp_path / "a.tsv")] == CELLS
+    assert read_labelled(tmp_path / "a.tsv") == (["a", "b"] * 5, CELLS)
+    dedupe(tmp_path / "a.tsv", tmp_path / "b.tsv", threshold=1)
+    assert {each.text for each in read(tmp_path / "b.tsv")} <= set(CELLS)
+
+
+@pytest.mark.parametrize("library", ["polars", "duckdb"])
+def test_quotes_of_other_writers(tmp_path, library):
+    module = pytest.importorskip(library)
+    path = tmp_path / "a.tsv"
+    cells = CELLS
+    if library == "polars":
+        module.DataFrame({"text": cells, "n": range(len(cells))}).write_csv(path, separator="\t")
+    else:
+        table = pyarrow.table({"text": cells, "n": range(len(cells))})
+        module.from_arrow(table).write_csv(str(path), sep="\t")
+    assert [each.text for each in read(path)] == cells
+
+
+RAW = ['"Great," he said, "very."', '"whole"', 'say "yes"', '"open', '5" pipe', '""', "plain"]
+
+
+@pytest.mark.parametrize("cell", RAW[:-1])
+def test_quotation_marks_that_are_letters(tmp_path, cell):
+    path = write(tmp_path / "a.tsv", f"label\ttext\na\t{cell}\nb\tplain\n")
+    if cell != '""':
+        assert [each.text for each in read(path)] == [cell, "plain"]
+    path = write(tmp_path / "b.tsv", "".join(f"a\t{text}\n" for text in RAW))
+    assert read_labelled(path)[1] == RAW
+    dedupe(path, tmp_path / "c.tsv", threshold=1)
+    assert set((tmp_path / "c.tsv").read_text().splitlines()) <= set(path.read_text().splitlines())
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.text('a"\t\n ', min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=8))
+def test_any_text_comes_back_from_tsv(tmp_path_factory, cells):
+    path = tmp_path_factory.mktemp("cells") / "a.tsv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([("id", "text"), *enumerate(cells)])
+    assert [(each.id, each.text) for each in read(path)] == list(enumerate(cells))
+
+
+# What our commands write
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_embeddings_are_inputs(tmp_path, suffix):
+    documents = [Document('said "a"', "x", {"zip": "007", "n": 1}), Document("two\nlines", "y", {"zip": "1"})]
+    write_embeddings(tmp_path / f"a.{suffix}", documents, np.ones((2, 3), np.float32) / 3)
+    found = read(tmp_path / f"a.{suffix}")
+    names = {"embedding", "embedding_0", "embedding_1", "embedding_2"}
+    plain = [
+        Document(each.text, each.id, {key: value for key, value in each.metadata.items() if key not in names})
+        for each in found
+    ]
+    assert plain == documents
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_arrays(tmp_path, monkeypatch, indent):
+    rows = [{"text": f"text {number}", "id": number, "tags": ["a", {"b": "]"}]} for number in range(200)]
+    path = write(tmp_path / "a.json", json.dumps(rows, indent=indent))
+    expected = [Document(row["text"], row["id"], {"tags": row["tags"]}) for row in rows]
+    assert read(path) == expected
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert read("-") == expected
+    assert outline(path) == "a JSON array, 200 texts"
+    assert dedupe(path, tmp_path / "b.json").kept == 200
+    assert read(tmp_path / "b.json") == expected
+    assert read(write(tmp_path / "c.json", "[]")) == []
+
+
+def test_a_table_from_a_pipe_means_what_it_means_as_a_file(tmp_path):
+    content = "text,zip\na,02134\nb,94110\n"
+    script = (
+        "import sys; from ctx_embed.rows import read_documents\n"
+        "print([document.metadata for document in read_documents('-', 'text')])"
+    )
+    for piped in (content.encode(), gzip.compress(content.encode()), content.encode("utf-16")):
+        done = subprocess.run([sys.executable, "-c", script], input=piped, capture_output=True, check=True)
+        assert done.stdout.decode().strip() == str([{"zip": "02134"}, {"zip": "94110"}])
+    path = write(tmp_path / "a.csv", content)
+    with path.open("rb") as file:
+        done = subprocess.run([sys.executable, "-c", script], stdin=file, capture_output=True, check=True)
+    assert done.stdout.decode().strip() == str([document.metadata for document in read(path)])
+
+
+def test_an_object_in_the_field_metadata_becomes_fields(tmp_path):
+    rows = [{"text": "a", "n": 1, "metadata": {"zip": "007"}}, {"text": "b", "n": 1, "metadata": {"n": 2}}]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert [each.metadata for each in read(path)] == [{"n": 1, "zip": "007"}, {"n": 1, "metadata": {"n": 2}}]
