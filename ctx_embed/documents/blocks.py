@@ -22,7 +22,8 @@ _LINE = re.compile(r"[^\n\f]+")
 _RUN = re.compile(r"(?:^|(?<=\f))[^\S\n\f]*[^\s][^\n\f]*(?:\n[^\S\n\f]*[^\s][^\n\f]*)*", re.MULTILINE)
 _HEADING = re.compile(r" {0,3}(#{1,6})(?:\s|$)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)\s*$")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,}|<!--(?!.*-->))")
+_COMMENT = "<!--"
 # A heading is the title of a text if it begins within so many characters.
 _TITLE_WITHIN = 10_000
 # Lines that end a block of code or continue the one above; no passage should begin with them.
@@ -129,7 +130,7 @@ def _functions(body: list[ast.stmt], depth: int, text: str, begins: list[int], d
 
 
 def markdown(text: str) -> list[Block]:
-    """Return the headings, paragraphs, tables and fenced code of Markdown; of its front matter, tags and the like."""
+    """Return the headings, paragraphs, tables, code and comments of Markdown, and tags of its front matter."""
     end, fields = front_matter(text)
     said = [Block(field.start, field.stop, prose=False) for field in fields if field.is_said]
     return said + _paged(text, _markdown(text, end))
@@ -158,7 +159,8 @@ def _markdown(text: str, at: int) -> Iterator[Block]:
     for match in _LINE.finditer(text, at):
         line = match[0]
         if fence:
-            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+            end = line.strip()
+            if "-->" in line if fence == _COMMENT else end.startswith(fence) and not end.strip(fence[0]):
                 yield Block(begun, match.end(), NONE, prose=False)
                 fence = ""
             continue

@@ -213,6 +213,7 @@ MARKDOWN = [
     ("```sh\n# install\n```\n\n~~~\nNo\n==\n~~~\n\n# Yes #\n", "Yes", {}, None),
     ("```\n# install\n```\nReal\n====\n", "Real", {}, None),
     ("## Second\n\nwords", None, {}, None),
+    ("<!--\n# Draft\n\n# Old\n-->\n# Fog\n", "Fog", {}, ["<!--\n# Draft\n\n# Old\n-->", "# Fog"]),
 ]
 
 
