@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ctx_embed.text.normalisation import normalised
+
 # Two texts with similarity s share a band with probability 1 - (1 - s^5)^50: 0.98 for s = 0.6, and 5e-7 for s = 0.025,
 # which is typical of two unrelated sentences.
 BANDS, BAND_SIZE = 50, 5
@@ -24,7 +26,7 @@ def normalized(text: str) -> str:
 
     A text without words stays as it is, but for spaces around it.
     """
-    plain = text
+    plain = text = normalised(text)
     if not text.isascii():
         decomposed = unicodedata.normalize("NFKD", text)
         plain = "".join(character for character in decomposed if not unicodedata.combining(character))

@@ -142,6 +142,27 @@ def test_a_text_without_known_tokens_is_no_duplicate_by_meaning(tmp_path):
     )
 
 
+def test_texts_are_compared_as_they_are_read(tmp_path):
+    texts = [
+        "The o\ufb03ce of photo\xadvoltaic panels",
+        "The office of photovoltaic panels",
+        "The office of photo panels",
+    ]
+    texts += [
+        "\uff26\uff35\uff2c\uff2c\u3000width",
+        "Full width",
+        "form\ffeed",
+        "form feed",
+        "zero\u200bwidth",
+        "zero width",
+        "zerowidth",
+    ]
+    written(tmp_path / "in.txt", texts)
+    dedupe(tmp_path / "in.txt", tmp_path / "out.txt", threshold=1)
+    kept = (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    assert kept == [texts[0], texts[2], texts[3], texts[5], texts[7], texts[8]]
+
+
 def test_mistakes_are_one_line_and_write_nothing(tmp_path):
     written(tmp_path / "in.txt", TEXTS)
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')
