@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from functools import wraps
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import sentence_transformers
@@ -43,7 +43,7 @@ class SentenceTransformer(sentence_transformers.SentenceTransformer):
         dim = options.get("truncate_dim")
         require_dimensions(self.truncate_dim if dim is None else dim, self.dimension)
         if isinstance(inputs, list) and not inputs:
-            return self.encode(["a"], **options)[:0]
+            return cast(Any, self).encode(["a"], **options)[:0]
         if precision != "int8" or options.get("output_value", VECTORS) != VECTORS:
             return super().encode(inputs, **options)
         as_tensor, as_array = (options.pop(f"convert_to_{name}", name == "numpy") for name in ("tensor", "numpy"))
