@@ -65,10 +65,10 @@ def dedupe(
 ) -> Deduplicated:
     """Write the rows of files without near-duplicates, in their order and format.
 
-    Two texts are near-duplicates if they are equal apart from case, accents, punctuation and spaces; or if they have
-    the same numbers and
+    Two texts are near-duplicates if they are equal apart from case, punctuation and spaces; or if they have the same
+    numbers and
 
-    - the Jaccard similarity of their sets of four consecutive characters reaches ``threshold``,
+    - the Jaccard similarity of their sets of six consecutive bytes reaches ``threshold``, unless that is 1,
     - or the cosine of their embeddings reaches ``meaning``, if that is given.
 
     A row is dropped if it is a near-duplicate of an earlier row that is kept. So the first row of a group is kept, and
@@ -88,7 +88,7 @@ def dedupe(
         groups: a JSONL file to write, with one line for each kept row that has near-duplicates: the numbers of these
             rows (counted from 1 over all sources), their texts, and the similarity of each dropped row to the kept one.
         text_field: the field with the text; None: ``text``, or the whole line of a text file.
-        threshold: above 0 and at most 1; 1 drops only texts with the same sequences of characters.
+        threshold: above 0 and at most 1; 1 drops only equal texts, as above.
         meaning: above 0 and at most 1, e.g. 0.95; None compares characters only.
         model: the model for embeddings, as for :meth:`ctx_embed.SearchIndex.create`.
         encoding: of the files; None: UTF-8, or detected. Text is written as UTF-8.
@@ -137,7 +137,7 @@ def _leaders(
     texts: StoredTexts, threshold: float, meaning: float | None, model: str | Path | Model | None
 ) -> tuple[Rows, NDArray[np.float64]]:
     """Return for each row the kept row that it resembles (itself if it is kept) and their similarity, (rows,) each."""
-    found = list(_near_characters(texts, threshold))
+    found = list(_near_characters(texts, threshold)) if threshold < 1 else []
     if meaning is not None:
         found += _near_embeddings(texts, meaning, model)
     leaders, similarities = np.arange(len(texts)), np.ones(len(texts))
@@ -170,7 +170,7 @@ def _near_characters(texts: StoredTexts, threshold: float) -> Iterator[Pairs]:
 def _confirmed(texts: StoredTexts, left: Rows, right: Rows, threshold: float) -> Pairs:
     """Return the pairs that reach the threshold; ``left`` is sorted."""
     scores = np.zeros(len(left))
-    row, of_left = -1, set[bytes]()
+    row, of_left = -1, np.empty(0, np.uint64)
     for place, (earlier, later) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
         if earlier != row:
             row, of_left = earlier, grams(normalized(texts[earlier]))

@@ -12,25 +12,41 @@ from numpy.typing import NDArray
 
 from ctx_embed.text.normalisation import normalised
 
-# Two texts with similarity s share a band with probability 1 - (1 - s^5)^50: 0.98 for s = 0.6, and 5e-7 for s = 0.025,
-# which is typical of two unrelated sentences.
+# Two texts with similarity s share a band with probability 1 - (1 - s^5)^50: 0.98 for s = 0.6, and below 1e-6 for
+# two unrelated sentences.
 BANDS, BAND_SIZE = 50, 5
-# Length of a sequence in bytes; the code below packs a sequence into 32 bits.
-GRAM = 4
-_NOT_WORD = re.compile(r"[\W_]+")
-_NUMBER = re.compile(r"\d+")
+# Length of a sequence in bytes, at most 8. Unrelated texts of a megabyte of English share .30 of them; of sequences of
+# four they share .64.
+GRAM = 6
+# Punctuation that says something, unlike commas and brackets.
+_SYMBOLS = "#%&@*/\\\u2030\u2031"
+_MINUS = re.compile(r"(?<![\w)\].])[-\u2012\u2013](?=[.,]?\d)")
+_POINT = re.compile(r"(?<=\d)[.,:](?=\d)")
+# Points within numbers are these, so that they are no punctuation: characters for private use.
+_PRIVATE = 0xE000
+_NUMBER = re.compile("\u2212?\\d+(?:[\ue000-\ue07f/]\\d+)*")
+
+
+class _Meanings(dict[int, str]):
+    """Each character by its code, punctuation as a space; filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        drops = unicodedata.category(character).startswith("P") and character not in _SYMBOLS
+        return self.setdefault(code, " " if drops else character)
+
+
+_MEANINGS = _Meanings()
 
 
 def normalized(text: str) -> str:
-    """Return the words of a text (letters and digits) in lower case without accents, with single spaces between them.
+    """Return a text in lower case without punctuation, with single spaces: letters with accents, digits and symbols.
 
-    A text without words stays as it is, but for spaces around it.
+    Minus signs and the points within numbers stay. A text of punctuation alone stays as it is, but for outer spaces.
     """
-    plain = text = normalised(text)
-    if not text.isascii():
-        decomposed = unicodedata.normalize("NFKD", text)
-        plain = "".join(character for character in decomposed if not unicodedata.combining(character))
-    return _NOT_WORD.sub(" ", plain.casefold()).strip() or text.strip()
+    read = normalised(text).casefold()
+    read = _POINT.sub(lambda found: chr(_PRIVATE + ord(found[0])), _MINUS.sub("\u2212", read))
+    return " ".join(read.translate(_MEANINGS).split()) or text.strip()
 
 
 def hash_of(text: str) -> int:
@@ -43,20 +59,18 @@ def hash_of_digits(plain: str) -> int:
     return hash_of(" ".join(_NUMBER.findall(plain)))
 
 
-def padded(plain: str) -> bytes:
-    """Return a normalised text as bytes, padded to the length of a sequence if it is shorter."""
-    return f" {plain} ".encode().ljust(GRAM)
+def grams(plain: str) -> NDArray[np.uint64]:
+    """Return the distinct sequences of six consecutive bytes in a normalised text, as sorted numbers."""
+    content = f" {plain} ".encode().ljust(GRAM)
+    count = len(content) - GRAM + 1
+    # Each eight bytes, wherever they begin; the last two are none of the sequence's.
+    eights = np.ndarray((count,), "<u8", content + bytes(8 - GRAM), strides=(1,))
+    return np.unique(eights & np.uint64((1 << 8 * GRAM) - 1))
 
 
-def grams(plain: str) -> set[bytes]:
-    """Return the set of all sequences of four consecutive bytes in a normalised text."""
-    content = padded(plain)
-    return {content[place : place + GRAM] for place in range(len(content) - GRAM + 1)}
-
-
-def similarity(left: set[bytes], right: set[bytes]) -> float:
-    """Return the Jaccard similarity of two sets."""
-    common = len(left & right)
+def similarity(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> float:
+    """Return the Jaccard similarity of two sets of :func:`grams`."""
+    common = len(np.intersect1d(left, right, assume_unique=True))
     return common / (len(left) + len(right) - common)
 
 
@@ -65,16 +79,9 @@ def band_keys(plain: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
 
     The probability that two texts have the same minimum of a hash is their Jaccard similarity (Broder 1997).
     """
-    contents = [padded(text) for text in plain]
-    buffer = np.frombuffer(b"".join(contents), np.uint8).astype(np.uint32)
-    ends = np.cumsum([len(content) for content in contents])
-    codes = buffer[:-3] | buffer[1:-2] << 8 | buffer[2:-1] << 16 | buffer[3:] << 24
-    # Drop the sequences that cross the end of a text.
-    within = np.ones(len(buffer), bool)
-    for place in range(1, GRAM):
-        within[ends - place] = False
-    codes = codes[within[: len(codes)]]
-    starts = np.concatenate([[0], ends[:-1]]) - (GRAM - 1) * np.arange(len(ends))
+    sets = [grams(text) for text in plain]
+    starts = np.cumsum([0, *map(len, sets[:-1])])
+    codes = (np.concatenate(sets) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(32)).astype(np.uint32)
     # The finalizer of MurmurHash3 spreads the codes evenly, as the hashes below need.
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         codes ^= codes >> np.uint32(shift)

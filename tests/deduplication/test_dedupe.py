@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import random
+import time
 
 import numpy as np
 import pyarrow
@@ -24,7 +25,7 @@ TEXTS = [
     "An error in line 12 of the file",
     "An error in line 13 of the file",
     "Crème brûlée",
-    "creme brulee",
+    "CRÈME BRÛLÉE.",
     "???",
     "!!!",
     "",
@@ -105,6 +106,48 @@ def test_planted_small_edits_are_found_and_other_texts_stay(tmp_path):
     assert 3000 <= found.kept <= 3010
     dedupe(tmp_path / "in.txt", tmp_path / "out2.txt")
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "out2.txt").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("x > 5", "x < 5"),
+        ("it was -5 degrees", "it was 5 degrees"),
+        ("version 3.10", "version 3.1"),
+        ("version 3.10", "version 310"),
+        ("C++", "C#"),
+        ("C#", "C"),
+        ("up 5%", "up 5"),
+        ("a + b", "a b"),
+        ("great \U0001f600", "great \U0001f621"),
+        ("nice \U0001f44b\U0001f3fb", "nice \U0001f44b\U0001f3ff"),
+        ("कि", "की"),
+        ("ma", "má"),
+        ("má", "mà"),
+        ("กา", "กี"),
+        ("5 €", "5 $"),
+        ("a \u2227 b", "a \u2228 b"),
+        ("abcabcabcabcabc", "abcabcabcabcabcabc"),
+    ],
+)
+def test_what_differs_in_a_sign_is_no_copy(tmp_path, left, right):
+    written(tmp_path / "in.txt", [left, right, f"«{left.upper()}», ", right.replace(" ", "  ")])
+    dedupe(tmp_path / "in.txt", tmp_path / "out.txt", threshold=1)
+    assert lines(tmp_path / "out.txt") == [left, right]
+
+
+def test_unrelated_long_texts_are_no_copies(tmp_path):
+    numbers = np.random.default_rng(0)
+    words = ["".join(numbers.choice(list("aeinorstlmdu"), size)) for size in numbers.integers(2, 8, 4000)]
+    weights = 1 / np.arange(1, 4001)
+    books = [" ".join(numbers.choice(words, 60_000, p=weights / weights.sum())) for _ in range(4)]
+    assert min(map(len, books)) > 250_000
+    edited = books[0].replace(f" {words[9]} ", " another ")
+    written(tmp_path / "in.txt", [*books, edited])
+    started = time.process_time()
+    dedupe(tmp_path / "in.txt", tmp_path / "out.txt")
+    assert lines(tmp_path / "out.txt") == books
+    assert time.process_time() - started < 10
 
 
 def test_equal_keys_are_as_frequent_as_the_similarity_says():
