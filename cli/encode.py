@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from ctx_embed.cli.errors import warn_of_unknown_share
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, backend_option, encoding_option, field_option
 from ctx_embed.cli.output import counted, printable
@@ -110,21 +111,22 @@ def _to_file(
         raise InputError(f"{source_name(source)}: no texts to embed")
 
     from ctx_embed.encoders import embed, load_encoder
-    from ctx_embed.text.unknown import sample, unknown_share, warning
+    from ctx_embed.text.unknown import sample, unknown_share
 
     encoder = load_encoder(model, backend)
     if encoder.remark:
         click.echo(f"Warning: {encoder.remark}", err=True)
-    texts = [document.text for document in documents]
-    if said := warning(unknown_share(encoder.tokenizer, sample(texts))):
-        click.echo(said, err=True)
+    first = [document.text for document in documents]
     if is_printed:
         for block in chain([documents], blocks):
             texts = [document.text for document in block]
             print_embeddings(block, embed(encoder, texts, batch_size or encoder.batch_size))
+            if block is documents:
+                warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(first)))
         return
-    embeddings = embed(encoder, texts, batch_size or encoder.batch_size)
+    embeddings = embed(encoder, first, batch_size or encoder.batch_size)
     write_embeddings(output, documents, embeddings)
+    warn_of_unknown_share(unknown_share(encoder.tokenizer, sample(first)))
     count, dimension = embeddings.shape
     click.echo(f"{counted(count, 'embedding')} of dimension {dimension} in {output}")
 
@@ -132,11 +134,9 @@ def _to_file(
 def _to_store(inputs: tuple[str, ...], target: str, model: str, **options: Any) -> None:
     from ctx_embed.bulk_encoding import encode_dataset
     from ctx_embed.stores import open as open_store
-    from ctx_embed.text.unknown import warning
 
     found = encode_dataset(inputs, target, model=None if model == "default" else model, progress=True, **options)
-    if said := warning(found.unknown_share):
-        click.echo(said, err=True)
+    warn_of_unknown_share(found.unknown_share)
     for line in found.named[:SHOWN]:
         click.echo(printable(f"left out: {line}"), err=True)
     if found.bad:

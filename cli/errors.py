@@ -109,7 +109,7 @@ def open_closed_streams() -> None:
             setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
 
 
-# The warnings about texts that a model cannot read: one for each batch of texts.
+# The warnings about texts that a model cannot read: one for each batch of texts, or each text alone.
 _unknown_texts: list[UnknownTextsWarning] = []
 
 
@@ -120,9 +120,9 @@ def warn_in_one_line() -> None:
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        if isinstance(message, UnknownTextsWarning) and message.texts != 1:
+        if isinstance(message, UnknownTextsWarning):
             _unknown_texts.append(message)
-        else:
+        if not isinstance(message, UnknownTextsWarning) or message.texts == 1:
             click.echo(f"Warning: {printable(' '.join(str(message).split()))}", err=True)
 
     warnings.showwarning = show
@@ -130,10 +130,18 @@ def warn_in_one_line() -> None:
     warnings.simplefilter("always", UnknownTextsWarning)
 
 
+def warn_of_unknown_share(share: float) -> None:
+    """Warn if this share of the tokens that were embedded is unknown, unless the model itself named the texts."""
+    from ctx_embed.text.unknown import warning
+
+    if not _unknown_texts and (said := warning(share)):
+        click.echo(said, err=True)
+
+
 def warn_of_unknown_texts() -> None:
-    """Show one warning for all batches in which the model knew no token of some texts."""
+    """Show one warning for all batches in which the model could not read some texts."""
     for zeros in (True, False):
-        found = [warning for warning in _unknown_texts if warning.zeros == zeros]
+        found = [warning for warning in _unknown_texts if warning.zeros == zeros and warning.texts != 1]
         if len(found) > 1:
             # Batches without such texts are not among them.
             found = [UnknownTextsWarning(sum(warning.count for warning in found), None, zeros)]

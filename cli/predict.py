@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from ctx_embed.cli.errors import warn_of_unknown_share
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.options import OUTPUT, encoding_option, field_options
 from ctx_embed.cli.output import counted
@@ -219,17 +220,17 @@ def predicted_rows(
 
     Warns on standard error if the model knows few tokens of the first texts.
     """
-    from ctx_embed.text.unknown import sample, unknown_share, warning
+    from ctx_embed.text.unknown import sample, unknown_share
 
     head = predictor.head
     waiting = iter(documents)
     first = True
     while batch := list(islice(waiting, at_once)):
         texts = [well_formed(document.text) for document in batch]
-        if first and (said := warning(unknown_share(predictor.encoder.tokenizer, sample(texts)))):
-            click.echo(said, err=True)
-        first = False
         logits = predictor.logits(texts)
+        if first:
+            warn_of_unknown_share(unknown_share(predictor.encoder.tokenizer, sample(texts)))
+            first = False
         chosen = head.chosen(logits)
         if found is not None:
             found.extend(chosen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ctx_embed.cli.errors import warn_of_unknown_share
 from ctx_embed.cli.groups import command
 from ctx_embed.cli.index.sync import documents_option, folder_options, summary
 from ctx_embed.cli.options import backend_option, dtype_option, encoding_option, field_option
@@ -132,10 +133,7 @@ def build(
             encoding=encoding,
             progress=True,
         )
-    from ctx_embed.text.unknown import warning
-
-    if said := warning(built.unknown_share):
-        click.echo(said, err=True)
+    warn_of_unknown_share(built.unknown_share)
     if built.was_complete:
         were = "was" if built.documents == 1 else "were"
         click.echo(f"nothing to do: {counted(built.documents, 'document')} {were} indexed in {path} already")

@@ -98,6 +98,12 @@ def test_one_warning_about_texts_of_unknown_words(texts, command, warning):
     assert result.stderr.splitlines()[-1].startswith(f"Warning: {warning}")
 
 
+def test_texts_that_cannot_be_read_are_named_once(texts):
+    """The model names them, so nothing else is said about unknown words."""
+    (texts / "t.txt").write_text("кошка\nсобака\n")
+    assert shell("CTX encode t.txt -o x.npy").stderr.count("Warning") == 1
+
+
 def interrupted(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     """Send Ctrl-C; return the status and what the process says, unless it takes too long."""
     start = time.monotonic()
