@@ -24,7 +24,8 @@ from ctx_embed.training.supervised.options import FINE_TUNING, SupervisedOptions
 from ctx_embed.training.supervised.train import train_classifier
 from tests.conftest import make_model
 
-TEXTS = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")] * 10
+ONCE = [("the good cat", "1"), ("a dull film", "0"), ("a good book", "1"), ("rain fell all night", "0")]
+TEXTS = [(f"{text} {number}", label) for number in range(10) for text, label in ONCE]
 EXAMPLES = Examples([label for _, label in TEXTS], [(text,) for text, _ in TEXTS], None)
 
 
