@@ -55,7 +55,7 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,plots,mteb,integrations,docs,documents,onnx,server,stores,ray,papers]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,peers,mteb,integrations,docs,documents,onnx,server,stores,ray,papers]"
 	touch $@
 
 clients:

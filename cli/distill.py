@@ -37,7 +37,6 @@ SECTIONS = {
     FILES: (
         *("corpus", "output", "recipe", "data", "field", "label_field", "sentences"),
         *section(FILES, DistillationJob),
-        "plot",
     ),
     STUDENT: (*section(STUDENT, DistillationJob),),
     TRAINING: (*section(None, DistillationOptions), *section(TRAINING, DistillationJob)),
@@ -45,7 +44,7 @@ SECTIONS = {
     "Other": (),
 }
 # Options of the command that a recipe must not set.
-NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "plot", "device"}
+NOT_OF_RECIPE = {"recipe", "output", "data", "cache", "more", "overwrite", "device"}
 
 
 def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path | None) -> None:
@@ -63,7 +62,9 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
         }
 
 
-@command(sections=SECTIONS, removed=REMOVED)
+@command(
+    sections=SECTIONS, removed={**REMOVED, "--plot": "plot training.jsonl in the model's folder, a JSON object a line"}
+)
 @click.option(
     "--corpus",
     multiple=True,
@@ -86,7 +87,6 @@ def _read_recipe(context: click.Context, parameter: click.Parameter, value: Path
 @click.option(
     "--sentences", type=click.IntRange(min=1), help="Approximate number of sentences to read.  [default: all]"
 )
-@click.option("--plot", type=OUTPUT, metavar="FILE.png", help="Plot the training curves (extra plots).")
 @encoder_options
 @options_of(ContextualizerOptions, hidden=True)
 @options_of(DistillationJob, DistillationOptions)
@@ -100,7 +100,6 @@ def distill(
     skip: str | None,
     validation: str | None,
     data: Path | None,
-    plot: Path | None,
     **options: Any,
 ) -> None:
     """Train an encoder over a token table to reproduce a teacher's embeddings.
@@ -112,7 +111,6 @@ def distill(
 
     Example: ctx-embed distill --corpus a.txt b.txt.gz --teacher all-MiniLM-L6-v2 -o my-model
     """
-    from ctx_embed.files import require_file
     from ctx_embed.loading import model_folder
 
     began = time.monotonic()
@@ -127,15 +125,9 @@ def distill(
     for model in (options["teacher"], options["second_teacher"], options["start"]):
         if model is not None:
             model_folder(model)
-    if plot is not None:
-        require_file(plot)
 
-    from ctx_embed.training.distillation.job import LOG
     from ctx_embed.training.distillation.job import distill as distilled
-    from ctx_embed.training.distillation.loop.log import plot_log, require_matplotlib
 
-    if plot is not None:
-        require_matplotlib()
     options["encoder_options"] = chosen_options(options["encoder"], options["encoder_options"])
     for name, value in (("skip", skip), ("validation", validation)):
         options[name] = str(corpus_files((value,), data)[0]) if value else None
@@ -143,8 +135,6 @@ def distill(
     options["labelled"] = corpus_files(labelled, data)
     options["text_field"], options["label_field"] = options.pop("field"), options.pop("label_field")
     summary = distilled(sources, output, **options)
-    if plot is not None:
-        plot_log(output / LOG, plot)
     click.echo(
         f"{output}: trained on {summary['trained_texts']:,} texts, held-out 1 - cos "
         f"{summary['held_out_distance']:.4f} ({summary['held_out_texts']:,} held out)"

@@ -32,8 +32,6 @@ from ctx_embed.eval.tasks.data import DataReader, TaskData
 from ctx_embed.eval.tasks.task import ProbeTask, RetrievalTask, SimilarityTask, Task
 from ctx_embed.training.labelled_texts import are_known, warning
 
-CURVE_SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
-
 
 def _several(given: Any) -> list[Any]:
     """Return a list, whether given one value or several."""
@@ -126,8 +124,6 @@ def evaluate(
                     with progress.about(f"{task.name}, {encoder.name}"):
                         score = result.scores[encoder.name, task.name] = cell.score()
                     scored(f"{task.name}, {encoder.name}: {score.mean:.1f}")
-                    if options.curves and cell.has_curve and isinstance(score, ProbeScore):
-                        result.curves[encoder.name, task.name] = {**cell.curve(), cell.training_rows: score}
                 except InputError as error:
                     fail(error, task.name)
         if options.cost and sample:
@@ -182,24 +178,7 @@ class _Cell:
             FOLDS if self.options.protocol == PAPER else PROTOCOLS[self.options.protocol].folds
         )
 
-    @property
-    def has_curve(self) -> bool:
-        """Whether the task can be scored on smaller training parts."""
-        return isinstance(self.task, ProbeTask) and self.task.per_label is None
-
-    @property
-    def training_rows(self) -> int:
-        """The number of rows that a probe is fitted on."""
-        if "train" in self.data.subsets:
-            return len(self.data.subsets["train"])
-        return self.data.rows - -(-self.data.rows // self.folds)
-
-    def curve(self) -> dict[int, ProbeScore]:
-        """Return the scores on smaller training parts, in order of size."""
-        sizes = [size for size in CURVE_SIZES if size < self.training_rows]
-        return {size: mean_of_seeds([self._probe(seed, size) for seed in self.options.seeds]) for size in sizes}
-
-    def _probe(self, seed: int, size: int | None = None) -> ProbeScore:
+    def _probe(self, seed: int) -> ProbeScore:
         examples = Examples.from_data(self.data)
         encoder, folds = self.embed.encoder, self.folds
         if self.options.protocol == PAPER:
@@ -211,9 +190,9 @@ class _Cell:
         protocol = replace(PROTOCOLS[self.options.protocol], folds=folds)
 
         def compute() -> dict[str, Any]:
-            return asdict(score_probe(examples, self.embed, protocol, seed, size))
+            return asdict(score_probe(examples, self.embed, protocol, seed))
 
-        score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds, size), compute))
+        score = from_json("probe", self.store.get(self._key(self.options.protocol, seed, folds), compute))
         assert isinstance(score, ProbeScore)
         return score
 

@@ -15,7 +15,7 @@ from ctx_embed.eval.cost import Cost
 from ctx_embed.eval.encoders import Encoder
 from ctx_embed.eval.reports.files import FORMAT_VERSION
 from ctx_embed.eval.scoring.probes import ProbeScore
-from ctx_embed.eval.scoring.protocols import PAPER, PROTOCOL_NAMES, ProtocolName, title_of
+from ctx_embed.eval.scoring.protocols import PROTOCOL_NAMES, ProtocolName, title_of
 from ctx_embed.eval.scoring.ranking import SimilarityScore
 from ctx_embed.eval.scoring.score import Examples, Score, difference
 from ctx_embed.eval.scoring.statistics import Interval, correlation_interval, mean_interval
@@ -34,21 +34,17 @@ class EvaluationOptions:
         protocol: how probes are fitted, see :data:`ctx_embed.eval.scoring.protocols.PROTOCOLS`; or ``paper``.
         seeds: seeds of folds and fits; the score is the mean over them. Nine at most.
         folds: number of outer folds; None uses the protocol's.
-        curves: also score each probe on smaller training parts.
         cost: measure each encoder's speed and memory.
     """
 
     protocol: ProtocolName = "standard"
     seeds: tuple[int, ...] = (0,)
     folds: int | None = None
-    curves: bool = False
     cost: bool = False
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOL_NAMES:
             raise unknown_name("protocol", self.protocol, PROTOCOL_NAMES)
-        if self.curves and self.protocol == PAPER:
-            raise InputError("curves must be False with the protocol paper: learning curves need frozen embeddings")
         if not 1 <= len(set(self.seeds)) == len(self.seeds) <= 9:
             raise InputError(f"seeds must be 1 to 9 different integers, got {list(self.seeds)}")
 
@@ -62,7 +58,6 @@ class Evaluation:
         tasks, encoders: in the order requested, including those without a result.
         data: the data of each task that could be read, by name.
         scores: the scores by (encoder's name, task's name).
-        curves: the scores on smaller training parts, by (encoder's name, task's name) and size.
         costs: the costs by encoder's name.
         labelled: number of a probe task's rows with a text that the encoder saw with a label in its training, by
             (encoder's name, task's name).
@@ -74,7 +69,6 @@ class Evaluation:
     encoders: list[Encoder]
     data: dict[str, TaskData] = field(default_factory=dict)
     scores: dict[tuple[str, str], Score] = field(default_factory=dict)
-    curves: dict[tuple[str, str], dict[int, ProbeScore]] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
     labelled: dict[tuple[str, str], int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
@@ -92,7 +86,7 @@ class Evaluation:
     def __str__(self) -> str:
         from ctx_embed.eval.reports.tables import as_markdown
 
-        return as_markdown(self.report, [])
+        return as_markdown(self.report)
 
     def _repr_markdown_(self) -> str:
         return str(self)
@@ -116,7 +110,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
         ``units``, ``versions``, ``encoders`` (name, fingerprint, cost, remark), ``tasks`` (kind, metric, source, rows,
         sha256, floor, published scores, judgements, remarks), ``published_sources``, ``results`` (one for each encoder
         and task: mean, interval, the score of each row, the difference from the first encoder, and the number of texts
-        that the encoder was trained on with labels), ``curves`` and ``failures``.
+        that the encoder was trained on with labels) and ``failures``.
     """
     options = evaluation.options
     tasks = [task for task in evaluation.tasks if task.name in evaluation.data]
@@ -152,11 +146,6 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
                 "labelled": evaluation.labelled.get((encoder, task), 0),
             }
             for (encoder, task), score in evaluation.scores.items()
-        ],
-        "curves": [
-            {"encoder": encoder, "task": task, "rows": size, "mean": score.mean, "std": score.std}
-            for (encoder, task), curve in evaluation.curves.items()
-            for size, score in curve.items()
         ],
         "failures": evaluation.failures,
     }

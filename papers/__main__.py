@@ -81,7 +81,7 @@ def reproduce(
 
     NAME is table1 to table4 (the Contextualizer's paper), lama-... (LAMA's), or all: what is missing of every table and
     figure, after an estimate of the hours, and one page, OUT/report.html. The command writes results.json,
-    README.md and plot.png (extra plots) to OUT/NAME; quick runs, other options, seeds and vocabularies get a subfolder
+    README.md and plot.png (extra papers) to OUT/NAME; quick runs, other options, seeds and vocabularies get a subfolder
     of it. Each finished fold is stored in OUT/cells. Repeat the command to resume an interrupted run; further --cell or
     --folds add to the same table, and tables that share a cell compute it once. Several shells with the same command
     share its folds (set OMP_NUM_THREADS to each one's share of the cores).

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ctx_embed.eval.reports.plots import COLOURS
 from papers.experiment import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+# Colours that colour-blind people can distinguish (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 # Returns the points of an outcome's line.
 Points = Callable[[Outcome], tuple[Sequence[float], Sequence[float]]]
 

@@ -149,11 +149,11 @@ def write_tables(results: Results, folder: Path) -> None:
 
 
 def write_report(results: Results, folder: Path, tell: Callable[[str], None]) -> None:
-    """Write all files of the report; without matplotlib (extra ``plots``) ``tell`` is called instead of a plot."""
+    """Write all files of the report; without matplotlib (extra ``papers``) ``tell`` is called instead of a plot."""
     with _alone(results, folder):
         plotted = [outcome for outcome in results.outcomes if outcome.figures]
         if find_spec("matplotlib") is None:
-            tell(f"no plot is drawn: {missing_extra('a plot', 'plots')}")
+            tell(f"no plot is drawn: {missing_extra('a plot', 'papers')}")
         elif plotted:
             _plot(results, plotted, folder / PLOT)
         _write_tables(results, folder)

@@ -14,4 +14,4 @@ eval = Group(
     Example: ctx-embed eval run --encoder default --task MR
     """,
 )
-eval.removed = {"report": "eval run -o DIR writes results.md and the plots, which any viewer of Markdown shows"}
+eval.removed = {"report": "eval run -o DIR writes results.md, which any viewer of Markdown shows"}

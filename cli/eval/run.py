@@ -22,6 +22,7 @@ WIDTH_OF_FILES = 200
 
 
 @command(
+    removed={"--curves": "score the task with fewer rows in a file of your own"},
     epilog=f"Tasks: {', '.join(TASKS)}. STS12 to STS16 are means over subsets, without the pairs of STSB-dev.",
 )
 @click.option(
@@ -52,7 +53,6 @@ WIDTH_OF_FILES = 200
 )
 @click.option("--seed", "seeds", multiple=True, default=[0], type=SEED, help="Seed of the folds; repeat for a mean.")
 @click.option("--folds", type=click.IntRange(2, 100), help="Outer folds.  [default: the protocol's]")
-@click.option("--curves", is_flag=True, help="Score the probes on smaller training parts too.")
 @click.option("--cost/--no-cost", default=True, help="Measure each encoder's speed and memory.")
 @click.option("-o", "--output", "out", default="results", type=OUTPUT, metavar="DIR", help="Folder for the reports.")
 @click.option("--cache", type=OUTPUT, metavar="DIR", help="Folder for embeddings and scores.  [default: in -o]")
@@ -67,7 +67,6 @@ def run(
     protocol: str,
     seeds: tuple[int, ...],
     folds: int | None,
-    curves: bool,
     cost: bool,
     out: Path,
     cache: Path | None,
@@ -78,7 +77,7 @@ def run(
     A probe task is scored by the accuracy of a classifier on frozen embeddings, shown with that of the most frequent
     label and published figures; a similarity task by Spearman's rank correlation of the cosines; a retrieval collection
     by nDCG@10. If a task fails, the others still run, and the exit code is 1. An interrupted run resumes. The folder
-    --output gets results.json, results.md and plots (extra plots).
+    --output gets results.json and results.md.
 
     \b
     Example: ctx-embed eval run --encoder default --encoder ./my-model --task MR --task STSB -o results
@@ -103,7 +102,7 @@ def run(
     from ctx_embed.eval.reports.files import write_report
     from ctx_embed.eval.results import EvaluationOptions
 
-    options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, curves, cost)
+    options = EvaluationOptions(cast("ProtocolName", protocol), tuple(dict.fromkeys(seeds)), folds, cost=cost)
     loaded = [load_encoder(name) for name in dict.fromkeys(encoders)]
 
     def tell(line: str) -> None:
@@ -113,7 +112,7 @@ def run(
     report = result.report
     # Write files before printing tables: whoever reads these may close the pipe.
     if result.scores:
-        write_report(report, out, tell)
+        write_report(report, out)
         if as_json:
             click.echo(json.dumps(report, indent=2, ensure_ascii=False))
         else:

@@ -1,1 +1,1 @@
-"""The reports of an evaluation: tables, comparisons and plots."""
+"""The reports of an evaluation: tables and comparisons."""

@@ -1,15 +1,14 @@
-"""The files of an evaluation: results.json, results.md and plots; importing this module needs no torch."""
+"""The files of an evaluation: results.json and results.md; importing this module needs no torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_embed.errors import DamagedError, InputError
-from ctx_embed.eval.reports.plots import plots
 from ctx_embed.eval.reports.tables import as_markdown
 from ctx_embed.files import replaced_file
 
@@ -28,7 +27,6 @@ KEYS = (
     "tasks",
     "published_sources",
     "results",
-    "curves",
     "failures",
 )
 
@@ -72,15 +70,12 @@ def damage_named(*names: object) -> Iterator[None]:
         ) from error
 
 
-def write_report(
-    evaluation: Evaluation | dict[str, Any], folder: str | Path, tell: Callable[[str], None] = lambda line: None
-) -> None:
-    """Write results.json, results.md and, with the extra ``plots``, the plots into a folder.
+def write_report(evaluation: Evaluation | dict[str, Any], folder: str | Path) -> None:
+    """Write results.json and results.md into a folder.
 
     Args:
         evaluation: an evaluation, or its :attr:`~ctx_embed.eval.results.Evaluation.report`.
         folder: created if missing; its parent must exist.
-        tell: called with a line if plots cannot be drawn.
 
     Raises:
         InputError: a file cannot be written.
@@ -91,15 +86,9 @@ def write_report(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot create the folder {folder}: {error.strerror}") from None
-    try:
-        images = plots(report)
-    except InputError as error:
-        tell(str(error))
-        images = {}
     files = {
         "results.json": json.dumps(report, indent=2, ensure_ascii=False) + "\n",
-        "results.md": as_markdown(report, list(images)),
-        **images,
+        "results.md": as_markdown(report),
     }
     for name, content in files.items():
         with replaced_file(folder / name) as temporary:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -146,19 +145,13 @@ def notes(report: dict[str, Any]) -> list[str]:
     return lines
 
 
-def as_markdown(report: dict[str, Any], images: Sequence[str] = ()) -> str:
-    """Return the tables, links to the plots in ``images``, and the notes."""
-    parts = ["# Evaluation", *map(markdown_table, tables(report))]
-    parts += [f"![{name.rpartition('.')[0].replace('_', ' ')}]({name})" for name in images]
+def as_markdown(report: dict[str, Any]) -> str:
+    """Return the tables and the notes."""
+    parts = ["# Evaluation", *(f"{heading(table)}\n\n{markdown_rows(table)}" for table in tables(report))]
     parts.append("\n".join(f"- {_escaped(line)}" for line in notes(report)))
     packages = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
     parts.append(f"Measured with {packages}.")
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def markdown_table(table: Table) -> str:
-    """Return a table under a second-level heading."""
-    return f"{heading(table)}\n\n{markdown_rows(table)}"
 
 
 def heading(table: Table) -> str:

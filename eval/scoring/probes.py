@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.model_selection import StratifiedKFold
 from threadpoolctl import threadpool_limits
 
 from ctx_embed.errors import InputError
@@ -157,16 +157,14 @@ class Protocol:
         y: Sequence[str],
         seed: int,
         parts: Parts | None = None,
-        train_size: int | None = None,
     ) -> ProbeScore:
         """Return the accuracy of the probe.
 
         Args:
             features: the features of n rows.
             y: n labels.
-            seed: seed of the folds and of the sample.
+            seed: seed of the folds.
             parts: the rows to train on and to test on; None cross-validates.
-            train_size: number of rows to train on, sampled in proportion to the classes; None trains on all.
 
         Returns:
             The score, whatever the number of processors.
@@ -182,8 +180,6 @@ class Protocol:
             splits = folds_of(np.arange(len(classes)), classes, self.folds, fold_seed)
         else:
             splits = [(parts["train"], parts["test"])]
-        if train_size is not None:
-            splits = [(_sample(train, classes, train_size, seed), test) for train, test in splits]
         grid = self.grid if parts is None or dev is not None else self.test_grid
         folds_inside = 1 if len(grid) == 1 or dev is not None else self.inner_folds
         for train, _ in splits:
@@ -238,16 +234,6 @@ def folds_of(rows: Indices, classes: Indices, folds: int, seed: int) -> list[tup
     """Return the training and test rows of each stratified fold of ``rows``."""
     found = StratifiedKFold(folds, shuffle=True, random_state=seed).split(rows, classes[rows])
     return [(rows[train], rows[test]) for train, test in found]
-
-
-def _sample(rows: Indices, classes: Indices, size: int, seed: int) -> Indices:
-    if size >= len(rows):
-        return rows
-    try:
-        sample, _ = train_test_split(rows, train_size=size, random_state=seed, stratify=classes[rows])
-    except ValueError as error:
-        raise InputError(f"{size} training rows are too few ({error})") from None
-    return np.sort(sample)
 
 
 def majority_floor(classes: Indices, split: tuple[Indices, Indices] | None) -> float:

@@ -109,9 +109,7 @@ def _sizes(score: SimilarityScore) -> dict[str, int]:
     return {name: len(values) for name, values in score.cosines.items()}
 
 
-def score_probe(
-    examples: Examples, embed: EmbeddingCache, protocol: Protocol, seed: int, train_size: int | None = None
-) -> ProbeScore:
+def score_probe(examples: Examples, embed: EmbeddingCache, protocol: Protocol, seed: int) -> ProbeScore:
     """Return the score of a probe with one seed; raises as :meth:`Protocol.score` and as the encoder."""
     order = np.arange(len(examples.labels))
     if protocol.by_length:
@@ -125,7 +123,7 @@ def score_probe(
         protocol, features = replace(protocol, fit=fit_words, grid=(1.0,), test_grid=(1.0,)), rows_alone
     elif len(columns) == 2:
         features = of_pairs(features, len(examples.texts))
-    score = protocol.score(features, examples.labels, seed, examples.parts, train_size)
+    score = protocol.score(features, examples.labels, seed, examples.parts)
     if not protocol.by_length:
         return score
     tested = order if examples.parts is None else order[examples.parts["test"]]

@@ -68,5 +68,5 @@ def report(folder, drawn) -> dict:
     """Return the results of two encoders on four tasks of every kind."""
     other = Encoder("a|b [v2]", lambda texts: encode(texts)[:, 1:])
     tasks = find_tasks(["MR", "R8", "STS13", "adi"])
-    options = EvaluationOptions("quick", curves=True, cost=True)
+    options = EvaluationOptions("quick", cost=True)
     return json.loads(json.dumps(as_json(evaluate([drawn, other], tasks, DataReader(folder), options))))

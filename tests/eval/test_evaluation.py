@@ -181,16 +181,6 @@ def test_a_damaged_score_is_computed_again(folder, drawn, tmp_path):
         assert cell.read_text() == whole
 
 
-def test_learning_curves_grow(tmp_path, drawn):
-    mine = tmp_path / "mine.tsv"
-    mine.write_text("".join(f"{i % 2}\t{('bad', 'good')[i % 2]} film {i}\n" for i in range(800)))
-    result = evaluate([drawn], find_tasks([str(mine)]), DataReader(None), EvaluationOptions("quick", curves=True))
-    curve = result.curves["drawn", str(mine)]
-    assert list(curve) == [100, 300, 640]
-    assert curve[300].mean > 90
-    assert curve[640] == result.scores["drawn", str(mine)]
-
-
 def test_costs_are_of_each_encoder(folder, drawn):
     result = evaluate([drawn], find_tasks(["MR"]), DataReader(folder), EvaluationOptions(cost=True))
     assert result.costs["drawn"].texts == 40
@@ -201,10 +191,6 @@ def test_costs_are_of_each_encoder(folder, drawn):
     ("options", "message"),
     [
         ({"protocol": "quik"}, r"^unknown protocol 'quik': did you mean 'quick'\? known are paper, quick, "),
-        (
-            {"protocol": "paper", "curves": True},
-            r"^curves must be False with the protocol paper: learning curves need frozen embeddings$",
-        ),
         ({"seeds": ()}, r"^seeds must be 1 to 9 different integers, got \[\]$"),
         ({"seeds": (1, 1)}, r"^seeds must be 1 to 9 different integers, got \[1, 1\]$"),
     ],

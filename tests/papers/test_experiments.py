@@ -243,7 +243,7 @@ def test_without_matplotlib_a_line_says_so(workplace, tmp_path, monkeypatch):
     told: list[str] = []
     write_report(results, tmp_path, told.append)
     assert len(told) == 1
-    assert told[0].startswith("no plot is drawn: a plot needs the extra plots: pip install ")
+    assert told[0].startswith("no plot is drawn: a plot needs the extra papers: pip install ")
     assert not (tmp_path / "plot.png").exists()
     assert "![" not in (tmp_path / "README.md").read_text()
 

@@ -63,7 +63,6 @@ def folders(tmp_path):
             "tasks": tasks,
             "published_sources": {},
             "results": [row for encoder, shift in encoders.items() for row in result(encoder, shift)],
-            "curves": [],
             "failures": [],
         }
         (tmp_path / name).mkdir()
@@ -142,6 +141,6 @@ def test_usage():
     gone = call("report", "results")
     assert (gone.exit_code, gone.stderr.splitlines()[-1]) == (
         2,
-        "Error: the command 'report' was removed: eval run -o DIR writes results.md and the plots, which any viewer of "
+        "Error: the command 'report' was removed: eval run -o DIR writes results.md, which any viewer of "
         "Markdown shows",
     )

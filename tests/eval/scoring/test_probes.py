@@ -147,23 +147,6 @@ def test_the_floor_of_a_split_is_that_of_the_training_part():
     assert standard(np.zeros((50, 1)), y, 0, parts=parts).floor == 20.0
 
 
-def test_fewer_training_rows_are_drawn_from_each_training_part(monkeypatch):
-    X, sizes = overlapping(BINARY), set()
-
-    def features(train, other):
-        sizes.add((len(train), len(other)))
-        return X[train], X[other]
-
-    score = PROTOCOLS["quick"].score(features, BINARY, 0, train_size=60)
-    assert sizes == {(60, 60)}
-    assert len(score.folds) == 5
-    assert PROTOCOLS["quick"].score(features, BINARY, 0, train_size=1000) == PROTOCOLS["quick"].score(
-        features, BINARY, 0
-    )
-    with pytest.raises(InputError, match=r"^1 training rows are too few \("):
-        PROTOCOLS["quick"].score(features, BINARY, 0, train_size=1)
-
-
 def test_seeds_are_joined():
     first = ProbeScore((90.0, 80.0), (1.0, 1.0), 60.0, "1101")
     second = ProbeScore((70.0, 80.0), (0.1, 1.0), 60.0, "0101")
