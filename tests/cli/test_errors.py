@@ -100,7 +100,7 @@ def test_one_warning_about_texts_of_unknown_words(texts, command, warning):
 
 def test_texts_that_cannot_be_read_are_named_once(texts):
     """The model names them, so nothing else is said about unknown words."""
-    (texts / "t.txt").write_text("кошка\nсобака\n")
+    (texts / "t.txt").write_text("кошка\nсобака\n")  # noqa: RUF001
     assert shell("CTX encode t.txt -o x.npy").stderr.count("Warning") == 1
 
 
