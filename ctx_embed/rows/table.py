@@ -135,7 +135,8 @@ class Table:
             try:
                 row = json.loads(raw)
             except ValueError as error:
-                raise InputError(f"{self.where(number)}: not JSON ({error})") from None
+                hint = "; give an object on each line, or one array of objects" if raw.strip() in ("{", "[") else ""
+                raise InputError(f"{self.where(number)}: not JSON ({error}){hint}") from None
             except RecursionError:
                 raise InputError(f"{self.where(number)}: nested too deeply to be read") from None
             return self._checked(number, row)

@@ -427,6 +427,12 @@ def test_another_encoding(file, standard_input):
         ("a.jsonl", "[1]\n", "{path}, line 1: must be a JSON object with the field 'text', got a list"),
         ("a.json", '[{"text": "a"}, 7]', "{path}, row 2: must be a JSON object with the field 'text', got an int"),
         ("a.json", '[{"text": "a"}, {"n": 7}]', "{path}, row 2: no field 'text' (fields: 'n'); name the right one"),
+        (
+            "a.json",
+            '{\n"text": "a"\n}\n',
+            "{path}, line 1: not JSON (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)); "
+            "give an object on each line, or one array of objects",
+        ),
         ("a.json", '[{"text": "a"},', "{path}, row 2: not JSON, or cut short (ends with '')"),
         ("a.json", '[{"text": "a"}, {"text"', "{path}, row 2: not JSON, or cut short (ends with "),
         ("a.ndjson", '{"text": null}\n', "{path}, line 1: the field 'text' must be a string, got null"),
