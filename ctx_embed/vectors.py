@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_ROWS = 256
+# By this a zero vector is divided, and stays zero; every other length is greater.
+SMALLEST = np.finfo(np.float64).smallest_subnormal
 
 Float = TypeVar("Float", np.float32, np.float64)
 
@@ -25,5 +27,5 @@ def unit_rows(vectors: NDArray[Float]) -> NDArray[Float]:
         precise = vectors[block].astype(np.float64)
         # The same as np.linalg.norm, which takes three times as long for one vector.
         lengths = np.sqrt(np.einsum("...m,...m->...", precise, precise))[..., None]
-        np.divide(precise, np.where(lengths > 0, lengths, 1), out=result[block], casting="same_kind")
+        np.divide(precise, np.maximum(lengths, SMALLEST), out=result[block], casting="same_kind")
     return result

@@ -78,8 +78,6 @@ class PackedContextualizer:
         contexts: Floats = second_order.initial_context(self.initial_context, self.c0, ids, offsets)
         return contexts
 
-    # Weights that have diverged give infinities and NaN, as with torch; callers report those.
-    @np.errstate(over="ignore", invalid="ignore")
     def embed(self, ids: Ids, lengths: Lengths, threads: int | None = 1) -> Floats:
         """Return c^K of packed texts, (B, m); those of texts without tokens are c^0.
 
@@ -88,12 +86,15 @@ class PackedContextualizer:
             lengths: (B,) tokens in each text (may be 0); they sum to N.
             threads: the number of threads that share the texts; None: all that may work, if there is enough to do.
         """
-        if len(ids) and not 0 <= ids.min() <= ids.max() < self.table.shape[0]:
+        # As numbers without a sign, those below 0 are the largest.
+        unsigned = ids.view(np.uint32 if ids.dtype == np.int32 else np.uint64)
+        if unsigned.max(initial=0) >= max(self.table.shape[0], 1):
             raise IndexError(f"ids must lie between 0 and {self.table.shape[0] - 1}, got {ids.min()} to {ids.max()}")
         if self._attention is None:
             return self._by_equations(ids, lengths)
-        contexts = np.array(self.first_contexts(ids, lengths), np.float32, order="C")
-        packed, lengths = np.require(ids, np.int32, "C"), np.require(lengths, np.int64, "C")
+        contexts = np.empty((len(lengths), self.dimension), np.float32)
+        contexts[:] = self.first_contexts(ids, lengths) if self.initial_context == "uniform" else self.c0
+        packed, lengths = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(lengths, np.int64)
         if threads is None:
             threads = available_threads() if len(ids) >= PARALLEL_TOKENS else 1
         if threads == 1:
@@ -110,6 +111,8 @@ class PackedContextualizer:
                 part.result()
         return contexts
 
+    # Weights that have diverged give infinities and NaN, as with torch; callers report those.
+    @np.errstate(over="ignore", invalid="ignore")
     def _by_equations(self, ids: Ids, lengths: Lengths) -> Floats:
         """Return what :meth:`embed` does, group by group of texts."""
         found = [np.empty((0, self.dimension), np.float32)]

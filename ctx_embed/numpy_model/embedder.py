@@ -255,7 +255,8 @@ class Embedder:
         def embedded(part: list[str]) -> tuple[NDArray[Any], int]:
             ids, lengths = self.tokens(part, prompt)
             contexts = self.contextualizer.embed(ids, lengths)
-            return self.finished(contexts, lengths, normalize, truncate_dim, precision), int((lengths == 0).sum())
+            empty = len(lengths) - np.count_nonzero(lengths)
+            return self.finished(contexts, lengths, normalize, truncate_dim, precision), empty
 
         vectors, unread = embed_in_batches(listed, embedded, batch_size, show_progress)
         if unread:
@@ -293,7 +294,7 @@ class Embedder:
             normalize, truncate_dim, precision: as for :meth:`encode`.
         """
         self._require_known(precision, truncate_dim)
-        if (normalize or (normalize is None and self.saved.normalize)) and not lengths.all():
+        if (normalize or (normalize is None and self.saved.normalize)) and np.count_nonzero(lengths) < len(lengths):
             contexts = np.where(lengths[:, None] > 0, contexts, np.float32(0))
         if normalize is not False and self.saved.normalize:
             contexts = unit_rows(contexts)

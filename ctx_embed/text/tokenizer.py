@@ -19,6 +19,7 @@ from tokenizers.models import WordPiece
 
 from ctx_embed.errors import InputError
 from ctx_embed.kernel import Words, kernel
+from ctx_embed.kernel.library import pairs_of
 from ctx_embed.text.normalisation import all_normalised, normalised, with_places
 from ctx_embed.text.phrases import CONTINUED, Phrases
 from ctx_embed.text.unknown import is_read, letters, unknown_id
@@ -42,6 +43,7 @@ LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 WORD = re.compile(rf"(?!{re.escape(CONTINUED)}).*[^\W\d_]", re.DOTALL)
 
 ID = np.dtype(np.int32)
+NO_IDS, NO_SPANS = np.empty(0, ID), np.empty((0, 2), np.int64)
 
 
 def _parts(component: dict[str, Any], key: str) -> list[str]:
@@ -216,22 +218,21 @@ class TextTokenizer:
 
     def _looked_up(self, words: Words, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Return the ids of texts from the words' ids; unknown words go through the tokenizer in one batch."""
-        found = words.find(texts)
+        found, phrases = words.find(texts), None if self.phrases is None else self.phrases.in_c
+        if not found.unknown:
+            return found.ids(NO_IDS, NO_SPANS, phrases)
         place = {word: number for number, word in enumerate(dict.fromkeys(found.unknown))}
-        new = self._of_words(list(place)) if place else []
-        ends = np.cumsum([0, *map(len, new)], dtype=np.int64)
-        spans = np.stack([ends[:-1], ends[1:]], 1)
-        ids = np.fromiter(chain.from_iterable(new), ID, ends[-1])
-        if place and self._adding.acquire(blocking=False):
+        new = self._of_words(list(place))
+        spans = pairs_of(map(len, new))
+        ids = np.fromiter(chain.from_iterable(new), ID, spans[-1, 1])
+        if self._adding.acquire(blocking=False):
             # Whoever comes while another caller adds finds its words unknown once more, and waits for nobody.
             try:
                 if not words.add(list(place), ids, spans):
                     self._words = None
             finally:
                 self._adding.release()
-        return found.ids(
-            ids, spans[[place[word] for word in found.unknown]], None if self.phrases is None else self.phrases.in_c
-        )
+        return found.ids(ids, spans[[place[word] for word in found.unknown]], phrases)
 
     @cached_property
     def unknown(self) -> NDArray[np.int32]:
@@ -294,7 +295,8 @@ class TextTokenizer:
         """Return whether a model can read each of the texts, (B,), given their packed ids."""
         unknown = ids == self.unknown[0] if len(self.unknown) == 1 else np.isin(ids, self.unknown)
         read = lengths > 0
-        if unknown.any():
+        # For few texts counting takes a tenth of the time of any() and all().
+        if np.count_nonzero(unknown):
             doubtful = np.zeros(len(lengths), bool)
             doubtful[np.searchsorted(lengths.cumsum(), np.flatnonzero(unknown), side="right")] = True
             some = [texts[place] for place in np.flatnonzero(doubtful).tolist()]
@@ -326,7 +328,7 @@ class TextTokenizer:
             ids = ids[np.arange(len(ids)) - np.repeat(lengths.cumsum() - lengths, lengths) < limit]
             lengths = lengths.clip(max=limit)
         read = self.is_read(texts, *whole)
-        if read.all():
+        if np.count_nonzero(read) == len(read):
             return ids, lengths
         return ids[np.repeat(read, lengths)], lengths * read
 
