@@ -26,7 +26,7 @@ from ctx_embed.vectors import unit_rows
 # Prior deviations to choose from: of a weight of the embedding, whose features have deviation 1; and of a word, as a
 # multiple of its log ratio. They were chosen on topics and genres that are in no evaluation set.
 MEANING = (0.03, 0.06, 0.1, 0.17, 0.3, 0.5)
-WORDS = (0.5, 1.0, 2.0, 4.0)
+WORDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 # Texts for each unit of strength of the words, since few texts make too much of the words that they happen to hold.
 TEXTS_OF_WORDS = 64
 # What is used if nothing can be held out, since each class has one text.
@@ -34,6 +34,8 @@ MEANING_OF_FEW = 0.3
 INTERCEPT = 5.0
 # Texts and folds of the cross-validation: it is repeated if the texts are few, and has two folds for many classes.
 MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
+# Of more texts, up to this many then choose the strength of the words, a fifth of them held out: words gain with texts.
+MOST_FOR_WORDS = 10_000
 # Features of a vocabulary, and weights of words in all classes together.
 MOST_FEATURES, MOST_WEIGHTS = 50_000, 1_000_000
 # Words whose weight is smaller than this share of the largest are dropped.
@@ -229,25 +231,25 @@ def _chosen(
     """Return which scaling and prior deviations predict held-out texts best, and the factor that calibrates logits."""
     random = np.random.default_rng(0)
     # Equal texts never lie on both sides of a split.
-    distinct = np.sort(np.unique(np.asarray(texts, object), return_index=True)[1])
-    rows = random.permutation(distinct)[:MOST_TEXTS]
+    distinct = random.permutation(np.sort(np.unique(np.asarray(texts, object), return_index=True)[1]))
+    rows = distinct[:MOST_TEXTS]
     if targets.ndim == 1:
         # Leave out classes with one text, which cannot be both learned and held out.
         rows = rows[np.bincount(targets[rows], minlength=classes)[targets[rows]] >= 2]
         present, of_rows = np.unique(targets[rows], return_inverse=True)
-        classes, weights = len(present), None if weights is None else weights[present]
     else:
+        present = np.arange(classes)
         of_rows = targets[rows]
-    if len(rows) < 2 or classes < 2:
+    if len(rows) < 2 or len(present) < 2:
         return False, MEANING_OF_FEW, 0.0, 1.0
     folds = list(_folds(of_rows, random))
     every = np.concatenate([test for _, test in folds])
     best = (np.inf, False, MEANING_OF_FEW, 0.0, 1.0)
-    if counts is not None:
-        counts = counts[rows]
-        counts = counts[:, np.bincount(counts.indices, minlength=counts.shape[1]) >= LEAST_TEXTS]
+    few = None if counts is None else _known(counts[rows])
+    of_present = None if weights is None else weights[present]
     fits = {
-        separately: Regression(X[rows], counts, of_rows, classes, weights, separately) for separately in (False, True)
+        separately: Regression(X[rows], few, of_rows, len(present), of_present, separately)
+        for separately in (False, True)
     }
 
     def tried(separately: bool, meaning: float, words: float, starts: list[Any]) -> tuple[Any, ...]:
@@ -266,7 +268,7 @@ def _chosen(
             best, losses = min(best, found), [*losses, found[0]]
             if len(losses) > 2 and losses[-1] > losses[-2] > losses[-3]:
                 break
-    if counts is not None and counts.shape[1]:
+    if few is not None and few.shape[1]:
         _, separately, meaning, _, _ = best
         starts = [None] * len(folds)
         for words in [words for words in WORDS if words * TEXTS_OF_WORDS < len(rows)]:
@@ -278,7 +280,24 @@ def _chosen(
         if words and meaning > MEANING[0]:
             # Beside words, the meaning may weigh less.
             best = min(best, tried(separately, MEANING[MEANING.index(meaning) - 1], words, starts))
+    if counts is not None and len(distinct) > MOST_TEXTS:
+        _, separately, meaning, words, _ = best
+        rows = distinct[:MOST_FOR_WORDS]
+        fit = Regression(X[rows], _known(counts[rows]), targets[rows], classes, weights, separately)
+        test, train = np.split(np.arange(len(rows)), [len(rows) // 5])
+        best, start = (np.inf, separately, meaning, 0.0, 1.0), None
+        for words in [words, *(strength for strength in WORDS if strength > words)]:
+            start = fit.coefficients(train, meaning, words, start, ROUGH)
+            factor, loss = fit.likelihood(fit.logits(test, start), test)
+            if loss > best[0]:
+                break
+            best = (loss, separately, meaning, words, factor)
     return best[1:]
+
+
+def _known(counts: Any) -> Any:
+    """Return the features that occur in enough of some texts."""
+    return counts[:, np.bincount(counts.indices, minlength=counts.shape[1]) >= LEAST_TEXTS]
 
 
 def _folds(targets: NDArray[Any], random: np.random.Generator) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
