@@ -124,9 +124,10 @@ def train(
     else:
         if "test" in result:
             click.echo(f"{as_text(result['test'])}\n")
-        figures = ["meaning and words" if job["words"] else "meaning"]
+        figures = [f"meaning and {result['words']:,} words and pairs" if result["words"] else "meaning"]
         if best := result.get("best_epochs"):
-            figures = [f"best epoch{'s' if len(best) > 1 else ''} {', '.join(map(str, best))}"]
+            figures = figures if result["words"] else []
+            figures.append(f"best epoch{'s' if len(best) > 1 else ''} {', '.join(map(str, best))}")
         for part in ("valid", "test"):
             if f"{part}_accuracy" in result:
                 accuracy, floor = result[f"{part}_accuracy"], result[f"{part}_floor"]

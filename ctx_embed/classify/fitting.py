@@ -286,12 +286,12 @@ def _chosen(
         fit = Regression(X[rows], _known(counts[rows]), targets[rows], classes, weights, separately)
         test, train = np.split(np.arange(len(rows)), [len(rows) // 5])
         best, start = (np.inf, separately, meaning, 0.0, 1.0), None
-        for words in [words, *(strength for strength in WORDS if strength > words)]:
-            start = fit.coefficients(train, meaning, words, start, ROUGH)
+        for strength in [words, *(larger for larger in WORDS if larger > words)]:
+            start = fit.coefficients(train, meaning, strength, start, ROUGH)
             factor, loss = fit.likelihood(fit.logits(test, start), test)
             if loss > best[0]:
                 break
-            best = (loss, separately, meaning, words, factor)
+            best = (loss, separately, meaning, strength, factor)
     return best[1:]
 
 

@@ -48,6 +48,7 @@ def classifier_card(
                 [
                     *about,
                     ("labels", named),
+                    *([("words", f"{result['words']:,} words and pairs of words")] if result["words"] else []),
                     *([("made from", f"{origin}, fingerprint `{record['start']}`")] if origin else []),
                 ]
             ),

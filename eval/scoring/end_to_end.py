@@ -43,7 +43,7 @@ def end_to_end(
             has fewer rows than folds.
     """
     model = encoder.model
-    if model is None or encoder.words:
+    if model is None:
         raise InputError(f"with the protocol paper an encoder must be a SentenceTransformer, got {encoder.name!r}")
     if len(examples.texts[0]) != 1:
         raise InputError("with the protocol paper a task must have one text a row, got pairs of texts")
@@ -62,7 +62,9 @@ def end_to_end(
         train_rows, test_rows = splits[number]
         valid = rows(examples.parts["dev"]) if examples.parts is not None and "dev" in examples.parts else None
         options = replace(training_options(encoder), seed=seed)
-        classifier, _ = train_classifier(copy.deepcopy(model), rows(train_rows), valid, options, progress=False)
+        classifier, _ = train_classifier(
+            copy.deepcopy(model), rows(train_rows), valid, options, words=encoder.words, progress=False
+        )
         test = rows(test_rows)
         predicted = classifier.predict(test.texts)
         return {"right": [int(a == b) for a, b in zip(predicted, test.labels, strict=True)]}

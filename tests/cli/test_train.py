@@ -117,7 +117,7 @@ def test_json_test_texts_and_validation_texts(train_file):
     arguments = ["--valid", valid, "--test", test, "--json", "--learning-rate", "0.05"]
     result = json.loads(succeeds(train_file, "-o", "model", *arguments))
     of_parts = {f"{part}_{what}" for part in ("valid", "test") for what in ("accuracy", "floor")}
-    assert result.keys() == {"model", "best_epochs", "test", *of_parts}
+    assert result.keys() == {"model", "words", "best_epochs", "test", *of_parts}
     assert result["test_floor"] == 0.5
     assert result["model"] == "model"
     data = Labelled.read(test)
@@ -455,7 +455,7 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
     assert result.exit_code == 0, result.output
     report, _, last = result.stdout.rstrip("\n").rpartition("\n\n")
     accuracies = "valid accuracy 1 (majority class 0.5), test accuracy 1 (majority class 0.5)"
-    assert last == f"model: meaning and words, {accuracies}"
+    assert last == f"model: meaning, {accuracies}"
     assert report.splitlines() == [
         "accuracy 1.0000",
         "",
@@ -485,7 +485,8 @@ def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
     assert record["result"]["best_epochs"] == epochs
     assert record["result"]["valid_accuracy"] == pytest.approx(accuracy)
     shown = f"best epochs {epochs[0]}, {epochs[1]}, mean valid accuracy {accuracy:.4g} (majority class 0.5)"
-    assert result.stdout == f"model: {shown}\n"
+    reads = f"meaning and {record['result']['words']} words and pairs"
+    assert result.stdout == f"model: {reads}, {shown}\n"
     assert run(train_file, "-o", "one", "--from", tiny_model_path, "--runs", "1", "--epochs", "2").exit_code == 0
     assert load("one").encode(["a good film"]).tolist() != load("model").encode(["a good film"]).tolist()
 

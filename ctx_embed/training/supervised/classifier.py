@@ -43,8 +43,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Args:
         model: ``default``, a model folder, a name on the hub, or a SentenceTransformer, which fit copies and never
             changes.
-        words: read words and pairs of words beside the meaning; how much they weigh is chosen by cross-validation on
-            the training texts.
+        words: read words and pairs of words beside the meaning; how much they weigh is chosen on held-out training
+            texts.
         frozen: True fits only the head; False trains the encoder too; None trains it if one of the next five options is
             given.
         epochs, batch_size, learning_rate, token_dropout, runs: options of training the encoder; None as in ``ctx-embed
@@ -145,7 +145,13 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = self.model
         model = load(given, self.device) if isinstance(given, str | Path) else copy.deepcopy(given)
         network, history = train_classifier(
-            model, data, valid, options, class_weight=self.class_weight, progress=self.verbose
+            model,
+            data,
+            valid,
+            options,
+            class_weight=self.class_weight,
+            words=self.words,
+            progress=self.verbose,
         )
         return Predictor(TorchEncoder(network.encoder), network.trained_head()), history
 

@@ -47,10 +47,11 @@ def train(
         **settings: fields of :class:`.TrainingJob`.
 
     Returns:
-        ``best_epochs``, one for each run; ``valid_accuracy``, which without ``valid`` is the runs' mean accuracy on the
-        texts that each held out; and ``valid_floor``, that of always answering the most frequent training label.
-        A frozen encoder has no ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also
-        ``test_accuracy``, ``test_floor`` and ``test``, see :func:`ctx_embed.classify.report.report`.
+        ``words``, the number of words and pairs that are read; ``best_epochs``, one for each run; ``valid_accuracy``,
+        which without ``valid`` is the runs' mean accuracy on the texts that each held out, without words; and
+        ``valid_floor``, that of always answering the most frequent training label. A frozen encoder has no
+        ``best_epochs``, and the other two only if ``valid`` is given. With ``test`` also ``test_accuracy``,
+        ``test_floor`` and ``test``, see :func:`ctx_embed.classify.report.report`.
 
     Raises:
         InputError: a file, name or value that cannot be used, or another model is there.
@@ -67,7 +68,12 @@ def train(
         found: dict[str, Any] = earlier["result"]
         return found
     made = _trained(job, data) if job.trains_encoder else _fitted(job, data)
-    result = {**made.result, **_measured(made.predictor, made.learned, made.measured, data.test)}
+    vocabulary = made.predictor.head.vocabulary
+    result = {
+        "words": len(vocabulary or ()),
+        **made.result,
+        **_measured(made.predictor, made.learned, made.measured, data.test),
+    }
     _save(job, data, made, {"asked": asked, "result": result})
     if made.checkpoint is not None:
         made.checkpoint.remove()
@@ -132,7 +138,7 @@ def _identity(job: TrainingJob, data: _Data) -> str:
             "encoder": job.encoder or "contextualizer",
             "architecture": job.scratch_options if job.origin is None else None,
             "vocabulary_size": job.vocabulary_size,
-            "words": job.words,
+            "words": job.reads_words,
             "class_weight": job.class_weight,
         },
         content_hash(None if job.origin is None else model_folder(job.origin)),
@@ -148,7 +154,7 @@ def _fitted(job: TrainingJob, data: _Data) -> _Made:
         raise InputError(doubt)
     encoder = open_encoder(job.origin, job.device)
     _warn_of_known_texts(job, encoder.labelled_texts, {"validation": data.valid, "test": data.test})
-    predictor = fitted_predictor(encoder, data.train, job.class_weight, job.words)
+    predictor = fitted_predictor(encoder, data.train, job.class_weight, job.reads_words)
     result = {} if data.valid is None else {"valid_accuracy": predictor.accuracy(data.valid)}
     settings = {**_settings(job), "frozen": True, "modules": encoder.modules()}
     return _Made(predictor, encoder.about(), settings, encoder.fingerprint, result, data.train, data.valid)
@@ -182,7 +188,7 @@ def _trained(job: TrainingJob, data: _Data) -> _Made:
     run = identity(settings, of_model, asdict(data.train), data.valid and asdict(data.valid))
     checkpoint = Checkpoint(job.output, run)
     network, history = train_classifier(
-        model, data.train, data.valid, options, checkpoint, class_weight=job.class_weight
+        model, data.train, data.valid, options, checkpoint, class_weight=job.class_weight, words=job.reads_words
     )
     best = best_epochs(history)
     # Without validation texts, average the accuracies of the runs: the averaged weights cannot be measured on the texts
@@ -196,7 +202,7 @@ def _trained(job: TrainingJob, data: _Data) -> _Made:
 def _settings(job: TrainingJob) -> dict[str, Any]:
     """Return the options that every kind of training records."""
     weights = {} if job.class_weight is None else {"class_weight": job.class_weight}
-    return {"from": job.origin, "words": job.words, **weights}
+    return {"from": job.origin, "words": job.reads_words, **weights}
 
 
 def _measured(
@@ -244,9 +250,5 @@ def _save(job: TrainingJob, data: _Data, made: _Made, record: dict[str, Any]) ->
     with replaced_folder(job.output) as beside:
         made.predictor.save(beside)
         (beside / RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
-        head = made.predictor.head
-        words = (
-            [] if head.vocabulary is None else [("reads words", f"{len(head.vocabulary):,} words and pairs of words")]
-        )
-        card = classifier_card(job.output.name, [*made.about, *words], head.labels, record, origin)
+        card = classifier_card(job.output.name, made.about, made.predictor.head.labels, record, origin)
         (beside / CARD).write_text(card, encoding="utf-8")

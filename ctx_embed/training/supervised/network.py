@@ -14,6 +14,7 @@ from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
 from ctx_embed.classify.fitting import Regression
 from ctx_embed.classify.head import Floats, Head
 from ctx_embed.classify.labelled import Labelled, label_accuracy
+from ctx_embed.classify.vocabulary import Vocabulary
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 # Prior deviation of the weights of the first head, a linear probe.
@@ -35,6 +36,8 @@ class ClassifierNetwork(nn.Module):
         self.labels = list(labels)
         self.multi_label = multi_label
         self.head = nn.Linear(dimension_of(encoder), len(self.labels)).to(encoder.device)
+        self.vocabulary: Vocabulary | None = None
+        self.of_words: Floats | None = None
 
     def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
         """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
@@ -63,6 +66,13 @@ class ClassifierNetwork(nn.Module):
         self.head.weight.copy_(torch.from_numpy(weight))
         self.head.bias.copy_(torch.from_numpy(bias))
 
+    @torch.no_grad()
+    def read_words(self, factor: float, vocabulary: Vocabulary, of_words: Floats) -> None:
+        """Multiply the logits by a factor, and add words with their weights (features, classes)."""
+        self.head.weight.mul_(factor)
+        self.head.bias.mul_(factor)
+        self.vocabulary, self.of_words = vocabulary, of_words.astype(np.float16).astype(np.float32)
+
     def regularizer(self) -> Tensor | float:
         """Return the encoder's own loss term for the texts last embedded."""
         return sum((module.regularizer() for module in self.encoder if isinstance(module, TokenEncoder)), 0.0)
@@ -70,7 +80,16 @@ class ClassifierNetwork(nn.Module):
     def trained_head(self) -> Head:
         """Return a copy of the head."""
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
-        return Head(weight, bias, self.labels, self.multi_label)
+        return Head(weight, bias, self.labels, self.multi_label, vocabulary=self.vocabulary, of_words=self.of_words)
+
+    def logits(self, texts: Sequence[str]) -> Floats:
+        """Return the logits (texts, classes), without dropout.
+
+        Raises:
+            InputError: they are not finite.
+        """
+        self.eval()
+        return self.trained_head().logits(embedded(self.encoder, texts), texts)
 
     def predict(self, texts: Sequence[str]) -> list[Any]:
         """Return the most likely label of each text, or with several labels a tuple of them.
@@ -78,9 +97,7 @@ class ClassifierNetwork(nn.Module):
         Raises:
             InputError: the outputs are not finite.
         """
-        self.eval()
-        head = self.trained_head()
-        return list(head.chosen(head.logits(embedded(self.encoder, texts), texts))) if len(texts) else []
+        return list(self.trained_head().chosen(self.logits(texts))) if len(texts) else []
 
     def accuracy(self, data: Labelled) -> float:
         """Return the accuracy on labelled texts, see :func:`label_accuracy`."""

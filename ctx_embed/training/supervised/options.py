@@ -147,6 +147,11 @@ class TrainingJob:
         return self.origin is None or (self.options is not None if self.frozen is None else not self.frozen)
 
     @property
+    def reads_words(self) -> bool:
+        """Whether the classifier reads words: not from scratch, which is the paper's protocol."""
+        return self.words and self.origin is not None
+
+    @property
     def scratch_options(self) -> dict[str, Any]:
         """The options of an encoder from scratch, the paper's unless they are given."""
         own = vars(PAPER) if self.encoder in (None, "contextualizer") else {}

@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor
 from torch.nn import functional as F
 
-from ctx_embed.classify.head import ClassWeight, class_weights
+from ctx_embed.classify.embedding import embedded
+from ctx_embed.classify.fitting import fitted_head
+from ctx_embed.classify.head import ClassWeight, Floats, class_weights
 from ctx_embed.classify.labelled import Labelled
+from ctx_embed.classify.logistic import sigmoid_loss, softmax_loss
 from ctx_embed.loading import load, require_device
 from ctx_embed.modules.token_encoder import TokenEncoder
 from ctx_embed.progress import Meter, say
@@ -75,6 +79,7 @@ def train_classifier(
     checkpoint: Checkpoint | None = None,
     *,
     class_weight: ClassWeight = None,
+    words: bool = False,
     progress: bool = True,
 ) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
     """Train an encoder and a linear head end to end by cross-entropy, and keep the best epoch of each run.
@@ -86,6 +91,7 @@ def train_classifier(
         options: how to train.
         checkpoint: stores the state after each epoch; None stores nothing.
         class_weight: weights of the classes in the loss, see :func:`ctx_embed.classify.head.class_weights`.
+        words: read words too, if that predicts the texts better that the runs hold out.
         progress: show a bar on stderr.
 
     Returns:
@@ -102,11 +108,14 @@ def train_classifier(
     if valid is not None:
         valid.require_labels_of(train, "validation")
     texts = [*train.texts, *(() if valid is None else valid.texts)]
+    before = embedded(encoder, train.texts) if words else None
     with compact_tables(encoder, texts):
-        trained = _trained(encoder, labels, weights, train, valid, options, checkpoint, progress)
+        network, history, held_out = _trained(encoder, labels, weights, train, valid, options, checkpoint, progress)
+    if before is not None:
+        _let_read_words(network, before, weights, train, valid, options, held_out)
     if isinstance(module := encoder[0], TokenEncoder):
         module.labelled_texts = joined(module.labelled_texts, hashes_of(texts))
-    return trained
+    return network, history
 
 
 def best_epochs(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
@@ -124,7 +133,8 @@ def _trained(
     options: SupervisedOptions,
     checkpoint: Checkpoint | None,
     progress: bool,
-) -> tuple[ClassifierNetwork, list[dict[str, float]]]:
+) -> tuple[ClassifierNetwork, list[dict[str, float]], list[Tensor]]:
+    """Return the classifier, the history, and the logits of each run's best epoch for the texts that it held out."""
     torch.manual_seed(options.seed)
     classifier = ClassifierNetwork(encoder, labels, data.multi_label)
     if options.head == "zeros":
@@ -133,9 +143,10 @@ def _trained(
     state = checkpoint.load() if checkpoint is not None else None
     history: list[dict[str, float]] = []
     total: dict[str, Tensor] = {}
+    held_out: list[Tensor] = []
     if state is not None:
         # Take the initial weights from the checkpoint too: the encoder may have been trained further since.
-        history, total, first = state["history"], state["total"], state["first"]
+        history, total, first, held_out = state["history"], state["total"], state["first"], state["held_out"]
     for run in range(len(history) // options.epochs, options.runs):
         seed = options.seed_of(run)
         learned, measured = (data, valid) if valid is not None else data.split(options.valid_share, seed)
@@ -158,6 +169,8 @@ def _trained(
                 say(f"{name}: loss {losses['train_loss']:.4f}, validation accuracy {accuracy:.4f}")
             if epoch + 1 == options.epochs:
                 total = _sum(total, best)
+                classifier.load_state_dict(best)
+                held_out.append(torch.from_numpy(classifier.logits(measured.texts)))
             if checkpoint is not None:
                 checkpoint.save(
                     {
@@ -167,12 +180,69 @@ def _trained(
                         "first": first,
                         "best": best,
                         "total": total,
+                        "held_out": held_out,
                     }
                 )
     means = {name: tensor / options.runs if tensor.is_floating_point() else tensor for name, tensor in total.items()}
     classifier.load_state_dict(means)
     classifier.eval()
-    return classifier, history
+    return classifier, history, held_out
+
+
+def _let_read_words(
+    classifier: ClassifierNetwork,
+    before: Floats,
+    weights: NDArray[np.float64] | None,
+    data: Labelled,
+    valid: Labelled | None,
+    options: SupervisedOptions,
+    held_out: Sequence[Tensor],
+) -> None:
+    """Add words to a trained classifier, if that makes the labels of the texts that its runs held out more likely.
+
+    The words are those of a classifier over the encoder as it was before, fitted on the same texts as the run: the
+    trained encoder says too much about the texts that it was trained on. One factor of the logits and one of the words
+    are fitted on the held-out texts, so the probabilities are calibrated, too.
+
+    Args:
+        classifier: the trained one.
+        before: (n, m) embeddings of the training texts by the encoder before the training.
+        weights: (classes,) weights of the classes in the loss.
+        data, valid, options: of the training.
+        held_out: the logits of each run for the texts that it held out.
+    """
+    rows = {text: row for row, text in enumerate(data.texts)}
+    logits, words, targets = [], [], []
+    for run, of_run in enumerate(held_out):
+        learned, measured = (
+            (data, valid) if valid is not None else data.split(options.valid_share, options.seed_of(run))
+        )
+        if run == 0 or valid is None:
+            head = fitted_head(before[[rows[text] for text in learned.texts]], learned, classifier.labels, weights)
+        if head.vocabulary is None or head.of_words is None:
+            continue
+        logits.append(of_run.numpy())
+        words.append(head.vocabulary.sums(measured.texts, head.of_words))
+        truth = measured.targets(classifier.labels)
+        targets.append(truth if data.multi_label else np.eye(len(classifier.labels))[truth])
+    if not logits:
+        return
+    parts, labels = [np.concatenate(logits), np.concatenate(words)], np.concatenate(targets)
+    loss_of = sigmoid_loss if data.multi_label else softmax_loss
+
+    def loss(factors: Floats) -> tuple[float, Floats]:
+        value, residual = loss_of(factors[0] * parts[0] + factors[1] * parts[1], labels)
+        return value, np.array([(residual * part).sum() for part in parts]) / len(labels)
+
+    alone, together = (
+        minimize(loss, (1.0, 0.0), jac=True, bounds=[(0.05, 20.0), (0.0, most)], method="L-BFGS-B")
+        for most in (0.0, 20.0)
+    )
+    # Akaike's criterion: a factor more must gain more than 1 in log-likelihood.
+    if len(labels) * (alone.fun - together.fun) > 1:
+        head = fitted_head(before, data, classifier.labels, weights)
+        if head.vocabulary is not None and head.of_words is not None:
+            classifier.read_words(together.x[0], head.vocabulary, together.x[1] * head.of_words)
 
 
 def _epoch(

@@ -368,3 +368,21 @@ def test_the_penalty_is_told_apart_from_the_cross_entropy(data, tokenizer):
     without, with_penalty = entry(0.0), entry(2.0)
     assert without["train_loss"] == without["cross_entropy"] == pytest.approx(with_penalty["cross_entropy"])
     assert with_penalty["train_loss"] > with_penalty["cross_entropy"] + 1
+
+
+# Words
+
+
+def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
+    options = SupervisedOptions(epochs=1, batch_size=50, learning_rate=1e-6, head="random")
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 200).tolist()
+    data = Labelled(labels, [f"{'good' if label else 'bad'} {random.integers(1000)}" for label in labels])
+    for valid in (None, data):
+        model, _ = train_classifier(encoder(), data, valid, options, words=True, progress=False)
+        assert model.accuracy(data) > 0.95
+        assert model.trained_head().vocabulary is model.vocabulary is not None
+    model, _ = train_classifier(encoder(), data, None, options, progress=False)
+    assert model.vocabulary is None
+    shuffled = Labelled(labels[::-1], data.texts)
+    assert train_classifier(encoder(), shuffled, None, options, words=True, progress=False)[0].vocabulary is None
