@@ -171,7 +171,7 @@ def test_a_signal_ends_it_quietly(number):
 
 def test_a_terminal_shows_colours_and_the_best_hits_so_far(tree):
     pty = pytest.importorskip("pty")
-    (tree / "large.txt").write_text("The weather was fine and nothing else happened that day.\n\n" * 600_000)
+    (tree / "large.txt").write_text("The weather was fine and nothing else happened that day.\n\n" * 300_000)
     main, terminal = pty.openpty()
     process = subprocess.Popen([*COMMAND, "passwords", "."], stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
@@ -187,6 +187,7 @@ def test_a_terminal_shows_colours_and_the_best_hits_so_far(tree):
     text = shown.decode()
     assert "lines searched ..." in text
     assert "\x1b[J" in text
-    assert text.rstrip().endswith(
+    # A slow machine adds the advice to build an index.
+    assert text.rpartition("\x1b[J")[2].startswith(
         f"\x1b[35msecurity.md\x1b[0m\x1b[36m:\x1b[0m\x1b[32m5\x1b[0m\x1b[36m:\x1b[0m\x1b[31m\x1b[1m{PASSWORDS}\x1b[0m"
     )
