@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -75,7 +76,8 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
             f"this needs {package}, which the light installation leaves out: {installation()}"
         ) from None
     except (MemoryError, RuntimeError) as error:
-        if not _is_about_memory(error):
+        # torch has no type for the error that memory is missing.
+        if not isinstance(error, MemoryError) and not re.search("allocate memory|out of memory", str(error)):
             raise
         raise click.ClickException("there is not enough memory: end other programs, or give less at a time") from None
     except OSError as error:
@@ -90,11 +92,6 @@ def errors_in_one_line(resume: Callable[[], str]) -> Iterator[None]:
 def _on_one_line(text: str) -> str:
     """Return a message without line ends and escape sequences, which names of files and libraries may bring along."""
     return printable(" ".join(text.split("\n")))
-
-
-def _is_about_memory(error: BaseException) -> bool:
-    """Return whether memory was missing; torch has no type for that error."""
-    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def open_closed_streams() -> None:

@@ -108,9 +108,14 @@ def grep(question: str, paths: tuple[str, ...], **options: Any) -> None:
         hits = search.hits()
         for number, hit in enumerate(hits):
             _print(hit, number, options)
-        _say(search, hits, sources.report.left_out)
-        if time.monotonic() - started > SLOW_SECONDS and paths:
-            _suggest(paths, time.monotonic() - started)
+        if sources.report.left_out:
+            click.echo(sources.report.left_out, err=True)
+        if not hits and search.hidden:
+            click.echo("no hits: no passage answers this well enough; --min-relevance 0 shows the nearest", err=True)
+        if (seconds := time.monotonic() - started) > SLOW_SECONDS and paths:
+            files = " ".join(map(shlex.quote, paths))
+            build = f"ctx-embed index build {files} NAME.index"
+            click.echo(f"This took {seconds:.0f} s. An index answers in milliseconds: {build}", err=True)
         click.get_current_context().exit(FAILED if sources.report.failed else 0 if hits else NO_HIT)
 
 
@@ -233,19 +238,3 @@ class _Preview:
 def _nearest(hit: Found) -> str:
     start, stop = hit.highlight or (0, len(hit.text))
     return hit.text[start:stop].strip()
-
-
-def _say(search: Search, hits: list[Found], left_out: str) -> None:
-    """Say what could not be read, and whether nothing was found or all of it was hidden."""
-    if left_out:
-        click.echo(left_out, err=True)
-    if not hits and search.hidden:
-        click.echo("no hits: no passage answers this well enough; --min-relevance 0 shows the nearest", err=True)
-
-
-def _suggest(paths: tuple[str, ...], seconds: float) -> None:
-    files = " ".join(map(shlex.quote, paths))
-    click.echo(
-        f"This took {seconds:.0f} s. An index answers in milliseconds: ctx-embed index build {files} NAME.index",
-        err=True,
-    )

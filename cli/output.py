@@ -78,7 +78,10 @@ def _heading(hit: Hit, source: Location | None) -> str:
     shown = [click.style(one_line(str(hit.id), ID_CHARACTERS), bold=True)]
     if source is not None:
         place = one_line(source.label, PLACE_CHARACTERS)
-        linked = place if source.url is None or not sys.stdout.isatty() else _linked(place, source.url)
+        linked = place
+        if source.url is not None and sys.stdout.isatty():
+            # A link in a terminal (OSC 8); terminals without links show only the text.
+            linked = f"\x1b]8;;{source.url}\x1b\\{place}\x1b]8;;\x1b\\"
         # Leave out the id of a file, which is its name: the place shows it too.
         shown = [linked] if source.label.startswith(str(hit.id)) else [*shown, linked]
     own = () if source is None else _SOURCE_FIELDS
@@ -100,11 +103,6 @@ def _wrapped(text: str, width: int | None) -> list[str]:
         lines[-1] += f" {word}" if lines[-1] else word
         room -= length + 1
     return lines[1:]
-
-
-def _linked(text: str, url: str) -> str:
-    """Return text as a link in a terminal (OSC 8); terminals without links show only the text."""
-    return f"\x1b]8;;{url}\x1b\\{text}\x1b]8;;\x1b\\"
 
 
 def _is_shown(value: Any) -> bool:

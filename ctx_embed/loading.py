@@ -225,13 +225,6 @@ def load_cross_encoder(name: str) -> Any:
         raise InputError(f"{name}: the CrossEncoder cannot be loaded ({type(error).__name__}: {reason})") from error
 
 
-def _card_name(path: str | Path | None, folder: Path) -> str:
-    """Return the name of a model for other programs, such as MTEB: its name on the hub, or its folder's name."""
-    if folder == DEFAULT_MODEL:
-        return DEFAULT_NAME
-    return Path(os.path.abspath(folder)).name if os.path.exists(str(path)) else str(path)
-
-
 def load(
     path: str | Path | None = None,
     device: str | None = None,
@@ -310,6 +303,8 @@ def load(
                     f"{features[1]!r:.80}"
                 )
         card_class = Card if is_ours else IdentifiedCard
+        # Other programs, such as MTEB, name the model as the hub or its folder does.
+        own = Path(os.path.abspath(folder)).name if os.path.exists(str(path)) else str(path)
         model = SentenceTransformer(
             modules=cast(Any, modules),
             device=device,
@@ -317,7 +312,7 @@ def load(
             default_prompt_name=default_prompt_name or config.get("default_prompt_name"),
             similarity_fn_name=cast(Any, similarity_fn_name or config.get("similarity_fn_name")),
             truncate_dim=truncate_dim if truncate_dim is not None else config.get("truncate_dim"),
-            model_card_data=card_class(model_name=_card_name(path, folder)),
+            model_card_data=card_class(model_name=DEFAULT_NAME if folder == DEFAULT_MODEL else own),
         )
         require_dimensions(model.truncate_dim, model.dimension)
     except InputError:

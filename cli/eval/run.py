@@ -126,26 +126,21 @@ def run(
 def _print_report(report: dict[str, Any], width: int | None) -> None:
     """Print the tables and notes, ``width`` columns wide; None uses the terminal's width."""
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
     from ctx_embed.eval.reports.tables import notes, tables
 
     console = Console(width=width)
     for table in tables(report):
-        _print_table(console, table)
+        # Make the cells Text, because rich might read a name as markup.
+        shown = Table()
+        for place, column in enumerate(table.columns):
+            shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
+        for rows in table.sections:
+            for row in rows:
+                shown.add_row(*map(Text, row), end_section=row is rows[-1])
+        click.echo(table.title)
+        console.print(shown)
     for line in notes(report):
         click.echo(line)
-
-
-def _print_table(console: Any, table: Any) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    # Make the cells Text, because rich might read a name as markup.
-    shown = Table()
-    for place, column in enumerate(table.columns):
-        shown.add_column(Text(column), justify="right" if place else "left", overflow="fold")
-    for rows in table.sections:
-        for row in rows:
-            shown.add_row(*map(Text, row), end_section=row is rows[-1])
-    click.echo(table.title)
-    console.print(shown)

@@ -15,11 +15,6 @@ if TYPE_CHECKING:
     from ctx_embed.rows.pieces import Piece
 
 
-def default_workers() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> None:
     """Embed pieces.
 
@@ -33,7 +28,8 @@ def run(work: Work, workers: int | None, finished: Callable[[Part], None]) -> No
     """
     from ctx_embed.bulk_encoding.work import Worker, one_thread_each
 
-    count = max(min(workers or default_workers(), len(work.pieces)), 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = max(min(workers or cores, len(work.pieces)), 1)
     parts: Queue[Part | None] = Queue(count)
     stopped = threading.Event()
     waiting = iter(work.pieces)

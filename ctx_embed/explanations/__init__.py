@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ctx_embed.explanations.writing import write
+from ctx_embed.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ctx_embed.explanations.explanation import ContextPath, Contributions, Explanation, contributions, explain
 
 __all__ = ["ContextPath", "Contributions", "Explanation", "contributions", "explain", "write"]
 
-
-def __getattr__(name: str) -> Any:
-    # Imported at first use: the module imports NumPy and the tokenizers.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("ctx_embed.explanations.explanation"), name)
+# Imported at first use: the module imports NumPy and the tokenizers.
+_HOMES = {name: "ctx_embed.explanations.explanation" for name in __all__ if name != "write"}
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -40,16 +40,12 @@ def renderable(explanation: Explanation, *, contexts: bool = False) -> Renderabl
 def _line(tokens: tuple[str, ...], weights: NDArray[np.float32]) -> Text:
     line = Text()
     for token, weight, shade in zip(tokens, weights.tolist(), shades(weights).tolist(), strict=True):
-        line.append(printable(token), style=_style(shade)).append(f" {percent(weight, 0)}  ", style="dim")
+        base = FOR if shade > 0 else AGAINST
+        red, green, blue = (round(255 - abs(shade) * DEEPEST * (255 - part)) for part in base)
+        style = "" if abs(shade) < FAINTEST else f"black on rgb({red},{green},{blue})"
+        line.append(printable(token), style=style).append(f" {percent(weight, 0)}  ", style="dim")
     line.rstrip()
     return line
-
-
-def _style(shade: float) -> str:
-    if abs(shade) < FAINTEST:
-        return ""
-    red, green, blue = (round(255 - abs(shade) * DEEPEST * (255 - part)) for part in (FOR if shade > 0 else AGAINST))
-    return f"black on rgb({red},{green},{blue})"
 
 
 def _path(path: ContextPath) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -180,13 +180,7 @@ class Search:
                 found[row] = _Candidate(self._passages + row, self._found(passages[row], float(cosines[row])))
             return found[row]
 
-        self._add_nearest(cosines, worded, candidate)
-        self._add_worded(worded, counts, contents, candidate)
-        self._passages += len(passages)
-        self.lines += sum(text.extracted.text.count("\n") + (not text.extracted.text.endswith("\n")) for text in batch)
-
-    def _add_nearest(self, cosines: NDArray[Any], worded: list[int], candidate: Callable[[int], _Candidate]) -> None:
-        """Keep the passages that are among the nearest so far."""
+        # The passages that are among the nearest so far.
         floor = self._nearest[-1].hit.score if len(self._nearest) == self._depth else -2.0
         # A text that the model cannot read is a zero vector, which has no meaning.
         is_near = (cosines > floor) & (cosines != 0)
@@ -195,20 +189,17 @@ class Search:
         near = np.flatnonzero(is_near)
         new = [candidate(row) for row in near[np.argsort(-cosines[near], kind="stable")][: self._depth].tolist()]
         self._nearest = sorted([*self._nearest, *new], key=lambda each: -each.hit.score)[: self._depth]
-
-    def _add_worded(
-        self, worded: list[int], counts: NDArray[Any], contents: Sequence[str], candidate: Callable[[int], _Candidate]
-    ) -> None:
-        """Keep the passages that are among the best so far by the words of the question."""
-        if self._words is None or not worded:
-            return
-        scores = self._words.scores(counts, [len(contents[row]) for row in worded])
-        for place in np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist():
-            each = candidate(worded[place])
-            each.counts = counts[place]
-            self._worded.append(each)
-        if len(self._worded) > 2 * SPARE * self._depth:
-            self._worded = [each for _, each in self._by_words()[: SPARE * self._depth]]
+        if self._words is not None and worded:
+            # Those that are among the best so far by the words of the question.
+            scores = self._words.scores(counts, [len(contents[row]) for row in worded])
+            for place in np.argsort(-scores, kind="stable")[: SPARE * self._depth].tolist():
+                each = candidate(worded[place])
+                each.counts = counts[place]
+                self._worded.append(each)
+            if len(self._worded) > 2 * SPARE * self._depth:
+                self._worded = [each for _, each in self._by_words()[: SPARE * self._depth]]
+        self._passages += len(passages)
+        self.lines += sum(text.extracted.text.count("\n") + (not text.extracted.text.endswith("\n")) for text in batch)
 
     def _by_words(self) -> list[tuple[float, _Candidate]]:
         """Return the passages with words of the question and their scores by all passages so far, best first."""
@@ -256,9 +247,22 @@ class Search:
                 of_files.setdefault(hit.id, hit)
             ranked = list(of_files.values())
         best = ranked[: self.options.k]
-        kept = [hit for hit in self._judged(best) if self._answers(hit)]
+        least, threshold = self.options.min_relevance, self.options.threshold
+        least = DEFAULT_RELEVANCE if least is None else least
+        kept = [
+            hit
+            for hit in self._judged(best)
+            if (hit.relevance is None or hit.relevance >= least) and (threshold is None or hit.score >= threshold)
+        ]
         self.hidden = len(best) - len(kept)
-        return self._placed(kept)
+        spans = highlights(
+            [hit.text for hit in kept], [self.question], self._query[None], partial(_embedded, self.model)
+        )
+        # In a record all lines have the number of the record.
+        return [
+            replace(hit, highlight=span, nearest_line=hit.nearest_line or counted(hit.line, hit.text, "\n", span[0]))
+            for hit, span in zip(kept, spans, strict=True)
+        ]
 
     def _ranked(self) -> list[Found]:
         """Return the best passages so far in the order of the mode."""
@@ -284,22 +288,6 @@ class Search:
             replace(hit, relevance=unanswered.relevance(hit.score, share))
             for hit, share in zip(hits, shares, strict=True)
         ]
-
-    def _placed(self, hits: list[Found]) -> list[Found]:
-        """Return hits with their highlights; in a record all lines have the number of the record."""
-        embed = partial(_embedded, self.model)
-        placed = []
-        spans = highlights([hit.text for hit in hits], [self.question], self._query[None], embed)
-        for hit, span in zip(hits, spans, strict=True):
-            line = hit.nearest_line or counted(hit.line, hit.text, "\n", span[0])
-            placed.append(replace(hit, highlight=span, nearest_line=line))
-        return placed
-
-    def _answers(self, hit: Found) -> bool:
-        least, threshold = self.options.min_relevance, self.options.threshold
-        least = DEFAULT_RELEVANCE if least is None else least
-        is_relevant = hit.relevance is None or hit.relevance >= least
-        return is_relevant and (threshold is None or hit.score >= threshold)
 
 
 def _embedded(model: IndexModel, texts: Sequence[str]) -> Vectors:

@@ -162,7 +162,17 @@ class Qdrant(Database):
                 # For Qdrant, vectors of zeros have the cosine 0. Excluding them is slow, so do it only if one is found.
                 if any(point.payload.get(UNDIRECTED) for point in points):
                     points = ask(query_filter=others).points
-            found.append([_hit(point.payload, float(point.score)) for point in points])
+            found.append(
+                [
+                    Hit(
+                        id=point.payload["id"],
+                        score=float(point.score),
+                        text=point.payload["text"],
+                        metadata=_merged(point.payload["metadata"], point.payload["lists"]),
+                    )
+                    for point in points
+                ]
+            )
         return found
 
 
@@ -195,12 +205,6 @@ def _merged(plain: dict[str, Any], lists: dict[str, Any]) -> dict[str, Any]:
     for name, value in lists.items():
         merged[name] = _merged(merged.get(name, {}), value) if isinstance(value, dict) else value
     return merged
-
-
-def _hit(payload: dict[str, Any], score: float) -> Hit:
-    text = payload["text"]
-    metadata = _merged(payload["metadata"], payload["lists"])
-    return Hit(id=payload["id"], score=score, text=text, metadata=metadata)
 
 
 def _key(root: str, path: FieldPath) -> str:

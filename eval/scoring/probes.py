@@ -208,26 +208,16 @@ class Protocol:
                     chosen[place] = grid[self.pick(np.array([next(right) for _ in folds], float), sizes)]
             meter = Meter("folds", len(splits), "fits", leave=False)
             predicted = list(meter.each(pool.map(lambda split, C: predict(split, (C,))[0], splits, chosen)))
-        return _score_of(classes, splits, predicted, chosen, parts)
-
-
-def _score_of(
-    classes: Indices,
-    splits: list[tuple[Indices, Indices]],
-    predicted: list[Indices],
-    chosen: list[float],
-    parts: Parts | None,
-) -> ProbeScore:
-    hits = np.zeros(len(classes), bool)
-    for (_, test), found in zip(splits, predicted, strict=True):
-        hits[test] = found == classes[test]
-    tested = np.sort(np.concatenate([test for _, test in splits]))
-    return ProbeScore(
-        tuple(100.0 * float(hits[test].mean()) for _, test in splits),
-        tuple(chosen),
-        majority_floor(classes, None if parts is None else splits[0]),
-        "".join("01"[int(hit)] for hit in hits[tested]),
-    )
+        hits = np.zeros(len(classes), bool)
+        for (_, test), found in zip(splits, predicted, strict=True):
+            hits[test] = found == classes[test]
+        tested = np.sort(np.concatenate([test for _, test in splits]))
+        return ProbeScore(
+            tuple(100.0 * float(hits[test].mean()) for _, test in splits),
+            tuple(chosen),
+            majority_floor(classes, None if parts is None else splits[0]),
+            "".join("01"[int(hit)] for hit in hits[tested]),
+        )
 
 
 def folds_of(rows: Indices, classes: Indices, folds: int, seed: int) -> list[tuple[Indices, Indices]]:

@@ -125,7 +125,8 @@ class DataReader:
         # The client may raise any error of its transport and file formats.
         except Exception as error:
             self._hub_is_away = isinstance(error, ConnectionError)
-            raise InputError(f"{failure} ({_first_line(error)}); {REMEDY}") from None
+            first = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise InputError(f"{failure} ({first}); {REMEDY}") from None
         finally:
             log.setLevel(level)
         return subsets
@@ -225,7 +226,3 @@ def _checked_judgements(task: RetrievalTask, data: TaskData) -> TaskData:
 
 def _share(found: Collection[Any], of: Collection[Any]) -> str:
     return f"{len(found):,} of {len(of):,} (such as {next(iter(found))!r})"
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__

@@ -26,11 +26,6 @@ PIECES_ROUNDS = (0.7, 0.2, 0.1)
 NEGATIONS = frozenset({"not", "no", "never", "nothing", "nobody", "none", "neither", "nor", "without", "hardly", "t"})
 
 
-def _joinable(entries: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which entries are whole words, or the apostrophe between them."""
-    return np.array([entry == APOSTROPHE or entry.isalpha() for entry in entries])
-
-
 def _strongest(
     ids: NDArray[np.int32],
     lengths: NDArray[np.int64],
@@ -86,7 +81,9 @@ def learn_phrases(
     if count < 0:
         raise InputError(f"phrases must be at least 0, got {count}")
     vocabulary = tokenizer.get_vocab()
-    joinable = _joinable(sorted(vocabulary, key=vocabulary.__getitem__))
+    # Whole words, and the apostrophe between them.
+    entries = sorted(vocabulary, key=vocabulary.__getitem__)
+    joinable = np.array([entry == APOSTROPHE or entry.isalpha() for entry in entries])
     ids, lengths = TextTokenizer(tokenizer)(texts)
     first = round(FIRST_SHARE * count)
     pairs = np.zeros((0, 2), dtype=np.int32)
