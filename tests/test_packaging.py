@@ -63,12 +63,6 @@ def test_links_lead_to_files_that_an_sdist_holds(page):
             assert path.parts[0] in SDIST, target
 
 
-def test_html_can_be_read_after_an_installation_by_an_old_pip():
-    """The pip of Python 3.11 leaves out the extra of lxml that trafilatura needs."""
-    extra = PROJECT["project"]["optional-dependencies"]["documents"]
-    assert any(requirement.startswith("lxml_html_clean") for requirement in extra)
-
-
 def test_every_third_party_import_is_declared():
     """Of the package's own code; extras may bring what only some files import, by the name in the second list."""
     declared = " ".join(PROJECT["project"]["dependencies"]).lower().replace("-", "_")

@@ -66,7 +66,7 @@ def build(
     """Index the documents of INPUT in the folder INDEX.
 
     INPUT is a folder, a file, or - for standard input. In a folder every file is a document, cut into passages: text,
-    Markdown and source code in any encoding, Word and more, and with the extra 'documents' HTML and PDF. The same
+    Markdown and source code in any encoding, HTML, Word and more, and with the extra 'documents' PDF. The same
     command again brings INDEX in step with the folder, see 'index sync'.
 
     A named file is text (one document per line, blank lines skipped), label<TAB>text, JSONL or a JSON array, CSV or

@@ -101,7 +101,7 @@ def test_a_worker_imports_nothing_heavy(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert FIRST in json.loads(done.stdout)["texts"][0]["text"]
     modules = set(done.stderr.rpartition("modules:")[2].split())
-    assert modules & {"torch", "transformers", "faiss", "numpy", "sklearn", "pyarrow", "trafilatura"} == set()
+    assert modules & {"torch", "transformers", "faiss", "numpy", "sklearn", "pyarrow"} == set()
 
 
 def test_formats_without_their_library(tmp_path, monkeypatch):

@@ -235,17 +235,25 @@ def test_markdown(tmp_path, content, title, metadata, blocks):
         ("just words", None, "just words"),
         ("<!-- <title>old</title> --><title>New</title><p>x</p>", "New", "x"),
         (f"<title>New</title><p>{FIRST}</p>", "New", FIRST),
+        # Whole pages: tags that may be left out, menus by their roles, and menus without an end.
+        (f"<html><head><title>New</title><body><p>{FIRST}", "New", FIRST),
+        (
+            f"<html><body><div role='navigation'><div>menu</div>menu</div>{FIRST}<footer>c</footer></body></html>",
+            None,
+            FIRST,
+        ),
+        (f"<html><body><nav>menu<p>{FIRST}</p></body></html>", None, f"menu\n\n{FIRST}"),
+        (f"<html><head><script src='x.js'/></head><body><svg/><p>{FIRST}</p></body></html>", None, FIRST),
+        (f"<html><form><h2>Fog&para;</h2>{FIRST}<dl><dt>a<dd>b</dl></form></html>", None, f"## Fog\n\n{FIRST}\n\na\nb"),
     ],
 )
-def test_fragments_of_html(tmp_path, page, title, text):
-    pytest.importorskip("trafilatura")
+def test_html(tmp_path, page, title, text):
     (tmp_path / "a.html").write_text(page)
     (found,) = texts(tmp_path / "a.html")
     assert (found.text, found.title) == (text, title)
 
 
 def test_titles_of_pages_are_those_of_their_heads(tmp_path):
-    pytest.importorskip("trafilatura")
     head, icon = "<head><!-- <title>old</title> --></head>", "<svg><title>icon</title></svg>"
     (tmp_path / "a.html").write_text(f"<html>{head}<body>{icon}<p>{FIRST}</p></body></html>")
     assert [found.title for found in texts(tmp_path / "a.html")] == [None]

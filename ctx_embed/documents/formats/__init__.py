@@ -53,7 +53,7 @@ _MARKDOWN = Format("Markdown", "plain:markdown", apart=False)
 _PYTHON = Format("Python", "plain:python", apart=False)
 _CODE = Format("source code", "plain:code", apart=False)
 _ROWS = Format("rows", "plain:rows", apart=False)
-_HTML = Format("HTML", "web:html", "trafilatura")
+_HTML = Format("HTML", "web:html")
 # SVG counts as an image: it is text, but not for people to read.
 _IMAGE = Format("image", "plain:binary", apart=False)
 

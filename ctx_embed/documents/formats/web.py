@@ -16,40 +16,47 @@ from ctx_embed.documents.decoding import decode, read_text
 from ctx_embed.documents.extracted import Extracted, UnreadableFileError
 from ctx_embed.documents.formats.zipped import member, opened, parsed
 
-_UNSEEN = {"script", "style", "head", "title", "template", "noscript", "svg", "nav"}
+# Tags whose contents nobody reads, and the attribute that says so of any tag: menus and the like.
+_UNSEEN = frozenset({"script", "style", "title", "template", "noscript", "svg", "nav", "footer", "role"})
+_ROLE = re.compile(r"\brole\s*=\s*[\"']?(?:navigation|search|contentinfo)\b", re.IGNORECASE)
 _HEADINGS = {f"h{depth}": "#" * depth for depth in range(1, 7)}
 _BLOCKS = """
-address article aside blockquote body dd div dl dt figure footer form header hr li main ol p pre section table tr ul
+address article aside blockquote body dd div dl dt figure form header hr li main ol p pre section table tr ul
 """
 _BREAKING = {*_HEADINGS, *_BLOCKS.split()}
 # Tags that end a line rather than a block.
 _LINES = ("li", "tr", "dt", "dd")
 # The contents of these tags are not HTML.
 _RAW = {name: re.compile(rf"</{name}\b", re.IGNORECASE) for name in ("script", "style")}
+# Tags that have no contents.
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)")
 _QUOTE_OR_END = re.compile(r"=\s*[\"']|>")
 # How comments and other hidden parts begin and end.
 _MARKS = (("<!--", "-->"), ("<!", ">"), ("<?", ">"), ("</", ">"))
 _CONTAINER = "META-INF/container.xml"
-_WHOLE = re.compile(r"<(?:html|body|head)[\s>]", re.IGNORECASE)
-# Finding the main text takes up to 50 microseconds a tag, and parsing takes quadratic time in the attributes of a tag.
-_MOST_TAGS, _MOST_IN_A_TAG = 100_000, 50_000
+# A sign that links to a heading.
+_SIGN = "\xb6"
 
 
 class _Text:
     """Collects the text of a page as Markdown: blank lines between blocks, # before headings, code in fences."""
 
-    def __init__(self) -> None:
+    def __init__(self, unseen: frozenset[str]) -> None:
+        self.unseen = unseen
         self.parts: list[str] = []
         self.title: str | None = None
-        self._unseen: list[str] = []
+        # The unseen tags that are open.
+        self.within: list[str] = []
         self._code = 0
 
-    def start(self, tag: str) -> None:
+    def start(self, tag: str, attributes: str) -> None:
         """Take an opening tag."""
-        if tag in _UNSEEN:
-            self._unseen.append(tag)
-        elif self._unseen:
+        # Within an unseen tag, those of the same name count, to find its end.
+        is_unseen = tag in self.unseen or tag in self.within or ("role" in self.unseen and _ROLE.search(attributes))
+        if is_unseen and tag not in _VOID and not attributes.endswith("/>"):
+            self.within.append(tag)
+        elif is_unseen or self.within:
             return
         elif tag == "br":
             self.parts.append("\n")
@@ -62,14 +69,14 @@ class _Text:
             elif tag == "pre":
                 self._code += 1
                 self.parts.append("```\n")
-        elif tag in ("td", "th"):
+        elif tag in ("td", "th") and self.parts and self.parts[-1][-1:] not in ("\n", " "):
             self.parts.append(" ")
 
     def end(self, tag: str) -> None:
         """Take a closing tag."""
-        if self._unseen:
-            if tag == self._unseen[-1]:
-                self._unseen.pop()
+        if self.within:
+            if tag == self.within[-1]:
+                self.within.pop()
         elif tag == "pre" and self._code:
             self._code -= 1
             self.parts.append("\n```\n\n")
@@ -78,27 +85,34 @@ class _Text:
 
     def text(self, text: str) -> None:
         """Take the text between two tags."""
-        if self._unseen in (["title"], ["head", "title"]):
+        if self.within == ["title"]:
             self.title = self.title or _line(text)
-        if text and not self._unseen:
+        if text and not self.within:
             with suppress(ValueError):  # A character reference with thousands of digits.
                 text = unescape(text)
-            self.parts.append(text if self._code else re.sub(r"\s+", " ", text))
+            if not self._code:
+                text = re.sub(r"\s+", " ", text)
+                text = text.lstrip() if not self.parts or self.parts[-1][-1:] in ("\n", " ") else text
+            self.parts.append(text)
+
+    def markdown(self) -> str:
+        """Return the text."""
+        lines = (line.rstrip().removesuffix(_SIGN).rstrip() for line in "".join(self.parts).split("\n"))
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
 def text_of(page: str) -> str:
     """Return all text of an HTML page as Markdown, without scripts, styles and navigation, see :func:`_scanned`."""
-    lines = (line.rstrip() for line in "".join(_scanned(page).parts).split("\n"))
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+    return _scanned(page).markdown()
 
 
-def _scanned(page: str) -> _Text:
+def _scanned(page: str, unseen: frozenset[str] = _UNSEEN) -> _Text:
     """Return what a page says.
 
     Reads each character once, even of broken pages, for which Python's own parser takes quadratic time. A tag or a
-    comment that is never closed ends the page, as the HTML standard says.
+    comment that is never closed ends the page, as the HTML standard says; a menu without an end is read.
     """
-    found = _Text()
+    found = _Text(unseen)
     at = 0
     while (start := page.find("<", at)) >= 0:
         tag = _TAG.match(page, start)
@@ -109,62 +123,42 @@ def _scanned(page: str) -> _Text:
             at = start + 1
             continue
         found.text(page[at:start])
-        at = _after_tag(page, tag.end())[0] if tag else page.find(mark or ">", start + 2) + len(mark or ">")
+        at = _after_tag(page, tag.end()) if tag else page.find(mark or ">", start + 2) + len(mark or ">")
         if at < start + 2:
             at = len(page)
         elif tag is not None and tag[1]:
             found.end(tag[2].lower())
         elif tag is not None:
             name = tag[2].lower()
-            found.start(name)
-            if name in _RAW:
+            found.start(name, page[tag.end() : at])
+            if name in _RAW and not page.startswith("/>", at - 2):
                 closing = _RAW[name].search(page, at)
                 at = closing.start() if closing else len(page)
     found.text(page[at:])
-    return found
+    endless = unseen & {name if name in unseen else "role" for name in found.within} - _RAW.keys()
+    return _scanned(page, unseen - endless) if endless else found
 
 
-def _after_tag(page: str, at: int) -> tuple[int, int]:
-    """Return the place after the ``>`` that ends a tag, -1 if there is none, and its length without quoted values."""
-    length = 0
+def _after_tag(page: str, at: int) -> int:
+    """Return the place after the ``>`` that ends a tag; -1 if there is none."""
     while match := _QUOTE_OR_END.search(page, at):
-        length += match.end() - at
         at = match.end()
         if match[0] == ">":
-            return at, length
+            return at
         at = page.find(match[0][-1], at) + 1
         if not at:
             break
-    return -1, length + (len(page) - at if at else 0)
-
-
-def _costly(page: str) -> bool:
-    """Return whether trafilatura might need many seconds for a page: it has too many tags, or attributes in a tag."""
-    if page.count("<") > _MOST_TAGS:
-        return True
-    at = 0
-    while len(page) > _MOST_IN_A_TAG and at >= 0 and (tag := _TAG.search(page, at)):
-        at, length = _after_tag(page, tag.end())
-        if length > _MOST_IN_A_TAG:
-            return True
-    return False
+    return -1
 
 
 def html(path: str) -> Iterator[Extracted]:
-    """Yield the main text of an HTML page as Markdown; all its text if no main text is found or the page is huge."""
-    import trafilatura
+    """Yield the text of an HTML page as Markdown, without menus and footers that its tags or roles name.
 
-    page = read_text(path)
-    main = title = None
-    # A fragment has no menus to leave out.
-    tree = trafilatura.load_html(page) if _WHOLE.search(page) and not _costly(page) else None
-    if tree is not None:
-        main = trafilatura.extract(tree, output_format="markdown", include_comments=False, favor_recall=True, fast=True)
-        title = tree.findtext(".//head/title")
-    else:
-        title = _scanned(page).title
-    text = main or text_of(page)
-    yield Extracted(text, "markdown", title=(_line(title) if title else None) or title_of(text))
+    To guess the main text, as readers of news do, would lose whole sections of manuals.
+    """
+    found = _scanned(read_text(path))
+    text = found.markdown()
+    yield Extracted(text, "markdown", title=found.title or title_of(text))
 
 
 def _line(text: str) -> str | None:
