@@ -34,8 +34,9 @@ MEANING_OF_FEW = 0.3
 INTERCEPT = 5.0
 # Texts and folds of the cross-validation: it is repeated if the texts are few, and has two folds for many classes.
 MOST_TEXTS, FOLDS, MOST_REPEATS, MANY_CLASSES = 2000, 5, 5, 10
-# Of more texts, up to this many then choose the strength of the words, a fifth of them held out: words gain with texts.
-MOST_FOR_WORDS = 10_000
+# The strength of the words is chosen on more texts, since words gain with texts: on up to so many, a fifth of them held
+# out. Of fewer texts than MOST_TEXTS, folds hold out about so many for it, since a fit of words takes longer.
+MOST_FOR_WORDS, ENOUGH_FOR_WORDS = 10_000, 800
 # Features of a vocabulary, and weights of words in all classes together.
 MOST_FEATURES, MOST_WEIGHTS = 50_000, 1_000_000
 # Words whose weight is smaller than this share of the largest are dropped.
@@ -243,8 +244,6 @@ def _chosen(
     if len(rows) < 2 or len(present) < 2:
         return False, MEANING_OF_FEW, 0.0, 1.0
     folds = list(_folds(of_rows, random))
-    every = np.concatenate([test for _, test in folds])
-    best = (np.inf, False, MEANING_OF_FEW, 0.0, 1.0)
     few = None if counts is None else _known(counts[rows])
     of_present = None if weights is None else weights[present]
     fits = {
@@ -257,9 +256,10 @@ def _chosen(
         for number, (train, test) in enumerate(folds):
             starts[number] = fit.coefficients(train, meaning, words, starts[number], ROUGH)
             logits.append(fit.logits(test, starts[number]))
-        factor, loss = fit.likelihood(np.concatenate(logits), every)
+        factor, loss = fit.likelihood(np.concatenate(logits), np.concatenate([test for _, test in folds]))
         return loss, separately, meaning, words, factor
 
+    best: tuple[Any, ...] = (np.inf,)
     for separately in fits:
         starts: list[Any] = [None] * len(folds)
         losses: list[float] = []
@@ -268,30 +268,26 @@ def _chosen(
             best, losses = min(best, found), [*losses, found[0]]
             if len(losses) > 2 and losses[-1] > losses[-2] > losses[-3]:
                 break
-    if few is not None and few.shape[1]:
-        _, separately, meaning, _, _ = best
-        starts = [None] * len(folds)
-        for words in [words for words in WORDS if words * TEXTS_OF_WORDS < len(rows)]:
-            found = tried(separately, meaning, words, starts)
-            best, worse = min(best, found), found[0] > best[0]
-            if worse:
-                break
-        _, separately, meaning, words, _ = best
-        if words and meaning > MEANING[0]:
-            # Beside words, the meaning may weigh less.
-            best = min(best, tried(separately, MEANING[MEANING.index(meaning) - 1], words, starts))
-    if counts is not None and len(distinct) > MOST_TEXTS:
-        _, separately, meaning, words, _ = best
+    if counts is None:
+        return best[1:]
+    _, separately, meaning, _, _ = best
+    if len(distinct) > MOST_TEXTS:
         rows = distinct[:MOST_FOR_WORDS]
-        fit = Regression(X[rows], _known(counts[rows]), targets[rows], classes, weights, separately)
+        fits[separately] = Regression(X[rows], _known(counts[rows]), targets[rows], classes, weights, separately)
         test, train = np.split(np.arange(len(rows)), [len(rows) // 5])
-        best, start = (np.inf, separately, meaning, 0.0, 1.0), None
-        for strength in [words, *(larger for larger in WORDS if larger > words)]:
-            start = fit.coefficients(train, meaning, strength, start, ROUGH)
-            factor, loss = fit.likelihood(fit.logits(test, start), test)
-            if loss > best[0]:
-                break
-            best = (loss, separately, meaning, strength, factor)
+        folds = [(train, test)]
+    else:
+        folds = folds[: 1 + ENOUGH_FOR_WORDS // len(folds[0][1])]
+    starts = [None] * len(folds)
+    best = tried(separately, meaning, 0.0, starts)
+    for words in [words for words in WORDS if words * TEXTS_OF_WORDS < len(rows)]:
+        found = tried(separately, meaning, words, starts)
+        if found > best:
+            break
+        best = found
+    if best[3] and meaning > MEANING[0]:
+        # Beside words, the meaning may weigh less.
+        best = min(best, tried(separately, MEANING[MEANING.index(meaning) - 1], best[3], starts))
     return best[1:]
 
 
