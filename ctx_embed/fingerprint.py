@@ -7,12 +7,19 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ctx_embed.text import normalisation
+
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 
 # Configs of modules that have none in sentence-transformers 5.7, as version 6 writes them, so that both have one hash.
 CONFIGS = {"Normalize": {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}}
+
+
+def reads_normalised(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a module that reads texts normalised, with the version of that reading."""
+    return {**config, "normalisation": normalisation.VERSION}
 
 
 def digest(
@@ -64,7 +71,8 @@ def fingerprint(model: SentenceTransformer) -> str:
             describe: Any = getattr(module, "get_config_dict", dict)
             # Our modules have both; use their own tokenizer rather than its view for transformers.
             tokenizer: Any = getattr(module, "backend_tokenizer", None) or getattr(module, "tokenizer", None)
-            yield type(module).__name__, describe(), getattr(tokenizer, "backend_tokenizer", tokenizer)
+            config = reads_normalised(describe()) if hasattr(module, "text_tokenizer") else describe()
+            yield type(module).__name__, config, getattr(tokenizer, "backend_tokenizer", tokenizer)
 
     def tensors() -> Iterator[tuple[str, str, Iterable[int], Iterable[Any]]]:
         for name, tensor in sorted(model.state_dict().items()):

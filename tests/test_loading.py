@@ -324,7 +324,7 @@ def test_the_path_of_the_shipped_model(sentences):
     assert np.array_equal(theirs.encode(sentences), load(device="cpu").encode(sentences))
 
 
-SHIPPED = "8255bcc7255671e9056ec59dd4fe6d697c156815fc19a021b58ca9c7e02d2514"
+SHIPPED = "8852269f5406d2b6bf57d3de08eb9a51f79525b5e8c6628c19f1deb0588eb1ed"
 
 
 def test_the_shipped_models_fingerprint_is_that_of_the_indexes_there_are():

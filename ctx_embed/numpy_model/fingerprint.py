@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from ctx_embed.fingerprint import digest
+from ctx_embed.fingerprint import digest, reads_normalised
 from ctx_embed.numpy_model.saved import PHRASES, SCALES, TABLE, SavedContextualizer, TokenTable
+from ctx_embed.text import normalisation
 
 # Rows of the table that are hashed at a time: 5 MB of 320 float32.
 BLOCK_ROWS = 4096
@@ -38,7 +39,7 @@ def compute(saved: SavedContextualizer) -> str:
 
     return digest(
         [
-            ("Contextualizer", saved.config, saved.tokenizer),
+            ("Contextualizer", reads_normalised(saved.config), saved.tokenizer),
             *(("Normalize", config, None) for config in saved.normalize),
         ],
         (
@@ -57,9 +58,11 @@ def compute(saved: SavedContextualizer) -> str:
 def files_key(saved: SavedContextualizer) -> str:
     """Return the sha256 over the sha256 of each file that decides a fingerprint.
 
-    The key includes the version of tokenizers, since it decides how a tokenizer is written and thus what is hashed.
+    The key includes the version of tokenizers, since it decides how a tokenizer is written and thus what is hashed, and
+    that of the normalisation of texts.
     """
-    digest = hashlib.sha256(f"tokenizers {tokenizers.__version__}\n".encode())
+    versions = f"tokenizers {tokenizers.__version__} normalisation {normalisation.VERSION}\n"
+    digest = hashlib.sha256(versions.encode())
     for path in saved.files:
         of_file = hashlib.sha256()
         # Read without a memory map, whose pages would count as memory of the process.

@@ -12,6 +12,7 @@ from ctx_embed.loading import load
 from ctx_embed.numpy_model import Embedder
 from ctx_embed.numpy_model import fingerprint as stored
 from ctx_embed.numpy_model.saved import DEFAULT_MODEL, SavedContextualizer
+from ctx_embed.text import normalisation
 
 
 @pytest.fixture
@@ -46,6 +47,13 @@ def test_a_changed_file_gives_another(cache, folder):
     config = folder / "contextualizer_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "scale": "sum"}))
     assert Embedder.load(folder).fingerprint == fingerprint(load(folder)) != before
+
+
+def test_the_version_of_the_normalisation_counts(cache, folder, tiny_model, monkeypatch):
+    before = fingerprint(tiny_model)
+    assert Embedder.load(folder).fingerprint == before
+    monkeypatch.setattr(normalisation, "VERSION", normalisation.VERSION + 1)
+    assert Embedder.load(folder).fingerprint == fingerprint(tiny_model) != before
 
 
 def test_a_broken_or_unwritable_cache_does_no_harm(cache, folder):
