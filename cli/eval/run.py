@@ -32,7 +32,8 @@ WIDTH_OF_FILES = 200
     default=["default"],
     metavar="NAME|PATH",
     help="default, minilm, tfidf, majority, random, a system (randomly initialised), model2vec:PATH, or a "
-    "SentenceTransformer's folder or name on the hub; may be repeated, and all are compared with the first.",
+    "SentenceTransformer's folder or name on the hub; NAME+words reads words too; may be repeated, and all are "
+    "compared with the first.",
 )
 @click.option(
     "--task",

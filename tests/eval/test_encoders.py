@@ -7,10 +7,13 @@ import pytest
 
 from ctx_embed import loading
 from ctx_embed.errors import InputError
+from ctx_embed.eval import EvaluationOptions, evaluate
 from ctx_embed.eval.encoders import as_encoder, encoder_names, load_encoder
+from ctx_embed.eval.scoring.words import reading_words
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.systems import SYSTEMS
 from tests.conftest import make_model
+from tests.helpers.errors import error
 
 
 def test_a_folder(tiny_model, tiny_model_path, sentences):
@@ -96,3 +99,17 @@ def test_model2vec(tmp_path, tokenizer):
     assert encoder.parameters == vectors.size
     with pytest.raises(InputError, match=r"^model2vec:\./nowhere: no model2vec model there \("):
         load_encoder("model2vec:./nowhere")
+
+
+def test_words_beside_an_encoder(tmp_path):
+    random = np.random.default_rng(0)
+    file = tmp_path / "task.tsv"
+    labels = random.choice(["bad", "good"], 200)
+    file.write_text("".join(f"{label}\t{label} {random.integers(10_000)}\n" for label in labels))
+    evaluation = evaluate(["random+words", "random"], str(file), options=EvaluationOptions(protocol="quick"))
+    words, alone = (score.mean for score in evaluation.scores.values())
+    assert alone < 70 < 95 < words
+    message = "tfidf+words: tfidf reads words already; name an encoder of meaning, such as default"
+    assert error(load_encoder, "tfidf+words") == message
+    with pytest.raises(InputError, match=r"NAME\+words needs a task with one text a row"):
+        reading_words(lambda train, other: (train, other), [("a", "b")])
