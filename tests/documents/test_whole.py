@@ -62,6 +62,11 @@ WORD = {
         "</w:p></w:tc></w:tr></w:tbl><w:p/></w:tc></w:tr></w:tbl>",
         "| a | b |",
     ),
+    "deleted rows": (
+        "<w:tbl><w:tr><w:trPr><w:del/></w:trPr><w:tc><w:p><w:r><w:t>old</w:t></w:r></w:p></w:tc></w:tr><w:tr><w:tc><w:p>"
+        "<w:r><w:t>new</w:t></w:r></w:p></w:tc></w:tr></w:tbl>",
+        "new",
+    ),
     "layout tables": (
         "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p><w:p><w:r><w:t>b</w:t></w:r></w:p></w:tc></w:tr></w:tbl>",
         "a\n\nb",

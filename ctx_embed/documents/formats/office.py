@@ -93,7 +93,11 @@ class _Walk(NamedTuple):
             text = " ".join(self._words(element, inside).split())
             return [f"{self.mark_of(element) or mark}{text}", *inside] if text else inside
         if name in _TABLES:
-            rows = [[self.blocks(cell) for cell in _nearest(row, _CELLS)] for row in _nearest(element, _ROWS)]
+            rows = [
+                [self.blocks(cell) for cell in _nearest(row, _CELLS)]
+                for row in _nearest(element, _ROWS)
+                if _child(_child(row, "trPr"), "del") is None
+            ]
             if all(len(row) < 2 for row in rows):
                 # A frame rather than a table.
                 return [block for row in rows for cell in row for block in cell]
