@@ -144,7 +144,7 @@ def test_passages_are_whole_functions():
     assert all(passage.startswith("function f") and passage.endswith("}") for passage in found)
 
 
-@pytest.mark.parametrize("text", ["", "(" * 50_000, "class A {" * 5000, "function f(){" * 5000, "\0\ud800", '"' * 5000])
+@pytest.mark.parametrize("text", ["", "(" * 10_000, "class A {" * 2000, "function f(){" * 2000, "\0\ud800", '"' * 2000])
 def test_broken_code_is_cut_somehow(text):
     for language in CODE:
         blocks = KINDS[language](text.encode("utf-8", "replace").decode())
