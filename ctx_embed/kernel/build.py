@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shlex
@@ -13,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def build(folder: Path, compiler: Sequence[str] | None = None, target: str | Non
     # No name, time or number that differs from one build to the next.
     links = {"macos": [f"-Wl,-install_name,@rpath/{library}"], "windows": ["-s"]}
     link = ["-shared", *links.get(system, ["-s", "-Wl,--build-id=none"]), "-lm", "-o", library]
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    digest = f"{zlib.crc32(SOURCE.read_bytes()):08x}"
     commands = [[f'-DSOURCE="{digest}"', SOURCE.name, *link]]
     if machine in ("x86_64", "amd64"):
         commands = [["-mavx2", "-mfma", "-c", SOURCE.name, "-o", "avx2.o"], ["-DWITH_AVX2", "avx2.o", *commands[0]]]

@@ -442,7 +442,7 @@ void EMBED(ctx_model *model, work *w, const i32 *ids, const i64 *lengths, const 
 /* ---- Calls: the model ----------------------------------------------------------------------- */
 void ctx_embed_avx2(ctx_model *, work *, const i32 *, const i64 *, const double *, i64, float *);
 
-/* The SHA-256 of this file when it was compiled, by which a stale library is known. */
+/* The CRC-32 of this file when it was compiled, by which a stale library is known. */
 API const char *ctx_source(void) { return SOURCE; }
 
 /* The kinds of processor code that run here: bit PLAIN, bit AVX2. Asks the processor itself, for

@@ -1,7 +1,6 @@
 """The same models and files without torch: NumPy and tokenizers embed texts within a third of a second of the start."""
 
 from ctx_embed.numpy_model.embedder import BATCH_TEXTS, Embedder
-from ctx_embed.numpy_model.growing.document_state import DocumentState
 from ctx_embed.numpy_model.saved import UnsupportedModelError
 
-__all__ = ["BATCH_TEXTS", "DocumentState", "Embedder", "UnsupportedModelError"]
+__all__ = ["BATCH_TEXTS", "Embedder", "UnsupportedModelError"]

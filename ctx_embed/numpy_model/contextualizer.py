@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -100,6 +99,8 @@ class PackedContextualizer:
         if threads == 1:
             self._attention.embed(packed, lengths, contexts)
             return contexts
+        from concurrent.futures import ThreadPoolExecutor  # loads logging and more, as one text needs no thread
+
         ends = np.append(0, lengths.cumsum())
         bounds = [0, *np.searchsorted(ends[1:], np.arange(1, threads) * (len(ids) // threads)).tolist(), len(lengths)]
         with ThreadPoolExecutor(threads) as pool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,6 @@ from tokenizers import Tokenizer
 from ctx_embed.errors import InputError, UnknownTextsWarning, unknown_name
 from ctx_embed.numpy_model.contextualizer import Ids, Lengths, PackedContextualizer, available_threads
 from ctx_embed.numpy_model.explaining import CosineParts, TokenWeight, token_parts
-from ctx_embed.numpy_model.fingerprint import fingerprint
-from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
 from ctx_embed.numpy_model.saved import (
     DEFAULT_MODEL,
     PHRASES,
@@ -31,6 +28,11 @@ from ctx_embed.text.phrases import Phrases
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.texts import as_texts, well_formed
 from ctx_embed.vectors import unit_rows
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from ctx_embed.numpy_model.growing.document_state import Cuts, DocumentState
 
 # Limits of a batch, whose tokens and products are in memory together; one longer text is a batch of its own.
 BATCH_CHARACTERS = 1 << 20
@@ -72,6 +74,8 @@ def concurrently(calls: Iterable[Callable[[], Result]], threads: int) -> Iterato
     if threads == 1:
         yield from (call() for call in calls)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads) as pool:
         running: deque[Future[Result]] = deque()
         for call in calls:
@@ -215,6 +219,8 @@ class Embedder:
     @cached_property
     def fingerprint(self) -> str:
         """The identity of the model: 64 hexadecimal digits, as by :func:`ctx_embed.fingerprint.fingerprint`."""
+        from ctx_embed.numpy_model.fingerprint import fingerprint
+
         return fingerprint(self.saved)
 
     def encode(
@@ -307,6 +313,8 @@ class Embedder:
         Raises:
             InputError: embeddings of this model cannot grow, or ``stored`` is not a state of this model.
         """
+        from ctx_embed.numpy_model.growing.document_state import DocumentState
+
         state = DocumentState(self)
         if stored is not None:
             state.restore(stored)
@@ -315,6 +323,8 @@ class Embedder:
     @cached_property
     def cuts(self) -> Cuts:
         """The places at which texts may be cut."""
+        from ctx_embed.numpy_model.growing.document_state import Cuts
+
         return Cuts(self.text_tokenizer)
 
     def encode_query(self, texts: str | Iterable[str], **options: Any) -> NDArray[Any]:

@@ -11,7 +11,6 @@ Information 13(6):290.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -144,6 +143,8 @@ def _learned(learned: Array, input_ids: Array, offsets: Array) -> Array:
 
 def _uniform(learned: Array, input_ids: Array, offsets: Array) -> Array:
     # torch's generator is a Mersenne Twister seeded with the lower 32 bits; a float32 takes 24 bits of its output.
+    import hashlib  # OpenSSL takes long to load, and few models need it
+
     rows = [np.empty((0, len(learned)), np.float32)]
     numbers = input_ids if isinstance(learned, np.ndarray) else input_ids.cpu().numpy()
     for ids in np.split(numbers, offsets[1:-1].tolist()):

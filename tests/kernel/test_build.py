@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import zlib
 from ctypes import CDLL, c_char_p
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def library(tmp_path_factory):
 def test_a_library_names_its_source_and_the_processors_that_it_serves(library):
     loaded = CDLL(str(library))
     loaded.ctx_source.restype = c_char_p
-    assert loaded.ctx_source().decode() == hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    assert loaded.ctx_source().decode() == f"{zlib.crc32(SOURCE.read_bytes()):08x}"
     assert loaded.ctx_paths() & 1
     if sys.platform == "linux":
         assert bool(loaded.ctx_paths() & 2) == has_avx2()
@@ -98,7 +98,7 @@ def test_releases_are_compiled_for_every_platform_with_equal_bytes(name, tmp_pat
     library = path.read_bytes()
     assert machine_of(library) == (path.suffix[1:], TARGETS[name].partition("-")[0])
     assert library == build(tmp_path / "two", target=TARGETS[name]).read_bytes()
-    assert hashlib.sha256(SOURCE.read_bytes()).hexdigest().encode() in library
+    assert f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode() in library
     assert str(tmp_path).encode() not in library
     here = {"glibc": "manylinux", "": "musllinux"}.get(platform.libc_ver()[0], "other")
     if sys.platform == "linux" and name.startswith(here) and name.endswith(platform.machine()):
