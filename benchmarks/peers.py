@@ -374,7 +374,7 @@ def readme() -> None:
     print("| | MR | CR | SUBJ | MPQA | STS-B | nDCG@10 | texts/s | MB |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     titles = {DEFAULT: f"**{DEFAULT}**", TFIDF: "tf-idf, fitted to each task", MINILM: f"{MINILM}, a teacher"}
-    for (encoder, title), texts in zip(titles.items(), ("NumPy", "", MINILM), strict=True):
+    for (encoder, title), texts in zip(titles.items(), ("Embedder", "", MINILM), strict=True):
         rows = scores()[encoder]
         cells = [shown(rows[task]["score"]) for task in (*PROBES, "STSB")] + [shown(mean(rows, COLLECTIONS))]
         cells += [rounded(measured[texts]), f"{sizes[encoder]:.0f}"] if texts else ["", ""]
