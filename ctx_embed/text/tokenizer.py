@@ -95,6 +95,7 @@ class TextTokenizer:
         self.wordwise = is_wordwise(tokenizer)
         self._entries = tokenizer.get_vocab_size()
         self._words: Words | None = None
+        self._added: dict[int, tuple[int, ...]] = {}
         self._adding = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -246,31 +247,27 @@ class TextTokenizer:
             ids = np.union1d(ids, found.astype(ID))
         return ids
 
-    @cached_property
-    def _evidence(self) -> NDArray[np.int32]:
-        """What each id adds to the evidence of a text, (entries + P, 4); a phrase adds what its parts do."""
-        texts = TextTokenizer(self.tokenizer).entry_texts()
-        table = np.ones((len(texts), 4), ID)
-        table[:, 1] = 0
-        table[:, 2] = [LETTER_OR_DIGIT.search(text) is not None for text in texts]
-        table[:, 3] = [WORD.match(text) is not None for text in texts]
-        table[self.unknown[self.unknown < len(texts)]] = (0, 1, 0, -1)
-        if self.phrases is not None:
-            table = np.concatenate([table, np.zeros((len(self.phrases), 4), ID)])
-            phrases = table[len(texts) :]
-            settled = False
-            # Each pass settles the phrases whose parts are settled.
-            while not settled:
-                sums = table[self.phrases.pairs].sum(1, dtype=ID)
-                settled = np.array_equal(sums, phrases)
-                phrases[:] = sums
-        return table
+    def _adds(self, number: int) -> tuple[int, ...]:
+        """Return what an id adds to the evidence of a text, (4,); a phrase adds what its parts do."""
+        found = self._added.get(number)
+        if found is None:
+            if self.phrases is not None and number >= self.phrases.entries:
+                parts = self.phrases.pairs[number - self.phrases.entries].tolist()
+                found = tuple(map(sum, zip(*map(self._adds, parts), strict=True)))
+            elif number in self.unknown:
+                found = (0, 1, 0, -1)
+            else:
+                text = self.tokenizer.id_to_token(number) or ""
+                found = (1, 0, int(LETTER_OR_DIGIT.search(text) is not None), int(WORD.match(text) is not None))
+            self._added[number] = found
+        return found
 
     def _summed(self, ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sums of what the ids of packed texts add, (B, 4)."""
-        ends = np.concatenate([[0], lengths.cumsum()])
-        sums = [np.concatenate([[0], added[ids].cumsum(dtype=np.int64)])[ends] for added in self._evidence.T]
-        found: NDArray[np.int64] = np.diff(sums).T
+        entries, places = np.unique(ids, return_inverse=True)
+        table = np.array([self._adds(number) for number in entries.tolist()], np.int64).reshape(-1, 4)
+        sums = np.concatenate([np.zeros((1, 4), np.int64), table[places].cumsum(0)])
+        found: NDArray[np.int64] = np.diff(sums[np.append(0, lengths.cumsum())], axis=0)
         return found
 
     def evidence(self, texts: Sequence[str], ids: NDArray[np.int32], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
