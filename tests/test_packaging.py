@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -216,7 +217,7 @@ def test_an_editable_install_compiles_the_kernel_beside_its_source(tmp_path):
     folder = source / "ctx_embed" / "kernel"
     build("editable", source, tmp_path)
     (library,) = folder.glob("contextualizer.[!c]*")
-    digest = hashlib.sha256((folder / "contextualizer.c").read_bytes()).hexdigest().encode()
+    digest = f"{zlib.crc32((folder / 'contextualizer.c').read_bytes()):08x}".encode()
     assert digest in library.read_bytes()
     with (folder / "contextualizer.c").open("a") as file:
         file.write("/* changed */\n")

@@ -103,7 +103,7 @@ def test_the_figures_of_the_readme_are_those_of_the_reports():
     assert len(rows) == 2
     card = CARD.read_text(encoding="utf-8").splitlines()
     jobs = json.loads((ROOT / "benchmarks" / "jobs.json").read_text(encoding="utf-8"))
-    speeds = [row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2]
+    speeds = [row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2][:2]
     for (title, *scores, texts, _), begins, speed in zip(
         rows, ("| **default**", "| all-MiniLM-L6-v2"), speeds, strict=True
     ):

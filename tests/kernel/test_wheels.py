@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from ctx_embed.kernel.build import SOURCE, TARGETS
 from tests.kernel.wheels import check
 
-DIGEST = hashlib.sha256(SOURCE.read_bytes()).hexdigest().encode()
+DIGEST = f"{zlib.crc32(SOURCE.read_bytes()):08x}".encode()
 # The first bytes of libraries for x86-64, as far as they are read.
 HEADERS = {
     "so": b"\x7fELF" + bytes(14) + b"\x3e\0",
