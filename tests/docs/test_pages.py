@@ -13,7 +13,9 @@ from benchmarks import pages
 from tests.docs.pages import ROOT, agree, prepare, run, steps, tokens
 
 # Not what tutorials have written beside themselves.
-DOCS = sorted(page for folder in ("", "lab", "tutorials", "reference") for page in (ROOT / "docs" / folder).glob("*.md"))
+DOCS = sorted(
+    page for folder in ("", "lab", "tutorials", "reference") for page in (ROOT / "docs" / folder).glob("*.md")
+)
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
 CARD = ROOT / "ctx_embed" / "pretrained" / "default" / "README.md"
 
