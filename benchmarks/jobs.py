@@ -590,26 +590,33 @@ LONG = ("index-million", "searches-million")
 
 
 def whole_jobs(rows: Sequence[Row]) -> str:
-    """Return the table of docs/performance.md: a line for each contender that stands beside ctx-embed."""
-    lines = ["| job | threads | ctx-embed | beside it | ratio (interval) |", "|---|--:|--:|---|---|"]
-    groups: list[list[Row]] = []
+    """Return the table of docs/performance.md: a line for each contender that stands beside ctx-embed.
+
+    Processor seconds are left out, as each of their rows stands beside one of seconds.
+    """
+    lines: dict[tuple[str, str], list[str]] = {}
+    ours: Row = {}
     for row in rows:
         # The first contender of a comparison stands beside itself.
         if row["ratio"] == row["low"] == row["high"] == 1:
-            groups.append([])
-        groups[-1].append(row)
-    for ours, *others in groups:
-        for other in others or [None]:
-            cells = [
-                f"{ours['job']}: {ours['contender']}, {ours['unit']}",
-                str(ours["threads"]),
-                rounded(ours["measured"]),
-            ]
-            if other:
-                interval = f"{other['low']:.2f} to {other['high']:.2f}"
-                cells += [f"{other['contender']}: {rounded(other['measured'])}", f"{other['ratio']:.2f} ({interval})"]
-            lines.append("| " + " | ".join(cells + [""] * (5 - len(cells))) + " |")
-    return "\n".join(lines)
+            ours = row
+        if row["unit"] == "cpu s":
+            continue
+        title = f"{ours['job']}: {ours['contender']}, {ours['unit']}"
+        line = lines.setdefault((title, "" if row is ours else row["contender"]), [""] * 4)
+        place = 2 * ours["threads"] - 2
+        if row is ours:
+            line[place] = rounded(ours["measured"])
+        else:
+            interval = "" if row["low"] == row["high"] else f" ({row['low']:.2f} to {row['high']:.2f})"
+            line[place] = f"{rounded(ours['measured'])} : {rounded(row['measured'])}"
+            line[place + 1] = f"{row['ratio']:.2f}{interval}"
+    compared = {title for title, contender in lines if contender}
+    shown = [
+        [title, contender, *cells] for (title, contender), cells in lines.items() if contender or title not in compared
+    ]
+    heads = ["| job | beside it | one thread | ratio | two threads | ratio |", "|---|---|--:|--:|--:|--:|"]
+    return "\n".join([*heads, *("| " + " | ".join(row) + " |" for row in shown)])
 
 
 def claim(rows: Sequence[Row]) -> str:
