@@ -2,10 +2,10 @@
 
 Nine tasks, each with up to 1,000 test texts; the training texts are random samples of the others, the same for all. The
 seconds are those of the processor, so that other programs on the machine do not count. What is stored is not measured
-again; the extra ``interop`` has model2vec, and fastText and SetFit need an interpreter that has them:
+again; fastText and SetFit need an interpreter that has them:
 
     python benchmarks/classifiers.py --data DIR --work DIR
-    PYTHON benchmarks/classifiers.py --data DIR --work DIR --system SetFit
+    PYTHON benchmarks/classifiers.py --data DIR --work DIR --system fastText --system SetFit
     python benchmarks/classifiers.py --table
     python benchmarks/classifiers.py --plot
 """
@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,15 @@ SYSTEMS = {
     "MiniLM + logistic regression": minilm,
     "SetFit": setfit,
 }
+# The distributions whose versions are stored, besides those of every benchmark.
+LIBRARIES = {
+    "tf-idf + logistic regression": "scikit-learn",
+    "fastText": "fasttext",
+    "model2vec": "model2vec",
+    "MiniLM + logistic regression": "scikit-learn",
+    "SetFit": "setfit",
+}
+EXTRA = "model2vec and all-MiniLM-L6-v2 are in the extra peers, fastText and SetFit must be installed by their names"
 # Systems that are measured with one sample from so many labels, and up to how many they are measured at all.
 ONCE_FROM = {"model2vec": 8, "MiniLM + logistic regression": 128, "SetFit": 8}
 UP_TO = {"SetFit": 32}
@@ -209,15 +219,25 @@ def measure(system: str, task: str, labels: int, data: Path, work: Path) -> dict
         "accuracies": [round(accuracy, 2) for accuracy in accuracies],
         "seconds": statistics.mean(seconds),
         "texts_per_second": statistics.median(speeds),
+        **library_of(system),
     }
 
 
-def means() -> dict[str, dict[int, dict[str, float]]]:
+def library_of(system: str) -> dict[str, str]:
+    """Return the version of the system's library, or for ours the fingerprint of the default model."""
+    if system in LIBRARIES:
+        return {LIBRARIES[system]: version(LIBRARIES[system])}
+    from ctx_embed.classify.encoder import open_encoder
+
+    return {"model": open_encoder("default").fingerprint}
+
+
+def means(results: Path) -> dict[str, dict[int, dict[str, float]]]:
     """Return for each system and size, if all tasks are measured, the means over the tasks."""
     found: dict[str, dict[int, dict[str, float]]] = {}
     for system in SYSTEMS:
         for size in SIZES:
-            rows = [row for row in stored(STORED) if (row["system"], row["size"]) == (system, size)]
+            rows = [row for row in stored(results) if (row["system"], row["size"]) == (system, size)]
             if len(rows) == len(TASKS):
                 found.setdefault(system, {})[size] = {
                     "accuracy": statistics.mean(statistics.mean(row["accuracies"]) for row in rows),
@@ -227,10 +247,10 @@ def means() -> dict[str, dict[int, dict[str, float]]]:
     return found
 
 
-def table() -> str:
+def table(results: Path) -> str:
     """Return the mean accuracy by number of labels, and seconds and texts a second with most labels, as Markdown."""
     lines = ["| labels | " + " | ".join(map(str, SIZES)) + " | training, s | texts/s |", "|---|" + "--:|" * 7]
-    for system, of in means().items():
+    for system, of in means(results).items():
         cells = [f"{of[size]['accuracy']:.1f}" if size in of else "" for size in SIZES]
         last = of[max(of)]
         lines.append(
@@ -239,21 +259,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def of_tasks(size: int) -> str:
-    """Return the accuracy of each task with one number of labels as Markdown."""
-    lines = ["| | " + " | ".join(TASKS) + " |", "|---|" + "--:|" * len(TASKS)]
-    rows = {(row["system"], row["task"]): row for row in stored(STORED) if row["size"] == size}
-    for system in SYSTEMS:
-        cells = [
-            f"{statistics.mean(rows[system, task]['accuracies']):.1f}" if (system, task) in rows else ""
-            for task in TASKS
-        ]
-        if any(cells):
-            lines.append(f"| {system} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def plot(output: Path) -> None:
+def plot(results: Path, output: Path) -> None:
     import matplotlib
 
     matplotlib.use("agg")
@@ -261,7 +267,7 @@ def plot(output: Path) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "classifiers"
     figure, axis = pyplot.subplots(figsize=(7.5, 4.2))
-    for system, of in means().items():
+    for system, of in means(results).items():
         ours = system.startswith("ctx-embed")
         style = {"color": "tab:red", "linestyle": "--" if "only" in system else "-"} if ours else {}
         axis.plot(list(of), [row["accuracy"] for row in of.values()], marker="o", markersize=4, label=system, **style)
@@ -280,16 +286,16 @@ def plot(output: Path) -> None:
 @click.option("--data", envvar="CTX_EMBED_DATA", type=click.Path(path_type=Path))
 @click.option("--work", type=click.Path(path_type=Path), help="Keeps the model of model2vec.")
 @click.option("--system", "systems", multiple=True, type=click.Choice(list(SYSTEMS)), default=list(SYSTEMS)[:-1])
-@click.option("-o", "output", type=click.Path(path_type=Path), default=STORED, help="Where results are stored.")
+@click.option("-o", "output", type=click.Path(path_type=Path), default=STORED, help="Where the results are.")
 @click.option("--table", "printed", is_flag=True)
 @click.option("--plot", "drawn", is_flag=True)
 def main(
     data: Path | None, work: Path | None, systems: tuple[str, ...], output: Path, printed: bool, drawn: bool
 ) -> None:
     if printed:
-        print(table())
+        print(table(output))
     elif drawn:
-        plot(ROOT / "docs" / "classifiers.svg")
+        plot(output, ROOT / "docs" / "classifiers.svg")
     elif data is None or work is None:
         raise click.UsageError("--data and --work must name folders")
     else:
@@ -302,12 +308,15 @@ def main(
                         continue
                     if not imported:
                         # The first call imports the library.
-                        SYSTEMS[system](["a b", "c d"] * 8, ["a", "b"] * 8, work)(["a b"])
+                        try:
+                            SYSTEMS[system](["a b", "c d"] * 8, ["a", "b"] * 8, work)(["a b"])
+                        except ModuleNotFoundError as error:
+                            raise click.ClickException(f"{system} needs {error.name}: {EXTRA}") from None
                         imported = True
                     row = measure(system, task, size, data, work)
                     print(row, file=sys.stderr, flush=True)
                     store(output, kept, [row])
-        print(table())
+        print(table(output))
 
 
 if __name__ == "__main__":
