@@ -161,6 +161,7 @@ def predict(
     if output and output.suffix.lower() not in WRITERS:
         raise InputError(f"cannot write {output}: its name must end in {', '.join(WRITERS)}")
     from ctx_embed.classify.labelled import Labelled
+    from ctx_embed.classify.labels import first_labels
     from ctx_embed.classify.predictor import Predictor
     from ctx_embed.files import replaced_file, require_file, require_other_file
     from ctx_embed.rows import read_documents, source_name
@@ -181,9 +182,9 @@ def predict(
         data = Labelled.read(source, field, label_field, head.multi_label, encoding).matched(head.labels)
         if unknown := data.unknown(head.labels):
             if not data.label_set() & set(head.labels):
-                known = ", ".join(map(repr, head.labels[:5])) + (", ..." if len(head.labels) > 5 else "")
                 raise InputError(
-                    f"{source_name(source)}: the classifier knows none of its labels ({unknown}), only {known}"
+                    f"{source_name(source)}: the classifier knows none of its labels ({unknown}), "
+                    f"only {first_labels(head.labels)}"
                 )
             click.echo(f"Warning: labels that the classifier does not know count as wrong: {unknown}", err=True)
     documents = map(Document, data.texts) if data else read_documents(source, field, encoding=encoding)

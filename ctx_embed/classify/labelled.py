@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctx_embed.classify.labels import Classes, require_labels
+from ctx_embed.classify.labels import Classes, first_labels, require_labels
 from ctx_embed.errors import InputError
 from ctx_embed.rows import header_hint, read_labelled
 
@@ -139,8 +139,7 @@ class Labelled:
 
     def unknown(self, classes: Sequence[Any]) -> str:
         """Return the labels that are not among the classes, the first five of them; otherwise an empty string."""
-        found = sorted(self.label_set() - set(classes), key=str)
-        return ", ".join(map(repr, found[:5])) + (", ..." if len(found) > 5 else "")
+        return first_labels(sorted(self.label_set() - set(classes), key=str))
 
     def require_labels_of(self, train: Labelled, name: str) -> None:
         """Raise an error for labels that the training texts do not have; ``name`` is the error's name for these texts.

@@ -27,6 +27,11 @@ def require_labels(labels: Iterable[Any]) -> None:
         raise InputError(f"labels must be of one type, got {names}")
 
 
+def first_labels(labels: Sequence[Label]) -> str:
+    """Return the first five labels as text, for a message; an empty string if there are none."""
+    return ", ".join([*map(repr, labels[:5]), *["..."] * (len(labels) > 5)])
+
+
 def spellings(label: Label) -> list[str]:
     """Return the texts that mean a label, the usual one first: a string itself, True as 1, 1 as 1.0."""
     if isinstance(label, str):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ctx_embed.classify.labels import Classes, require_labels
+from ctx_embed.classify.labels import Classes, first_labels, require_labels
 from tests.helpers.errors import error
 
 
@@ -34,6 +34,13 @@ def test_a_label_means_the_class_that_is_spelled_alike(classes, label, meant):
     found = Classes(classes).meant(label)
     assert found == meant
     assert type(found) is type(meant)
+
+
+def test_the_first_labels():
+    assert first_labels([]) == ""
+    assert first_labels(["a", "b"]) == "'a', 'b'"
+    assert first_labels([1, 2, 3, 4, 5]) == "1, 2, 3, 4, 5"
+    assert first_labels([1, 2, 3, 4, 5, 6]) == "1, 2, 3, 4, 5, ..."
 
 
 def test_labels_are_of_one_type():
