@@ -456,7 +456,8 @@ def test_few_texts_leave_the_encoder_as_it_is(train_file):
     report, _, last = result.stdout.rstrip("\n").rpartition("\n\n")
     accuracies = "valid accuracy 1 (majority class 0.5), test accuracy 1 (majority class 0.5)"
     # Words may join where they help on the held-out texts.
-    assert re.fullmatch(rf"model: meaning( and \d+ words and pairs)?, {re.escape(accuracies)}", last)
+    words = json.loads(Path("model/training.json").read_text())["result"]["words"]
+    assert last == f"model: meaning{f' and {words} words and pairs' * bool(words)}, {accuracies}"
     assert report.splitlines() == [
         "accuracy 1.0000",
         "",
@@ -486,8 +487,8 @@ def test_runs_of_a_trained_encoder_are_averaged(train_file, tiny_model_path):
     assert record["result"]["best_epochs"] == epochs
     assert record["result"]["valid_accuracy"] == pytest.approx(accuracy)
     shown = f"best epochs {epochs[0]}, {epochs[1]}, mean valid accuracy {accuracy:.4g} (majority class 0.5)"
-    reads = f"meaning and {record['result']['words']} words and pairs"
-    assert result.stdout == f"model: {reads}, {shown}\n"
+    words = record["result"]["words"]
+    assert result.stdout == f"model: {f'meaning and {words} words and pairs, ' * bool(words)}{shown}\n"
     assert run(train_file, "-o", "one", "--from", tiny_model_path, "--runs", "1", "--epochs", "2").exit_code == 0
     assert load("one").encode(["a good film"]).tolist() != load("model").encode(["a good film"]).tolist()
 
@@ -546,7 +547,8 @@ def test_class_weights(train_file, tiny_model_path):
         share_of_neg("--class-weight", "neg=5"),
     )
     assert plain == pytest.approx(4 / 24, abs=0.1)
-    assert balanced == weighted == pytest.approx(0.5, abs=0.1)
+    assert balanced == pytest.approx(weighted, abs=1e-3)
+    assert balanced == pytest.approx(0.5, abs=0.1)
     message = "class_weight names 'nge', but no training text has that label"
     assert fails(few, "-o", "new", "--from", "default", "--class-weight", "nge=5") == message
     result = run(few, "-o", "new", "--class-weight", "even")

@@ -105,10 +105,11 @@ def test_the_figures_of_the_readme_are_those_of_the_reports():
     assert len(rows) == 2
     card = CARD.read_text(encoding="utf-8").splitlines()
     jobs = json.loads((ROOT / "benchmarks" / "jobs.json").read_text(encoding="utf-8"))
-    speeds = [row["measured"] for row in jobs if row["job"] == "minilm" and row["threads"] == 2][:2]
-    for (title, *scores, texts, _), begins, speed in zip(
-        rows, ("| **default**", "| all-MiniLM-L6-v2"), speeds, strict=True
+    speeds = {row["contender"]: row["measured"] for row in jobs if (row["job"], row["threads"]) == ("minilm", 2)}
+    for (title, *scores, texts, _), begins, contender in zip(
+        rows, ("| **default**", "| all-MiniLM-L6-v2"), ("Embedder", "all-MiniLM-L6-v2"), strict=True
     ):
+        speed = speeds[contender]
         theirs = [number for line in card if line.startswith(begins) for number in re.findall(r"\d+\.\d", line)]
         assert set(scores) <= set(theirs), f"{title}: {set(scores) - set(theirs)} not in the model card"
         assert texts == f"{int(float(f'{speed:.3g}')):,}"
