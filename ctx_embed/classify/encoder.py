@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from ctx_embed.classify.head import Floats
+from ctx_embed.classify.head import FILES, Floats
 from ctx_embed.errors import InputError
 from ctx_embed.fingerprint import fingerprint
 from ctx_embed.numpy_model import Embedder, UnsupportedModelError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 # Files of a model folder that concern its training, not its embeddings.
-NOT_COPIED = ("README.md", "training.json", "classifier.json", "classifier.safetensors", "words.txt")
+NOT_COPIED = ("README.md", "training.json", *FILES)
 
 
 class TorchEncoder:

@@ -23,8 +23,8 @@ class Explanation:
         bias: the part that no text changes.
         meaning: the part of the embedding.
         words: words and pairs of the text with their parts, those of the largest parts first.
-        of_meaning: words of the text with the change of ``meaning`` that each makes, compared with the text without it;
-            those of the largest changes first.
+        of_meaning: words of the text with the change of ``meaning`` that each makes, compared with the same text
+            without it, both in lower case with a space between words; those of the largest changes first.
     """
 
     label: Any
@@ -39,8 +39,8 @@ def explained(predictor: Any, text: str) -> list[Explanation]:
     """Return the explanation of the label that a text gets; with several labels, of each."""
     head = predictor.head
     words = list(dict.fromkeys(words_of(text)[:MOST_WORDS]))
-    # Leave each word out in turn, wherever it occurs.
-    others = [" ".join(other for other in words_of(text) if other != word) for word in words]
+    # Leave each word out in turn, wherever it occurs, and compare with all of them, spelled in the same way.
+    others = [" ".join(other for other in words_of(text) if other != word) for word in (None, *words)]
     embeddings = predictor.encoder.embed([text, *others])
     logits = head.logits(embeddings[:1], [text])[0]
     meanings = head.of_meaning(embeddings)
@@ -59,12 +59,14 @@ def _explained(
 
     meaning = ahead(meanings)
     parts: dict[str, float] = {}
-    if head.vocabulary is not None:
-        _, features, values = head.vocabulary.occurrences([text])
-        for feature, part in zip(features.tolist(), (values * ahead(head.of_words[features])).tolist(), strict=True):
-            name = head.vocabulary.name(feature)
+    if head.words is not None:
+        _, features, values = head.words.vocabulary.occurrences([text])
+        for feature, part in zip(
+            features.tolist(), (values * ahead(head.words.weight[features])).tolist(), strict=True
+        ):
+            name = head.words.vocabulary.name(feature)
             parts[name] = parts.get(name, 0.0) + part
-    changes = dict(zip(words, (meaning[0] - meaning[1:]).tolist(), strict=True))
+    changes = dict(zip(words, (meaning[1] - meaning[2:]).tolist(), strict=True))
     return Explanation(
         label, float(ahead(logits)), float(ahead(head.bias)), float(meaning[0]), _largest(parts), _largest(changes)
     )

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from ctx_embed.classify.head import Floats, Head
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.classify.logistic import Loss, SideBySide, minimum, principal_directions, sigmoid_loss, softmax_loss
-from ctx_embed.classify.vocabulary import LEAST_TEXTS, Vocabulary
+from ctx_embed.classify.vocabulary import LEAST_TEXTS, Vocabulary, Words
 from ctx_embed.vectors import unit_rows
 
 # Prior deviations to choose from: of a weight of the embedding, whose features have deviation 1; and of a word, as a
@@ -80,22 +80,15 @@ def fitted_head(
     # A weight that all classes share changes no decision between them.
     size = np.abs(of_words if data.multi_label else of_words - of_words.mean(1, keepdims=True)).max(1)
     vocabulary, features = vocabulary.part(np.flatnonzero(size > LEAST_WEIGHT * size.max()))
-    return Head(
-        weight,
-        bias,
-        list(labels),
-        data.multi_label,
-        normalized=True,
-        vocabulary=vocabulary,
-        of_words=of_words[features],
-    )
+    read = Words(vocabulary, of_words[features])
+    return Head(weight, bias, list(labels), data.multi_label, normalized=True, words=read)
 
 
 class Regression:
     """Logistic regressions on parts of some texts.
 
     Args:
-        X: (n, m) embeddings.
+        X: (n, m) embeddings, in whose precision it computes.
         counts: (n, d) features of words, a scipy.sparse CSR array; None reads none.
         targets: (n,) classes, or (n, classes) of 0 and 1: then each class is a regression of its own.
         classes: number of classes.
@@ -128,7 +121,7 @@ class Regression:
         self.mean, self.scale = X.mean(0, dtype=np.float64), X.std(0, dtype=np.float64) + 1e-9
         if not separately:
             self.scale = np.full_like(self.scale, np.sqrt((self.scale**2).mean()))
-        Z = ((X - self.mean) / self.scale).astype(np.float32)
+        Z = ((X - self.mean) / self.scale).astype(X.dtype)
         self.rotation = principal_directions(Z)
         self.Z = Z @ self.rotation
 
@@ -172,7 +165,7 @@ class Regression:
             np.vstack([penalty, np.full((1, k), INTERCEPT**-2.0)]) / len(rows),
             first,
             weights=self.row_weights[rows],
-            gradient_tolerance=1e-5,
+            gradient_tolerance=0.0,
             loss_tolerance=effort[0],
             max_iterations=effort[1],
             memory=5,
@@ -181,7 +174,7 @@ class Regression:
 
     def logits(self, rows: NDArray[np.intp], coefficients: Floats) -> Floats:
         """Return the logits (rows, k) of some of the texts."""
-        used = coefficients.astype(np.float32)
+        used = coefficients.astype(self.Z.dtype)
         m = self.Z.shape[1]
         logits = self.Z[rows] @ used[:m] + used[-1]
         return np.asarray(logits if len(used) == m + 1 else logits + self.counts[rows] @ used[m:-1])

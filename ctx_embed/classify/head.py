@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.labels import Classes
-from ctx_embed.classify.vocabulary import Vocabulary
+from ctx_embed.classify.labels import Classes, require_labels
+from ctx_embed.classify.vocabulary import Vocabulary, Words
 from ctx_embed.errors import InputError
 from ctx_embed.vectors import unit_rows
 
@@ -24,6 +24,8 @@ ClassWeight = Mapping[Any, float] | str | None
 THRESHOLD = 0.5
 FORMAT = 1
 FLAGS = ("multi_label", "normalized", "indicators")
+# The files of a head in a model folder: its weights, its labels and flags, and the words that it reads.
+FILES = TENSORS, DESCRIPTION, WORDS = "classifier.safetensors", "classifier.json", "words.txt"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +39,7 @@ class Head:
         multi_label: whether a text may have any number of labels; each output is then a binary decision.
         normalized: whether it reads embeddings scaled to unit length; otherwise it reads them before normalisation.
         indicators: whether it was fitted on an array (texts, classes) of 0 and 1.
-        vocabulary: the words and pairs that it reads; None: none.
-        of_words: (features of the vocabulary, classes) their weights.
+        words: the words and pairs that it reads, with their weights; None: none.
     """
 
     weight: Floats
@@ -47,8 +48,7 @@ class Head:
     multi_label: bool = False
     normalized: bool = False
     indicators: bool = False
-    vocabulary: Vocabulary | None = None
-    of_words: Floats | None = None
+    words: Words | None = None
 
     def logits(self, embeddings: Floats, texts: Sequence[str]) -> Floats:
         """Return the outputs (texts, classes) for texts and their embeddings (texts, m) before any normalisation.
@@ -57,8 +57,8 @@ class Head:
             InputError: they are not finite.
         """
         logits = self.of_meaning(embeddings) + self.bias
-        if self.vocabulary is not None and self.of_words is not None:
-            logits = logits + self.vocabulary.sums(texts, self.of_words)
+        if self.words is not None:
+            logits = logits + self.words.logits(texts)
         if not np.isfinite(logits).all():
             raise InputError("the classifier's outputs are not finite; train it with a lower learning rate")
         return np.asarray(logits)
@@ -90,24 +90,26 @@ class Head:
         weight = np.zeros((columns, self.weight.shape[1]), np.float32)
         bias = np.full(columns, np.log(0.5 / (texts + 0.5)), np.float32)
         weight[self.labels], bias[self.labels] = self.weight, self.bias
-        of_words = self.of_words
-        if of_words is not None:
-            of_words = np.zeros((len(of_words), columns), np.float32)
-            of_words[:, self.labels] = self.of_words
-        return replace(self, weight=weight, bias=bias, labels=list(range(columns)), indicators=True, of_words=of_words)
+        words = self.words
+        if words is not None:
+            of_words = np.zeros((len(words), columns), np.float32)
+            of_words[:, self.labels] = words.weight
+            words = Words(words.vocabulary, of_words)
+        return replace(self, weight=weight, bias=bias, labels=list(range(columns)), indicators=True, words=words)
 
     def save(self, folder: Path) -> None:
-        """Write ``classifier.safetensors``, ``classifier.json`` and, if it reads words, ``words.txt``."""
+        """Write its :data:`FILES`; that of words only if it reads any."""
         from safetensors.numpy import save_file
 
         tensors: dict[str, Any] = {"weight": self.weight.astype(np.float32), "bias": self.bias.astype(np.float32)}
-        if self.vocabulary is not None and self.of_words is not None:
-            tensors |= {"words": self.of_words.astype(np.float16), "pairs": self.vocabulary.pairs.astype(np.int32)}
-            (folder / "words.txt").write_text("\n".join(self.vocabulary.words), encoding="utf-8", newline="\n")
-        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, _tensors(folder))
+        if self.words is not None:
+            vocabulary = self.words.vocabulary
+            tensors |= {"words": self.words.weight.astype(np.float16), "pairs": vocabulary.pairs.astype(np.int32)}
+            (folder / WORDS).write_text("\n".join(vocabulary.words), encoding="utf-8", newline="\n")
+        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, folder / TENSORS)
         described: dict[str, Any] = {"format": FORMAT, "labels": self.labels}
         described |= {name: True for name in FLAGS if getattr(self, name)}
-        (folder / "classifier.json").write_text(json.dumps(described, indent=2), encoding="utf-8")
+        (folder / DESCRIPTION).write_text(json.dumps(described, indent=2), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Head:
@@ -119,19 +121,19 @@ class Head:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        for name in ("classifier.safetensors", "classifier.json"):
+        for name in (TENSORS, DESCRIPTION):
             if not (folder / name).is_file():
                 raise InputError(f"{folder}: not a classifier (no {name}); make one with ctx-embed train")
         try:
-            tensors = load_file(_tensors(folder))
-            described = json.loads((folder / "classifier.json").read_text(encoding="utf-8"))
+            tensors, words = load_file(folder / TENSORS), None
+            described = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
             if isinstance(described, dict) and described.pop("format", None) != FORMAT:
                 raise InputError(f"{folder}: made by another development version; make it again with ctx-embed train")
             if "pairs" in tensors:
-                words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")
-                described["vocabulary"] = Vocabulary(words if words != [""] else [], tensors["pairs"])
-                described["of_words"] = tensors["words"].astype(np.float32)
-            head = cls(tensors["weight"], tensors["bias"], **described)
+                known = (folder / WORDS).read_text(encoding="utf-8").split("\n")
+                vocabulary = Vocabulary(known if known != [""] else [], tensors["pairs"])
+                words = Words(vocabulary, tensors["words"].astype(np.float32))
+            head = cls(tensors["weight"], tensors["bias"], words=words, **described)
             head._require_consistent()
         except InputError:
             raise
@@ -142,29 +144,32 @@ class Head:
 
     def _require_consistent(self) -> None:
         """Raise a ValueError unless labels, weights and flags can be those of a head."""
-        if not isinstance(self.labels, list) or not all(isinstance(label, str | int | float) for label in self.labels):
-            raise ValueError("labels must be a list of strings, numbers or booleans")
+        if not isinstance(self.labels, list):
+            raise ValueError("labels must be a list")
+        try:
+            require_labels(self.labels)
+        except InputError as error:
+            raise ValueError(error) from None
         if len({(type(label), label) for label in self.labels}) < len(self.labels):
             raise ValueError("labels must differ")
         count = len(self.labels)
         if self.weight.ndim != 2 or len(self.weight) != count or self.bias.shape != (count,) or not count:
             raise ValueError(f"{count} labels for weights of shape {self.weight.shape}")
-        if self.vocabulary is not None and self.of_words is not None:
-            pairs, words = self.vocabulary.pairs, len(self.vocabulary.words)
+        parts = [self.weight, self.bias]
+        if self.words is not None:
+            vocabulary, of_words = self.words.vocabulary, self.words.weight
+            pairs, words = vocabulary.pairs, len(vocabulary.words)
             if pairs.ndim != 2 or pairs.shape[1] != 2 or (pairs < 0).any() or (pairs >= words).any():
                 raise ValueError(f"pairs of shape {pairs.shape} for {words} words")
-            if len(set(self.vocabulary.words)) < words or (np.diff(self.vocabulary.keys) <= 0).any():
+            if len(set(vocabulary.words)) < words or (np.diff(vocabulary.keys) <= 0).any():
                 raise ValueError("words and pairs must differ, and pairs must be in order")
-            if self.of_words.shape != (len(self.vocabulary), count):
-                raise ValueError(f"{len(self.vocabulary)} words for weights of shape {self.of_words.shape}")
-        if not all(np.isfinite(part).all() for part in (self.weight, self.bias, self.of_words) if part is not None):
+            if of_words.shape != (len(vocabulary), count):
+                raise ValueError(f"{len(vocabulary)} words for weights of shape {of_words.shape}")
+            parts.append(of_words)
+        if not all(np.isfinite(part).all() for part in parts):
             raise ValueError("weights must be finite")
         if not all(isinstance(getattr(self, flag), bool) for flag in FLAGS):
             raise ValueError(f"{', '.join(FLAGS)} must be true or false")
-
-
-def _tensors(folder: Path) -> Path:
-    return folder / "classifier.safetensors"
 
 
 def class_weights(wanted: ClassWeight, data: Labelled, labels: Sequence[Any]) -> NDArray[np.float64] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, repeat
 from typing import Any
@@ -114,6 +115,26 @@ class Vocabulary:
         """The pairs as numbers, in ascending order."""
         keys: Integers = self.pairs[:, 0] * len(self.words) + self.pairs[:, 1]
         return keys
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """Words and pairs with their weights.
+
+    Args:
+        vocabulary: the words and pairs.
+        weight: (features of the vocabulary, classes).
+    """
+
+    vocabulary: Vocabulary
+    weight: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def logits(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the part of the outputs that the words make, (texts, classes)."""
+        return self.vocabulary.sums(texts, self.weight)
 
 
 def words_of(text: str) -> list[str]:

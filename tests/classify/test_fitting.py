@@ -5,7 +5,7 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 
-from ctx_embed.classify.fitting import Regression, fitted_head
+from ctx_embed.classify.fitting import INTERCEPT, Regression, fitted_head
 from ctx_embed.classify.head import Head
 from ctx_embed.classify.labelled import Labelled
 from ctx_embed.vectors import unit_rows
@@ -37,22 +37,53 @@ def test_the_regression_is_scikit_learns(classes, weighted):
     assert odds / odds.sum(1, keepdims=True) == pytest.approx(expected.predict_proba(Z), abs=5e-3)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_several_labels_are_regressions_of_scikit_learn(weighted):
+    y = (X[:, :3] + RNG.normal(size=(200, 3)) > [0, 1, 2]).astype(np.float32)
+    weights = np.array([1.0, 3.0, 0.5]) if weighted else None
+    fit = Regression(X.astype(np.float64), None, y, 3, weights)
+    weight, of_words, bias = fit.weights(fit.coefficients(np.arange(200), 0.3, 0.0, effort=(1e-15, 1000)))
+    assert of_words.shape == (0, 3)
+    Z = (X.astype(np.float64) - X.mean(0, dtype=np.float64)) / X.std(0, dtype=np.float64)
+    for label in range(3):
+        of_label = None if weights is None else {1: weights[label]}
+        # An intercept with the same prior: a feature whose weight is as free as ours.
+        free = np.column_stack([Z, np.full(200, INTERCEPT / 0.3)])
+        expected = LogisticRegression(C=0.09, class_weight=of_label, fit_intercept=False, tol=1e-10, max_iter=10_000)
+        expected.fit(free, y[:, label])
+        logits = X.astype(np.float64) @ weight[label].astype(np.float64) + bias[label]
+        assert 1 / (1 + np.exp(-logits)) == pytest.approx(expected.predict_proba(free)[:, 1], abs=1e-6)
+
+
+def test_features_that_are_scaled_together_are_a_regression_of_scikit_learn():
+    y = (X[:, 0] + RNG.normal(size=200) > 0).astype(int)
+    large = 1000 * X.astype(np.float64)
+    fit = Regression(large, None, y, 2, separately=False)
+    weight, _, bias = fit.weights(fit.coefficients(np.arange(200), 0.3, 0.0, effort=(1e-15, 1000)))
+    centred = large - large.mean(0)
+    Z = np.column_stack([centred / np.sqrt(centred.var(0).mean()), np.full(200, INTERCEPT / 0.3)])
+    expected = LogisticRegression(C=0.09, fit_intercept=False, tol=1e-10, max_iter=10_000).fit(Z, y)
+    logits = large @ weight.T.astype(np.float64) + bias
+    assert 1 / (1 + np.exp(logits[:, 0] - logits[:, 1])) == pytest.approx(expected.predict_proba(Z)[:, 1], abs=1e-6)
+
+
 def test_words_with_a_larger_log_ratio_may_weigh_more():
     texts = [("good" if row % 2 else "bad") + (" the" if row % 3 else " it") + f" {row}" for row in range(200)]
     data = Labelled(["+" if row % 2 else "-" for row in range(200)], texts)
     head = fitted_head(X, data, ["+", "-"])
-    weights = dict(zip(map(head.vocabulary.name, range(len(head.vocabulary))), head.of_words[:, 0], strict=True))
+    names = map(head.words.vocabulary.name, range(len(head.words)))
+    weights = dict(zip(names, head.words.weight[:, 0], strict=True))
     assert weights["good"] > 0.2 > abs(weights.get("the", 0))
     assert weights["bad"] < -0.2
     assert accuracy(head, X, data) == 1
     alone = fitted_head(X, data, ["+", "-"], words=False)
-    assert alone.vocabulary is None
+    assert alone.words is None
     assert accuracy(alone, X, data) < 0.7
 
 
 def test_words_that_say_nothing_are_not_read():
     data = Labelled([str(value) for value in X[:, 0] > 0], [f"word {row % 7} of many" for row in range(200)])
-    assert fitted_head(X, data, ["False", "True"]).vocabulary is None
+    assert fitted_head(X, data, ["False", "True"]).words is None
 
 
 def test_the_faint_feature_is_found_where_it_is_the_one_that_tells():

@@ -7,7 +7,7 @@ import pytest
 
 from ctx_embed.classify.head import Head, class_weights
 from ctx_embed.classify.labelled import Labelled
-from ctx_embed.classify.vocabulary import Vocabulary
+from ctx_embed.classify.vocabulary import Vocabulary, Words
 from tests.helpers.errors import error
 
 RNG = np.random.default_rng(0)
@@ -37,8 +37,8 @@ def test_a_head_over_embeddings_of_length_one():
 
 def test_words_are_added_to_the_meaning():
     vocabulary = Vocabulary(["good", "very"], np.array([[1, 0]]))
-    words = np.float32([[1, -1], [0, 0.5], [2, 0]])
-    head = Head(np.eye(2), np.zeros(2), ["a", "b"], vocabulary=vocabulary, of_words=words)
+    words = Words(vocabulary, np.float32([[1, -1], [0, 0.5], [2, 0]]))
+    head = Head(np.eye(2), np.zeros(2), ["a", "b"], words=words)
     # "very good": 1 + 0 + 2 and -1 + 0.5 + 0, over sqrt(2 words * 2); "Good, good" has three words.
     found = head.logits(np.zeros((3, 2)), ["very good", "Good, good", "unknown"])
     assert found == pytest.approx(np.array([[3 / 2, -0.5 / 2], [2 / 6**0.5, -2 / 6**0.5], [0, 0]]))
@@ -64,9 +64,9 @@ def test_class_weights():
 @pytest.mark.parametrize("labels", [["a", "01"], [3, 5], [0.5, 1.0], [False, True]])
 def test_files(tmp_path, labels):
     weight = RNG.normal(size=(2, 3)).astype(np.float32)
-    words = RNG.normal(size=(4, 2)).astype(np.float16).astype(np.float32)
     vocabulary = Vocabulary(["ähnlich", "\u2028", "!"], np.array([[0, 2]]))
-    head = Head(weight, np.float32([0, 1]), labels, True, True, vocabulary=vocabulary, of_words=words)
+    words = Words(vocabulary, RNG.normal(size=(4, 2)).astype(np.float16).astype(np.float32))
+    head = Head(weight, np.float32([0, 1]), labels, True, True, words=words)
     head.save(tmp_path)
     loaded = Head.load(tmp_path)
     texts, X = ["ähnlich!", "nothing"], np.ones((2, 3), np.float32)
@@ -81,7 +81,7 @@ def test_files(tmp_path, labels):
 
 def test_damaged_words(tmp_path):
     vocabulary = Vocabulary(["a", "b"], np.array([[0, 1]]))
-    head = Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"], vocabulary=vocabulary, of_words=np.ones((3, 2)))
+    head = Head(np.zeros((2, 3)), np.zeros(2), ["a", "b"], words=Words(vocabulary, np.ones((3, 2))))
     head.save(tmp_path)
     (tmp_path / "words.txt").write_text("a")
     assert (
@@ -106,6 +106,17 @@ def test_damaged_words(tmp_path):
             "classifier.json",
             '{"format": 1, "labels": ["a", "b", "c"]}',
             "ValueError: 3 labels for weights of shape (2, 3)",
+        ),
+        ("classifier.json", '{"format": 1, "labels": ["a", "b"], "words": 3}', "TypeError: "),
+        (
+            "classifier.json",
+            '{"format": 1, "labels": ["a", 1]}',
+            "ValueError: labels must be of one type, got int, str",
+        ),
+        (
+            "classifier.json",
+            '{"format": 1, "labels": [1, NaN]}',
+            "ValueError: labels must be strings, finite numbers or booleans, got nan",
         ),
         ("classifier.safetensors", "garbage", "SafetensorError: "),
     ],

@@ -68,9 +68,8 @@ def train(
         found: dict[str, Any] = earlier["result"]
         return found
     made = _trained(job, data) if job.trains_encoder else _fitted(job, data)
-    vocabulary = made.predictor.head.vocabulary
     result = {
-        "words": len(vocabulary or ()),
+        "words": len(made.predictor.head.words or ()),
         **made.result,
         **_measured(made.predictor, made.learned, made.measured, data.test),
     }

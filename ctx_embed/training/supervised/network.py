@@ -14,7 +14,7 @@ from ctx_embed.classify.embedding import dimension_of, embedded, embeddings
 from ctx_embed.classify.fitting import Regression
 from ctx_embed.classify.head import Floats, Head
 from ctx_embed.classify.labelled import Labelled, label_accuracy
-from ctx_embed.classify.vocabulary import Vocabulary
+from ctx_embed.classify.vocabulary import Words
 from ctx_embed.modules.token_encoder import TokenEncoder
 
 # Prior deviation of the weights of the first head, a linear probe.
@@ -36,8 +36,7 @@ class ClassifierNetwork(nn.Module):
         self.labels = list(labels)
         self.multi_label = multi_label
         self.head = nn.Linear(dimension_of(encoder), len(self.labels)).to(encoder.device)
-        self.vocabulary: Vocabulary | None = None
-        self.of_words: Floats | None = None
+        self.words: Words | None = None
 
     def forward(self, texts: list[str], *, token_dropout: float = 0.0) -> Tensor:
         """Return the logits (texts, classes); ``token_dropout`` is the fraction of tokens dropped at random."""
@@ -67,11 +66,11 @@ class ClassifierNetwork(nn.Module):
         self.head.bias.copy_(torch.from_numpy(bias))
 
     @torch.no_grad()
-    def read_words(self, factor: float, vocabulary: Vocabulary, of_words: Floats) -> None:
-        """Multiply the logits by a factor, and add words with their weights (features, classes)."""
+    def read_words(self, factor: float, words: Words, factor_of_words: float) -> None:
+        """Multiply the logits by a factor, and add words times another one."""
         self.head.weight.mul_(factor)
         self.head.bias.mul_(factor)
-        self.vocabulary, self.of_words = vocabulary, of_words.astype(np.float16).astype(np.float32)
+        self.words = Words(words.vocabulary, (factor_of_words * words.weight).astype(np.float16).astype(np.float32))
 
     def regularizer(self) -> Tensor | float:
         """Return the encoder's own loss term for the texts last embedded."""
@@ -80,7 +79,7 @@ class ClassifierNetwork(nn.Module):
     def trained_head(self) -> Head:
         """Return a copy of the head."""
         weight, bias = (tensor.detach().float().cpu().numpy().copy() for tensor in (self.head.weight, self.head.bias))
-        return Head(weight, bias, self.labels, self.multi_label, vocabulary=self.vocabulary, of_words=self.of_words)
+        return Head(weight, bias, self.labels, self.multi_label, words=self.words)
 
     def logits(self, texts: Sequence[str]) -> Floats:
         """Return the logits (texts, classes), without dropout.

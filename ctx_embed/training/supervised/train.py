@@ -219,10 +219,10 @@ def _let_read_words(
         )
         if run == 0 or valid is None:
             head = fitted_head(before[[rows[text] for text in learned.texts]], learned, classifier.labels, weights)
-        if head.vocabulary is None or head.of_words is None:
+        if head.words is None:
             continue
         logits.append(of_run.numpy())
-        words.append(head.vocabulary.sums(measured.texts, head.of_words))
+        words.append(head.words.logits(measured.texts))
         truth = measured.targets(classifier.labels)
         targets.append(truth if data.multi_label else np.eye(len(classifier.labels))[truth])
     if not logits:
@@ -241,8 +241,8 @@ def _let_read_words(
     # Akaike's criterion: a factor more must gain more than 1 in log-likelihood.
     if len(labels) * (alone.fun - together.fun) > 1:
         head = fitted_head(before, data, classifier.labels, weights)
-        if head.vocabulary is not None and head.of_words is not None:
-            classifier.read_words(together.x[0], head.vocabulary, together.x[1] * head.of_words)
+        if head.words is not None:
+            classifier.read_words(together.x[0], head.words, together.x[1])
 
 
 def _epoch(

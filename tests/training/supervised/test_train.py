@@ -381,8 +381,8 @@ def test_words_are_read_if_they_make_held_out_labels_likelier(encoder):
     for valid in (None, data):
         model, _ = train_classifier(encoder(), data, valid, options, words=True, progress=False)
         assert model.accuracy(data) > 0.95
-        assert model.trained_head().vocabulary is model.vocabulary is not None
+        assert model.trained_head().words is model.words is not None
     model, _ = train_classifier(encoder(), data, None, options, progress=False)
-    assert model.vocabulary is None
+    assert model.words is None
     shuffled = Labelled(labels[::-1], data.texts)
-    assert train_classifier(encoder(), shuffled, None, options, words=True, progress=False)[0].vocabulary is None
+    assert train_classifier(encoder(), shuffled, None, options, words=True, progress=False)[0].words is None
