@@ -213,6 +213,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         A label means the class that is spelled like it: "1" is the class 1.
         """
+        self._require_fitted()
         weights = None if sample_weight is None else np.asarray(sample_weight)
         truth = _labelled(X, y)[0].matched(self.predictor_.head.labels)
         pairs = zip(self.predictor_.predict(truth.texts), truth.labels, strict=True)

@@ -122,8 +122,10 @@ def test_texts_and_labels_that_cannot_be_used(classifier):
         "epochs cannot be given with frozen=True, which does not train the encoder; leave out either"
     )
     assert error(TextClassifier("./nowhere").fit, ["a", "b"], ["x", "y"]) == "./nowhere: no such model folder"
-    with pytest.raises(NotFittedError, match="this TextClassifier is not fitted: call fit, or"):
-        TextClassifier().predict(["a"])
+    unfitted = TextClassifier()
+    for ask in (unfitted.predict, unfitted.explain, lambda texts: unfitted.score(texts, ["x"]), unfitted.save):
+        with pytest.raises(NotFittedError, match="this TextClassifier is not fitted: call fit, or"):
+            ask(["a"])
 
 
 def test_labels_keep_their_type():
@@ -303,8 +305,8 @@ DAMAGES = [
     (damaged("[" * 100_000), "the head cannot be loaded (RecursionError: "),
     (damaged("[]"), "the head cannot be loaded (TypeError: "),
     (damaged({"labels": ["a", "b"]}), "made by another development version; make it again with ctx-embed train"),
-    (damaged({**NAMES, "labels": "ab"}), "the head cannot be loaded (ValueError: labels must be a list of strings, "),
-    (damaged({**NAMES, "labels": [{}, []]}), "the head cannot be loaded (ValueError: labels must be a list of strings"),
+    (damaged({**NAMES, "labels": "ab"}), "the head cannot be loaded (ValueError: labels must be a list)"),
+    (damaged({**NAMES, "labels": [{}, []]}), "the head cannot be loaded (ValueError: labels must be strings, finite"),
     (damaged({**NAMES, "labels": ["a", "a"]}), "the head cannot be loaded (ValueError: labels must differ)"),
     (damaged({**NAMES, "normalized": "yes"}), "the head cannot be loaded (ValueError: multi_label, normalized"),
     (damaged({**NAMES, "code": "x"}), "the head cannot be loaded (TypeError: "),
