@@ -16,7 +16,7 @@ from tests.docs.pages import ROOT, agree, prepare, run, steps, tokens
 DOCS = sorted(
     page for folder in ("", "lab", "tutorials", "reference") for page in (ROOT / "docs" / folder).glob("*.md")
 )
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *DOCS]
+PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "papers/README.md")), *DOCS]
 CARD = ROOT / "ctx_embed" / "pretrained" / "default" / "README.md"
 
 
