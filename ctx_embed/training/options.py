@@ -140,7 +140,9 @@ class ContextualizerOptions:
     """
 
     steps: int = option(3, "Number of steps K.", least=1)
-    rank: int = option(64, "Rank u of the attention.", least=1)
+    rank: int | None = option(
+        None, "Rank u of the attention, 64 by default; a model to start from keeps so many heads, or all.", least=1
+    )
     positions: Literal["none", "relative", "absolute"] = option("none", "Position weights.")
     scale: Literal["mean", "sum"] = option("mean", "Position weights average 1 or sum to 1.")
     initial_context: Literal["ones", "learned", "uniform"] = option("ones", "The context c^0.")

@@ -286,6 +286,19 @@ def test_a_recipe_of_a_system(here):
     )
 
 
+def test_a_model_to_start_from_keeps_its_rank_or_fewer_heads(here):
+    assert run("a.txt", "-o", "first").exit_code == 0
+    sizes = ["--epochs", "2", "--batch-size", "16", "--held-out", "16"]
+    for given, rank in (([], 2), (["--rank", "1"], 1)):
+        arguments = ["a.txt", "--teacher", "teacher", "--from", "first", "-o", "model", "--overwrite"]
+        result = COMMAND.run(*arguments, *sizes, *given)
+        assert result.exit_code == 0, result.output
+        assert json.loads((here / "model" / "contextualizer_config.json").read_text())["rank"] == rank
+    assert record()["architecture"]["rank"] == 1
+    message = "rank must be at most that of the model to start from, 2, got 3; leave it out"
+    assert fails("a.txt", "--from", "first", "--overwrite", rank=3) == message
+
+
 RECIPES = sorted(Path(__file__).parents[2].glob("recipes/*.toml"))
 # The recipes of the model that ships run always.
 SHIPPED = ("default", "second-stage")
@@ -334,6 +347,7 @@ def test_the_recipes_in_the_repository(here, recipe):
         assert run("a.txt", "-o", "first", spare_dimensions=2).exit_code == 0
         arguments += ["--from", "first", "--learning-rate", "0.005"]
         arguments += ["--second-teacher", "teacher"] * ("second_texts" in recipe.read_text())
+        arguments += ["--rank", "1"] * ("\nrank = " in recipe.read_text())
     result = COMMAND.run(*arguments)
     assert result.exit_code == 0, result.output
     assert load("model").encode(["the cat"]).shape == (1, 8)

@@ -50,6 +50,8 @@ from ctx_embed.training.record import RECORD, content_hash, file_hashes, finishe
 from ctx_embed.training.vocabulary import learn_vocabulary, read_tokenizer
 
 LOG = "training.jsonl"
+# The rank of a new Contextualizer.
+RANK = 64
 SUMMARY = ("texts", "trained_texts", "held_out_texts", "held_out_distance")
 
 
@@ -79,7 +81,7 @@ def distill(
     asked = _identity(job, architecture)
     if (record := finished(job.output, asked, overwrite=job.overwrite)) is not None:
         return {name: record[name] for name in SUMMARY}
-    material = _read(job)
+    material = _read(job, architecture.get("rank"))
     record = {"asked": asked, **_record(job, architecture, material)}
     checkpoint = Checkpoint(
         job.output,
@@ -124,7 +126,10 @@ def _job(
     encoder_options = dict(options.get("encoder_options") or {})
     if options.get("encoder", "contextualizer") == "contextualizer":
         # Add all defaults, which the command passes too, so that both ways of calling have the same identity.
-        encoder_options = asdict(ContextualizerOptions(**contextualizer)) | encoder_options
+        # A model to start from keeps its rank.
+        rank = {} if options.get("start") else {"rank": RANK}
+        given = {k: v for k, v in asdict(ContextualizerOptions(**contextualizer)).items() if v is not None}
+        encoder_options = {**rank, **given, **encoder_options}
     files = [sources] if isinstance(sources, str | Path) else sources
     return DistillationJob(
         **{
@@ -174,7 +179,7 @@ class _Material:
     start: SentenceTransformer | None = None
 
 
-def _read(job: DistillationJob) -> _Material:
+def _read(job: DistillationJob, rank: int | None) -> _Material:
     """Return texts, teacher and vocabulary; every quick check comes before the long work."""
     require_device(job.device)
     tokenizer = read_tokenizer(job.tokenizer) if job.tokenizer else None
@@ -184,6 +189,8 @@ def _read(job: DistillationJob) -> _Material:
     start = load(job.start, job.device or "cpu") if job.start else None
     dimension = job.dimension if start is None else require_encoder(start).dimension
     require_spare(job.spare_dimensions, dimension)
+    if start is not None and rank is not None and rank > (most := getattr(start[0], "rank", 0)):
+        raise InputError(f"rank must be at most that of the model to start from, {most}, got {rank}; leave it out")
     for model in (teacher, second_teacher):
         if model is not None:
             require_dimension(dimension - job.spare_dimensions, model.get_embedding_dimension() or dimension)
@@ -239,7 +246,8 @@ def _record(job: DistillationJob, architecture: Mapping[str, Any], material: _Ma
     else:
         module = require_encoder(material.start)
         phrases = module.phrases if material.phrases is None else material.phrases
-        sizes = {"dimension": module.dimension, "spare_dimensions": job.spare_dimensions}
+        rank = {"rank": architecture["rank"]} if "rank" in architecture else {}
+        sizes = {"dimension": module.dimension, "spare_dimensions": job.spare_dimensions, **rank}
         student = {
             "from": {"name": job.start, "fingerprint": fingerprint(material.start)},
             "architecture": sizes,
@@ -283,7 +291,7 @@ def _prepare(
         say(f"the teacher knows nothing of {zeros:,} of {len(rows):,} texts (zeros); they are left out")
     if material.start is not None:
         student, rotation = started_student(
-            material.start, texts, taught, job.spare_dimensions, phrases=material.phrases
+            material.start, texts, taught, job.spare_dimensions, architecture.get("rank"), material.phrases
         )
     else:
         entries = cache.embeddings([Block("vocabulary", tuple(entry_texts(material.tokenizer)))], progress=False)

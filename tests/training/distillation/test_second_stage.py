@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import ctx_embed
 from ctx_embed.errors import InputError
+from ctx_embed.modules.contextualizer import Contextualizer
 from ctx_embed.text.tokenizer import TextTokenizer
 from ctx_embed.training.batches import PackedTexts
 from ctx_embed.training.distillation.loop.composition import Composition
@@ -31,6 +32,7 @@ from ctx_embed.training.distillation.student.initial import (
     require_encoder,
     started_student,
     with_phrases,
+    with_rank,
 )
 from ctx_embed.training.distillation.student.rotation import aligned_rotation, rotation_to
 
@@ -134,6 +136,31 @@ def test_a_student_begins_as_the_shipped_model(sentences):
     student.train()
     embedded = composition.embed(ids, lengths.tolist(), used, student.embedding.weight.detach()[used])
     assert F.normalize(embedded, dim=1).detach().numpy() == pytest.approx(before, abs=1e-4)
+
+
+def test_a_student_keeps_the_heads_of_largest_norm(sentences):
+    module = ctx_embed.load()[0]
+    rank = module.rank
+    before = module.eval().embed(*_packed(module, sentences))
+    assert torch.equal(with_rank(module, rank).eval().embed(*_packed(module, sentences)), before)
+    # One head more in each step, which adds nothing: it is the one that goes.
+    wide = Contextualizer(
+        module.backend_tokenizer, **{**module.get_config_dict(), "rank": rank + 1}, phrases=module.phrases
+    )
+    wide.load_state_dict(
+        {
+            **module.state_dict(),
+            **{f"attention.{name}": F.pad(getattr(module.attention, name), (0, 0, 1, 0)) for name in "UV"},
+            "attention.W": F.pad(module.attention.W, (1, 0)),
+        }
+    )
+    cut = with_rank(wide, rank)
+    assert cut.get_config_dict() == module.get_config_dict()
+    assert all(torch.equal(cut.state_dict()[name], value) for name, value in module.state_dict().items())
+    # Without half of its heads the model is another, but near.
+    half = with_rank(module, rank // 2).eval()
+    assert half.attention.W.shape == (3, 320, rank // 2)
+    assert 0.8 < F.cosine_similarity(half.embed(*_packed(half, sentences)), before).mean() < 0.999
 
 
 def test_a_model_of_another_kind_is_no_beginning(tokenizer):

@@ -124,6 +124,7 @@ def started_student(
     texts: Sequence[str],
     teacher_embeddings: NDArray[np.float16],
     spare_dimensions: int,
+    rank: int | None = None,
     phrases: NDArray[np.int32] | None = None,
 ) -> tuple[TokenEncoder, NDArray[np.float32]]:
     """Return a student initialised as a trained model, and the rotation of the teacher into that model's space.
@@ -133,6 +134,7 @@ def started_student(
         texts: texts of the corpus that the teacher has embedded.
         teacher_embeddings: (texts, d).
         spare_dimensions: how many of the model's last dimensions the teacher leaves free.
+        rank: see :func:`with_rank`; None: the model's.
         phrases: from :func:`.more_phrases`: the model's and new ones, whose own rows start at 0; None: the model's.
 
     Raises:
@@ -146,6 +148,8 @@ def started_student(
     rotation = rotation_to(dimension - spare_dimensions, teacher_embeddings)
     rotation = aligned_rotation(rotation, teacher_embeddings[chosen], like[:, : dimension - spare_dimensions])
     rotation = np.concatenate([rotation, np.zeros((len(rotation), spare_dimensions), np.float32)], axis=1)
+    if rank is not None:
+        student = with_rank(student, rank)
     if phrases is not None:
         student = with_phrases(student, phrases)
     leave_own_rows(student)
@@ -160,6 +164,30 @@ def leave_own_rows(encoder: TokenEncoder) -> None:
         first, second = encoder.phrases.long().unbind(1)
         words = encoder.backend_tokenizer.get_vocab_size()
         table[words:] = table[words:] - table[first] - table[second]
+
+
+@torch.no_grad()
+def with_rank(encoder: TokenEncoder, rank: int) -> TokenEncoder:
+    """Return a copy of a Contextualizer with the heads of largest norm |U_r| |V_r| |W_r| of each step, in their order.
+
+    Args:
+        encoder: a Contextualizer of this rank or a higher one.
+        rank: u.
+    """
+    state = encoder.state_dict()
+    U, V, W = (state[f"attention.{name}"] for name in "UVW")
+    norms = U.norm(dim=2) * V.norm(dim=2) * W.norm(dim=1)
+    kept = norms.topk(rank).indices.sort().values
+    state |= {
+        "attention.U": U.take_along_dim(kept[:, :, None], 1),
+        "attention.V": V.take_along_dim(kept[:, :, None], 1),
+    }
+    state["attention.W"] = W.take_along_dim(kept[:, None], 2)
+    config = {**encoder.get_config_dict(), "rank": rank}
+    cut = type(encoder)(encoder.backend_tokenizer, **config, phrases=encoder.phrases, weights=encoder.embedding.weight)
+    cut.load_state_dict(state)
+    cut.labelled_texts, cut.source = encoder.labelled_texts, encoder.source
+    return cut
 
 
 @torch.no_grad()
